@@ -9,7 +9,7 @@ EsQueueError                 exit code
 ├── EnvironmentFailure       5    the environment: unknown, broken, not reproducible
 │   └── MissingPackage       5    this host lacks a package or a module of it
 ├── RunFolderError           6    the run's folder or a checkpoint in it
-│   └── NoRunError           6    neither the folder nor Redis has the run
+│   └── NoRunError           6    no folder and no Redis has the run
 └── DecodeError              -    invalid bytes from the network
 """
 
@@ -70,7 +70,7 @@ class RunFolderError(EsQueueError):
 
 
 class NoRunError(RunFolderError):
-    """Neither the run's folder nor Redis has a checkpoint of the run."""
+    """No folder and no Redis has the run, or a checkpoint of it."""
 
 
 class DecodeError(EsQueueError):

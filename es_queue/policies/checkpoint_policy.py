@@ -37,6 +37,7 @@ from es_queue.security.npz_reader import (
     validate_length,
 )
 from es_queue.security.user_code import disallowed_reason
+from es_queue.util.run_folder import checkpoint_path
 
 REQUIRED_SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
 #: Younger than some checkpoints, which have the default.
@@ -163,17 +164,21 @@ class SavedPolicy:
 
 
 def load_policy(path: str | Path) -> SavedPolicy:
-    """The policy of an ``.npz`` checkpoint, read without pickle.
+    """The policy of an ``.npz`` checkpoint, or the best one of a run, read without pickle.
+
+    Args:
+        path: A file, or the name or folder of a run.
 
     Raises RunFolderError with one sentence for a file that is missing, damaged or does not fit.
     """
-    if Path(path).suffix == ".json":
+    path = checkpoint_path(path)
+    if path.suffix == ".json":
         raise RunFolderError(
             f"{path} is a seed list: es-play {path} --export FILE.npz converts it to a policy "
             f"that can be loaded"
         )
     try:
-        return SavedPolicy.from_arrays(*read_checkpoint(Path(path)))
+        return SavedPolicy.from_arrays(*read_checkpoint(path))
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
 

@@ -46,8 +46,10 @@ from dataclasses import dataclass
 from es_queue.errors import UsageError
 
 RUNS = "es:runs"
-RUN_ID = re.compile(r"[a-z0-9-]{1,40}")
-SEAT_ID = re.compile(r"es-(?P<run>[a-z0-9-]{1,40})-(?P<nonce>[0-9a-f]{6})-(?P<number>[0-9]{1,12})")
+RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,40}")
+SEAT_ID = re.compile(
+    rf"es-(?P<run>{RUN_ID.pattern})-(?P<nonce>[0-9a-f]{{6}})-(?P<number>[0-9]{{1,12}})"
+)
 
 RUN_SECONDS = 30 * 24 * 3600
 FINISHED_SECONDS = 24 * 3600
@@ -78,7 +80,10 @@ def config_of(run: bytes) -> bytes:
 def checked_run_id(run: str) -> str:
     """``run`` itself when it is a run id. Raises UsageError."""
     if not RUN_ID.fullmatch(run):
-        raise UsageError(f"run is {run!r}, but a run id has 1 to 40 of a-z, 0-9 and '-'")
+        raise UsageError(
+            f"run is {run!r}, but a name has 1 to 40 letters, digits, '-', '_' and '.', "
+            "with no dot at the beginning"
+        )
     return run
 
 

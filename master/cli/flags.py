@@ -231,14 +231,17 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         "--run",
         metavar="ID",
         help=(
-            "name of the new run: a-z, 0-9 and dashes, at most 40 [default: made from "
-            "environment and time]"
+            "name of the new run: at most 40 letters, digits, '-', '_' and '.' [default: made "
+            "from environment and time]"
         ),
     )
     add(
         "--run-dir",
         metavar="PATH",
-        help="folder for the run's checkpoints and logs [default: runs/RUN]",
+        help=(
+            "folder for the run's checkpoints and logs [default: RUN in ES_QUEUE_RUNS, or in "
+            "./runs]"
+        ),
     )
     add(
         "--shared",
@@ -250,7 +253,8 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         "--resume",
         metavar="RUN",
         help=(
-            "continue a run where it stopped; only "
+            "continue a run or study where it stopped, by its name, its folder or a file in it; "
+            "only "
             f"{', '.join('--' + flag_name(name) for name in RESUMABLE)} can change"
         ),
     )

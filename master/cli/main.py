@@ -120,11 +120,15 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
     if args.verb == REPLAY:
         # start-up: each request loads only its own modules
+        from es_queue.util.run_folder import no_run_error
+        from master.run.run_paths import existing_paths
         from master.storage.replay import replay_run
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        folder = launch.run_dir or Path("runs") / args.run
-        return replay_run(args.run, folder, launch.noise_dir, print)
+        paths = existing_paths(args.run, launch)
+        if not paths.run_dir.is_dir():
+            raise no_run_error(paths.named_run)
+        return replay_run(paths.run, paths.run_dir, launch.noise_dir, print)
     # start-up: each request loads only its own modules
     from master.control.commands import run_control_command
 
@@ -143,10 +147,10 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
         from master.sweep.begin import run_sweep
 
         return run_sweep(values, launch)
-    if (
-        launch.resume is not None
-        and ((launch.run_dir or Path("runs") / launch.resume) / "seeds.json").exists()
-    ):
+    # start-up: Ctrl-C must be handled before modules load
+    from master.run.run_paths import existing_paths
+
+    if launch.resume is not None and existing_paths(launch.resume, launch).named_run.is_study:
         # start-up: Ctrl-C must be handled before modules load
         from master.run.session import resumable_settings
         from master.sweep.begin import resume_sweep

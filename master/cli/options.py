@@ -126,9 +126,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
                 f"{name} is empty in {COMMAND_LINE}: leave --{flag_name(name)} out or give "
                 "it a value"
             )
-    for name in ("run", "resume", "standby"):
-        if name in given:
-            validate_run_id(name, given[name])
+    if "run" in given:
+        validate_run_id("run", given["run"])
     if "standby" in given:
         if "resume" in given:
             raise UsageError(

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from es_queue.config.parsing import config_from_json
-from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
+from es_queue.errors import EXIT_DONE, NoRunError, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import ACTIVE_STATES, STOPPED
 from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
@@ -28,6 +28,7 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import NamedRun, no_run_error, read_run_name
 from master.control.control_arguments import (
     ATTACH,
     CONTINUE,
@@ -36,12 +37,14 @@ from master.control.control_arguments import (
     STOP,
     ControlArgs,
 )
-from master.control.run_server import private_server_folder, server_url
+from master.control.run_server import server_url
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
 from master.run.launch import Launch
 from master.run.lease import format_host, holder_name, take_lease
-from master.run.run_paths import format_no_folder
+from master.run.run_paths import existing_paths
+from master.status.discovery import unknown_run_error
+from master.status.run_folders import RunFolder
 
 #: A master answers within a second, but it may be learning from a large generation.
 ANSWER_SECONDS = 60.0
@@ -53,28 +56,33 @@ LEAVE_SECONDS = 15.0
 def run_control_command(
     args: ControlArgs, launch: Launch, write: Callable[[str], None] = print
 ) -> int:
-    """Do what is asked; returns the exit code. Raises EsQueueError in one sentence."""
-    command = ControlCommand(args, launch, write)
-    verbs = {
-        STOP: command.stop,
-        PAUSE: command.pause,
-        CONTINUE: command.resume,
-        PURGE: command.purge,
-        ATTACH: command.change,
-    }
-    verbs[args.verb]()
+    """Do what is asked, of every run of a study; returns the exit code. Raises EsQueueError in one
+    sentence.
+    """
+    for run in existing_paths(args.run, launch).named_run.members:
+        command = ControlCommand(args, run, launch, write)
+        verbs = {
+            STOP: command.stop,
+            PAUSE: command.pause,
+            CONTINUE: command.resume,
+            PURGE: command.purge,
+            ATTACH: command.change,
+        }
+        verbs[args.verb]()
     return EXIT_DONE
 
 
 class ControlCommand:
     """One thing that is asked of one run."""
 
-    def __init__(self, args: ControlArgs, launch: Launch, write: Callable[[str], None]) -> None:
-        self._args, self._launch, self._write = args, launch, write
-        self._run = args.run
-        url = server_url(args.run, launch)
+    def __init__(
+        self, args: ControlArgs, run: NamedRun, launch: Launch, write: Callable[[str], None]
+    ) -> None:
+        self._args, self._named_run, self._launch, self._write = args, run, launch, write
+        self._run = run.run
+        url = server_url(run, launch)
         self._url = url or ""
-        self._client = None if url is None else ControlClient(tested_client(url), args.run)
+        self._client = None if url is None else ControlClient(tested_client(url), run.run)
 
     # --- the verbs
 
@@ -111,14 +119,13 @@ class ControlCommand:
 
     def change(self) -> None:
         """Change settings of a run that is under way. Raises UsageError where they cannot be."""
-        client = self._require_client()
-        raw = client.config()
+        self._validate_not_ended("its settings cannot be changed")
+        raw = self._require_client().config()
         if raw is None:
             raise self._unknown_run_error()
         apply_changes(
             config_from_json(raw), [Change(0, dict(self._args.settings))]
         )  # a mistake is refused here, before it is sent
-        self._validate_not_ended("its settings cannot be changed")
         self._validate_has_master()
         self._write(f"run {self._run}: {sanitize(self._send(self._request(SET)), 1000)}")
 
@@ -182,7 +189,7 @@ class ControlCommand:
         client.withdraw(request)
         raise RunBusyError(
             f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the "
-            f"request was taken back; look at es-status {self._run}{self._location_flags()}"
+            f"request was taken back; look at es-status {self._words()}"
         )
 
     def _needs_master(self) -> bool:
@@ -192,7 +199,7 @@ class ControlCommand:
         try:
             return self._require_client().lease_status().state in ACTIVE_STATES
         except RedisError:
-            if self._launch.redis_url is None and server_url(self._run, self._launch) is None:
+            if self._launch.redis_url is None and server_url(self._named_run, self._launch) is None:
                 return False
             raise
 
@@ -200,6 +207,8 @@ class ControlCommand:
         """The state of a run that has ended, None for one that goes on. Raises UsageError for a run
         that nobody knows.
         """
+        if self._client is None and self._is_on_disk():
+            return RunFolder(self._named_run.folder).summarize().state
         state = self._require_client().lease_status().state
         if state is None:
             raise self._unknown_run_error()
@@ -231,8 +240,8 @@ class ControlCommand:
 
     def _purge_folder(self) -> None:
         """The private server does not run: its data are what the run's folder holds of it."""
-        folder = private_server_folder(self._run, self._launch)
-        if not folder.is_dir():
+        folder = self._named_run.server_folder
+        if not self._is_on_disk():
             raise self._unknown_run_error()
         self._confirm(f"remove the private server's data in {folder}? checkpoints and logs stay")
         with suppress(FileNotFoundError):
@@ -247,38 +256,33 @@ class ControlCommand:
         if input(f"{question} This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
             raise UsageError("nothing was removed")
 
+    def _is_on_disk(self) -> bool:
+        """Whether the run had a private server. Raises UsageError for the folder of another run."""
+        run = self._named_run
+        if read_run_name(run.folder) and not run.server_folder.is_dir():
+            raise UsageError(
+                f"no private server runs for {run.run} in {run.folder}: its master has ended; "
+                "for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"
+            )
+        return run.server_folder.is_dir()
+
     def _require_client(self) -> ControlClient:
         if self._client is None:
             raise self._unknown_run_error()
         return self._client
 
-    def _unknown_run_error(self) -> UsageError:
-        if self._launch.redis_url is None:
-            folder = private_server_folder(self._run, self._launch).parent
-            if not folder.is_dir():
-                return UsageError(
-                    f"{format_no_folder(self._run, folder)}; give --run-dir, or --redis-url for a "
-                    "run on a shared Redis"
-                )
-            return UsageError(
-                f"no private server runs for {self._run} in {folder}: its master has ended; "
-                "for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"
-            )
-        return UsageError(
-            f"there is no run {self._run} in Redis at {redacted_url(self._url)}; es-status "
-            "lists the runs"
-        )
+    def _unknown_run_error(self) -> NoRunError:
+        if self._client is None:
+            return no_run_error(self._named_run)
+        return unknown_run_error(self._named_run, self._url)
 
     def _command(self, flag: str) -> str:
-        return f"{format_command('es-master')} {flag} {self._run}{self._location_flags()}"
+        return f"{format_command('es-master')} {flag} {self._words()}"
 
-    def _location_flags(self) -> str:
-        """The flags by which the same run is found again; a URL with a secret stays out
-        of sight.
-        """
-        if self._launch.redis_url is not None:
-            return "" if has_secret(self._url) else f" --redis-url {self._url}"
-        return "" if self._launch.run_dir is None else f" --run-dir {self._launch.run_dir}"
+    def _words(self) -> str:
+        """The words by which the run is found again; a URL with a secret stays out of sight."""
+        is_shown = self._launch.redis_url is not None and not has_secret(self._url)
+        return f"{self._named_run.word}{f' --redis-url {self._url}' if is_shown else ''}"
 
 
 def user_name() -> str:

@@ -29,8 +29,8 @@ ALIASES = {"target": "target_reward"}
 
 @dataclass(frozen=True)
 class ControlArgs:
-    """One of VERBS for a run. settings: what --set changes from generation ``at`` on, None for the
-    next; yes: ask nothing.
+    """One of VERBS for a run. run: a word for it; settings: what --set changes from generation
+    ``at`` on, None for the next; yes: ask nothing.
     """
 
     verb: str
@@ -69,7 +69,7 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
         )
     return ControlArgs(
         verb,
-        validate_run_id(verb, runs[0]),
+        runs[0],
         parse_changes(texts or []),
         None if at is None else _parse_generation(at),
         yes,
@@ -79,7 +79,10 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
 def validate_run_id(name: str, run: str) -> str:
     """``run`` itself when it is a run id. Raises UsageError, which names the flag."""
     if not RUN_ID.fullmatch(run):
-        raise UsageError(f"{name} is {run!r} in {COMMAND_LINE}: use 1 to 40 of a-z, 0-9 and dashes")
+        raise UsageError(
+            f"{name} is {run!r} in {COMMAND_LINE}: use 1 to 40 letters, digits, '-', '_' and '.', "
+            "with no dot at the beginning"
+        )
     return run
 
 

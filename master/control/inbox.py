@@ -38,17 +38,17 @@ class ControlInbox:
 
     paused_by: who paused the run, empty while it goes on; stopped_by: who asked it to stop;
     pending_changes: changes for generations to come, until the loop takes them;
-    location_flags: the flags by which others find the run
+    run_words: the words by which a command finds the run
     """
 
     def __init__(
         self,
         channel: MasterChannel,
         validate_change: ChangeValidator = lambda changes, settings, generation: "",
-        location_flags: str = "",
+        run_words: str = "RUN",
     ) -> None:
         self._channel, self._validate_change = channel, validate_change
-        self._location_flags = location_flags
+        self._run_words = run_words
         self._is_training = True
         self.paused_by = ""
         self.stopped_by = ""
@@ -69,7 +69,7 @@ class ControlInbox:
             LOGGER.info(f"run {self._channel.run} is paused; {self._continue_hint()}")
 
     def _continue_hint(self) -> str:
-        return f"continue it: es-master --continue {self._channel.run}{self._location_flags}"
+        return f"continue it: es-master --continue {self._run_words}"
 
     @property
     def state(self) -> str:

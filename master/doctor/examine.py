@@ -31,6 +31,7 @@ from es_queue.protocol import keys
 from es_queue.protocol.connection import has_secret, url_from_environment
 from es_queue.protocol.messages import MAX_TASK, Task
 from es_queue.util import host_info
+from es_queue.util.run_folder import runs_folder
 from master.display.log_view import SafeStream
 from master.doctor import host as doctor_host
 from master.doctor import rights as doctor_rights
@@ -240,7 +241,7 @@ def examine_runs(
     clients: Sequence[ReadOnlyClient], given: argparse.Namespace, notes: FindingList
 ) -> None:
     """The named run where a server knows it; else what can be told without one."""
-    folder = examine_disks(given.run_dir or Path("runs") / (given.run or ""), notes)
+    folder = examine_disks(given.run_dir or given.run_folder or runs_folder(), notes)
     client = next(
         (client for client in clients if given.run is not None and has_run(client, given.run)), None
     )

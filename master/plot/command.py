@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="folder of a run or study, or a folder that contains some",
+        help="name or folder of a run or study, or a folder that contains some",
     )
     parser.add_argument(
         "--by",

@@ -18,11 +18,11 @@ import numpy as np
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
+from es_queue.util.run_folder import STUDY_FILE, existing_folder
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
 from master.status.run_folders import read_settings
 from master.status.values import read_json_lines
-from master.sweep.record import SWEEP_FILE as STUDY
 
 #: What a curve can be drawn over: a record's field, and how the axis is called.
 AXES = {
@@ -86,14 +86,14 @@ class RunCurves:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
-    """Every run that the paths name: folders of runs, of studies (``--seeds``), or of several of
-    both.
+    """Every run that the words name: runs, studies (``--seeds``), or folders of several of both.
 
-    Raises UsageError where one of them holds none.
+    Raises NoRunError for a word that names none, UsageError for a folder without one.
     """
     runs: dict[Path, RunCurves] = {}
     for path in paths:
-        found_here = {folder.resolve(): read_run(folder) for folder in find_run_folders(path)}
+        place = existing_folder(path)
+        found_here = {folder.resolve(): read_run(folder) for folder in find_run_folders(place)}
         if not found_here:
             raise UsageError(
                 f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a "
@@ -109,7 +109,9 @@ def find_run_folders(path: Path) -> Iterator[Path]:
         yield path
         return
     patterns = (
-        (f"*/{METRICS}", f"*/*/{METRICS}") if not (path / STUDY).is_file() else (f"**/{METRICS}",)
+        (f"*/{METRICS}", f"*/*/{METRICS}")
+        if not (path / STUDY_FILE).is_file()
+        else (f"**/{METRICS}",)
     )
     yield from sorted(
         {file.parent for pattern in patterns for file in path.glob(pattern) if file.is_file()}

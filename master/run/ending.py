@@ -68,8 +68,7 @@ class RunEnding:
         listen_flag = "" if context.services.launch.listen is None else " --listen"
         LOGGER.info(
             f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
-            f"{format_command('es-master')} --resume {context.paths.run}{context.folder_flag}"
-            f"{context.services.redis_flag}{listen_flag}"
+            f"{format_command('es-master')} --resume {context.run_words}{listen_flag}"
         )
         return summary
 

@@ -20,7 +20,7 @@ class Launch:
     redis_url:     None starts a private server; not in the repr, because it may hold a password
     workers:       number of local worker processes; None lets the command choose
     run:           id of a new run; None derives one
-    resume:        id of an existing run to continue
+    resume:        name, folder or checkpoint of an existing run or study to continue
     standby:       resume the run only when its master is gone
     seeds:         start one run per seed instead of a single run
     warm_start:    checkpoint or run folder that provides the initial policy of a new run

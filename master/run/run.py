@@ -107,9 +107,7 @@ class TrainingRun:
                 services.stop.is_interrupted,
                 Maintenance(watch, seat_manager),
             ),
-            ControlInbox(
-                self._channel, ConfigTimeline(setup.learner).refusal, context.location_flags
-            ),
+            ControlInbox(self._channel, ConfigTimeline(setup.learner).refusal, context.run_words),
             TrustRules(config.audit, config.strict, verification),
             {"queue": launch.queue},
         )
@@ -260,7 +258,7 @@ def start_information(context: RunContext, state: RunState) -> dict[str, str]:
         "redis": redacted_url(services.url),
         "folder": str(paths.run_dir),
         "seed": str(setup.config.seed),
-        **start_lines(services.url, queue, paths.run_dir, server, paths.run, modules),
+        **start_lines(services.url, queue, paths.named_run, server, modules),
     }
     if setup.config.schedule == ASYNC:
         about["schedule"] = ASYNC_LABEL

@@ -11,7 +11,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.security.private_directory import make_run_folder
-from es_queue.util.suggestions import format_suggestion
+from es_queue.util.run_folder import NamedRun, find_run, runs_folder
 from master.run.launch import Launch
 
 
@@ -22,6 +22,10 @@ class RunPaths:
     run: str
     run_dir: Path
     shared: bool = False
+
+    @property
+    def named_run(self) -> NamedRun:
+        return NamedRun(self.run, self.run_dir)
 
     @property
     def config_file(self) -> Path:
@@ -49,19 +53,10 @@ class RunPaths:
             ) from None
 
 
-def format_no_folder(run: str, folder: Path) -> str:
-    """That a run's folder does not exist; names the runs beside it whose names are near."""
-    names = [path.name for path in folder.parent.glob("*") if path.is_dir()]
-    suggestion = format_suggestion(run, names)
-    return f"there is no run {run}, because {folder} does not exist" + (
-        f"; {suggestion}" if suggestion else ""
-    )
-
-
 def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:
     """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
     run = launch.run or derive_run_id(config.task)
-    paths = RunPaths(keys.checked_run_id(run), launch.run_dir or Path("runs") / run, launch.shared)
+    paths = new_paths(keys.checked_run_id(run), launch)
     if paths.config_file.exists():
         raise UsageError(
             f"run-dir {paths.run_dir} holds a run already; continue it with --resume {run}, or "
@@ -78,15 +73,21 @@ def derive_run_id(env: str) -> str:
     return f"{name[:22].strip('-')}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(1)}"
 
 
-def existing_paths(launch: Launch) -> RunPaths:
-    run = launch.resume or ""
-    return RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
+def new_paths(run: str, launch: Launch) -> RunPaths:
+    return RunPaths(run, launch.run_dir or runs_folder() / run, launch.shared)
+
+
+def existing_paths(word: str, launch: Launch) -> RunPaths:
+    """Of the run that ``word`` names. Raises UsageError for a word that names none."""
+    named = find_run(word)
+    run_dir = launch.run_dir or named.folder
+    return RunPaths(keys.checked_run_id(named.run), run_dir, launch.shared)
 
 
 def remove_unstarted_config(launch: Launch) -> None:
     """Remove the settings of a run whose master was killed before its first checkpoint: nothing
     came of it.
     """
-    paths = RunPaths(launch.run or "", launch.run_dir or Path("runs") / (launch.run or ""))
+    paths = new_paths(launch.run or "", launch)
     if not any((paths.run_dir / "checkpoints").glob("*")):
         paths.config_file.unlink(missing_ok=True)

@@ -125,12 +125,6 @@ class RunContext:
     is_resumed: bool = False
 
     @property
-    def folder_flag(self) -> str:
-        """The flag by which a command finds a folder that is not the default one."""
-        return "" if self.services.launch.run_dir is None else f" --run-dir {self.paths.run_dir}"
-
-    @property
-    def location_flags(self) -> str:
-        """The flags by which another terminal finds the run."""
-        services = self.services
-        return services.redis_flag if services.private_server is None else self.folder_flag
+    def run_words(self) -> str:
+        """The words by which a command finds the run and its server."""
+        return f"{self.paths.named_run.word}{self.services.redis_flag}"

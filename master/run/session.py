@@ -29,6 +29,7 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.security.user_code import named_modules
+from es_queue.util.run_folder import no_run_error
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
@@ -39,7 +40,7 @@ from master.run.launch import Launch
 from master.run.lease import holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.run import TrainingRun
-from master.run.run_paths import RunPaths, existing_paths, format_no_folder, make_new_paths
+from master.run.run_paths import RunPaths, existing_paths, make_new_paths
 from master.run.run_services import (
     LeaseClaim,
     OwnProcesses,
@@ -52,6 +53,7 @@ from master.run.setup import Setup, format_unnormalised, prepare_run, validate_a
 from master.run.standby import Standby
 from master.run.stopping import reopen_state
 from master.run.warm_start import make_warm_state
+from master.status.discovery import unknown_run_error
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints, write_atomically
 
@@ -167,12 +169,10 @@ class Session:
         """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk
         (rule 11).
         """
-        launch, paths = self._launch, existing_paths(self._launch)
+        launch = self._launch
+        paths = existing_paths(launch.resume or "", launch)
         if launch.redis_url is None and not paths.run_dir.is_dir():
-            raise NoRunError(
-                f"{format_no_folder(paths.run, paths.run_dir)}; "
-                "give --run-dir, or --redis-url for a run on a shared Redis"
-            )
+            raise no_run_error(paths.named_run)
         checkpoints = Checkpoints(paths.run_dir)
         disk = checkpoints.read_newest(paths.run)
         # A folder of another run is refused before anything is started in it.
@@ -180,6 +180,8 @@ class Session:
         connection = self._connect(paths, modules)
         channel = connection.channel
         stored = channel.stored_run()[2]
+        if disk is None and stored is None and not paths.run_dir.is_dir():
+            raise unknown_run_error(paths.named_run, connection.url)
         if disk is None and stored is None:
             supervisor = self._processes.supervisor
             news = () if supervisor is None else supervisor.read_news()

@@ -46,7 +46,8 @@ def train(
             ``es_queue.config.resolution.resolve({"env": ...})`` makes one with the recipe.
         on_generation: Called with the figures of each generation. If it returns False, the run ends
             after that generation.
-        resume: Id of an existing run to continue with its own configuration; ``config`` is ignored.
+        resume: Name, folder or checkpoint of a run to continue with its own configuration;
+            ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
             ``es_queue.config.changeable.RESUMABLE``.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir`` and ``noise_dir``, as

@@ -108,6 +108,24 @@ class PrivateServer:
         password = read_password(self.folder)
         return f"unix://{'' if password is None else f':{password}@'}{quote(str(self.socket_path))}"
 
+    @property
+    def running_url(self) -> str | None:
+        """``url`` while a server listens there; None where none does, or only the socket of one
+        that was killed is left. Raises RedisError, as ``url`` does.
+        """
+        url = self.url
+        if not self.socket_path.is_socket():
+            return None
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PING_SECONDS)
+            try:
+                connection.connect(str(self.socket_path))
+            except ConnectionRefusedError:
+                return None
+            except OSError:  # it is busy, or another user's
+                pass
+        return url
+
     def start(self) -> None:
         """Have a server that answers: another living owner's, or one of our own.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from es_queue.protocol.connection import has_secret
 from es_queue.security.user_code import ALLOW, INSTALLED, disallowed_modules
 from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import NamedRun
 from master.services.private_server import PrivateServer
 from master.services.tcp_access import join_instructions
 
@@ -15,23 +15,21 @@ from master.services.tcp_access import join_instructions
 def start_lines(
     url: str,
     queue: str,
-    folder: Path,
+    run: NamedRun,
     server: PrivateServer | None,
-    run: str = "",
     modules: Sequence[str] = (),
 ) -> dict[str, str]:
     """Commands by name, for the server at ``url``.
 
-    folder:  of the run, or of the study
+    run:     the run or study to watch
     server:  the private server, None for a named Redis
-    run:     the one to watch, all of the folder by default
     modules: the run's own code; a worker must allow those that are loose files
     """
-    where = redis_flag(url, "--redis-url") if server is None else f" --run-dir {folder}"
+    where = redis_flag(url, "--redis-url") if server is None else ""
     rq = "rq" if server is None else format_command("rq")
     queue_name = "" if queue == "default" else f" {queue}"
     lines = {
-        "watch": f"{format_command('es-status')}{run and f' {run}'}{where}",
+        "watch": f"{format_command('es-status')} {run.word}{where}",
         "join": f"{allowance(modules)}{rq} worker{redis_flag(url, '--url')}{queue_name}",
     }
     if server is not None:

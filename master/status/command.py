@@ -9,10 +9,11 @@ from pathlib import Path
 
 from rich.text import Text
 
-from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, UsageError
+from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import CommandParser, add_version
+from es_queue.util.run_folder import find_run, read_run_name, runs_folder
 from es_queue.util.suggestions import format_suggestion
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
@@ -77,7 +78,10 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
         "run",
         nargs="?",
         metavar="RUN",
-        help="show this run and its workers [default: a table of all runs]",
+        help=(
+            "show this run and its workers, or the runs of this study; a name, a folder, or a "
+            "file in it [default: a table of all runs]"
+        ),
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -157,12 +161,16 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
 
 def validate_args(given: argparse.Namespace) -> argparse.Namespace:
     """The flags, as far as they go together. Raises UsageError."""
-    if given.run is not None:
-        checked_run_id(given.run)
+    run, run_folder = given.run, None
+    if run is not None:
+        named = find_run(run)
+        run, folder = checked_run_id(named.run), named.folder
+        is_listed = given.web is not None and folder.parent == runs_folder()
+        run_folder = folder if read_run_name(folder) and not is_listed else None
     if given.errors and given.run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
     if given.keys not in (None, ALL_KEYS):
-        validate_key(given.keys, given.run)
+        validate_key(given.keys, run)
     if given.watch and given.doctor:
         raise UsageError("--watch and --doctor cannot be combined: the doctor checks once")
     if given.web is not None:
@@ -180,8 +188,8 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
             f"--every is {sanitize(given.every, 60)!r}: use a number of seconds from "
             f"{INTERVAL_LIMITS[0]:g} to {INTERVAL_LIMITS[1]:g}"
         )
-    given.every = every
-    return given
+    checked = {"run": run, "run_folder": run_folder, "every": every}
+    return argparse.Namespace(**vars(given) | checked)
 
 
 def _validate_web_combinations(given: argparse.Namespace) -> None:
@@ -227,7 +235,12 @@ def make_query(given: argparse.Namespace) -> Callable[[], Page]:
                 return choose_keys_page(sources, given.run, given.keys)
             if given.run is None:
                 return make_runs_page(sources.list_runs())
-            location = sources.find_run(given.run)
+            try:
+                location = sources.find_run(given.run)
+            except NoRunError:
+                if study := sources.find_study(given.run):
+                    return make_runs_page(study)
+                raise
             details = location.read_details(history)
             return (
                 make_errors_page(location.server, location.summary, details)

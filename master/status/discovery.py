@@ -5,15 +5,16 @@ ended.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from es_queue.errors import RedisError, UsageError
+from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.protocol.connection import url_from_environment
 from es_queue.security.passwords import password_of, with_password
-from es_queue.util.suggestions import format_suggestion
+from es_queue.util.run_folder import NamedRun, find_run, no_run_error, runs_folder
 from master.cli.redis_url import SHOWN_PASSWORD
 from master.display.reporter import METRICS
 from master.status.redis_reader import (
@@ -63,7 +64,7 @@ class RunSources:
         return sorted(runs, key=lambda seen: -(seen.started or 0.0))
 
     def find_run(self, run: str) -> RunLocation:
-        """A run, wherever it is; a server's word goes before a folder's. Raises UsageError for an
+        """A run, wherever it is; a server's word goes before a folder's. Raises NoRunError for an
         unknown one.
         """
         answers, folders = self.ask_servers(lambda server: (server, server.find_run(run)))
@@ -73,12 +74,17 @@ class RunSources:
         for folder in folders:
             if folder.run == run or (self.is_named and folder.can_be_run(run)):
                 return RunLocation(folder.summarize(run), None, folder)
-        runs = [summary.run for summary in self.list_runs()]
-        near = format_suggestion(run, runs)
-        known = f"{near and near + ' '}the runs are {', '.join(runs[:10])}"
-        known = known if runs else "there are no runs"
-        places = [server.name for server in self.servers] + [str(folder) for folder in self.folders]
-        raise UsageError(f"there is no run {run} at {', '.join(places[:3])}; {known}")
+        raise self.unknown_run_error(find_run(run))
+
+    def find_study(self, study: str) -> list[RunSummary]:
+        """The runs of a study, newest first."""
+        names = re.compile(rf"{re.escape(study)}-s[0-9]+")
+        return [summary for summary in self.list_runs() if names.fullmatch(summary.run)]
+
+    def unknown_run_error(self, run: NamedRun) -> NoRunError:
+        """The error for a run that is nowhere here. Raises RedisError where nothing answers."""
+        known = [summary.run for summary in self.list_runs()]
+        return no_run_error(run, [server.name for server in self.servers], known)
 
     def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
         """What the servers answer, and the folders of the runs whose servers do not. Raises
@@ -99,6 +105,12 @@ class RunSources:
         if trouble is not None and not answers and not folders:
             raise trouble
         return answers, folders
+
+
+def unknown_run_error(run: NamedRun, url: str) -> NoRunError:
+    """The error for a run that the server at ``url`` lacks. Raises RedisError."""
+    with RunSources([make_named_reader(url, given_by_flag=False)], []) as sources:
+        return sources.unknown_run_error(run)
 
 
 class HistoryReader(Protocol):
@@ -139,12 +151,18 @@ def find_sources(given: argparse.Namespace) -> RunSources:
         )
     if given.run_dir is not None:
         return sources_in([given.run_dir])
+    folders = [] if given.run_folder is None else [given.run_folder]
     if url := url_from_environment():
-        return RunSources([make_named_reader(add_password(url, given), given_by_flag=False)], [])
+        server = make_named_reader(add_password(url, given), given_by_flag=False)
+        local = sources_in(folders, named=False)
+        return RunSources([server, *local.servers], local.folders)
+    if folders:
+        return sources_in(folders)
     sources = sources_in(
-        [path.parent for path in sorted(Path("runs").glob("*/redis"))], named=False
+        [path.parent for path in sorted(runs_folder().glob("*/redis"))], named=False
     )
-    if not sources.servers and not any(RunFolder(folder).config for folder in sources.folders):
+    is_empty = not sources.servers and not any(RunFolder(path).config for path in sources.folders)
+    if is_empty and given.run is None:
         raise RedisError(NO_SERVER)
     return sources
 
@@ -186,9 +204,10 @@ def sources_in(folders: list[Path], named: bool = True) -> RunSources:
         try:
             servers.append(make_private_reader(folder))
         except RedisError:
-            if named and not RunFolder(folder).config:
+            members = [run.folder for run in NamedRun(folder.name, folder).members]
+            if named and not any(RunFolder(path).config for path in members):
                 raise
-            ended.append(folder)
+            ended += members
         except UsageError:
             if named:
                 raise

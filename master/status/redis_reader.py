@@ -24,6 +24,7 @@ from es_queue.protocol.connection import (
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from es_queue.security import bounded_reads
 from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import NamedRun, find_run
 from master.display.format import finite_or_none
 from master.run.lease import format_host
 from master.services.private_server import PrivateServer
@@ -190,18 +191,17 @@ class RunDetails:
 
 
 class RedisReader:
-    """One server, looked at by read-only commands. ``location_flags`` are the flags by which
-    es-master finds it again.
+    """One server, looked at by read-only commands.
 
-    folder: the run folder of a private server. Every method raises RedisError in one sentence,
-    which never holds the password.
+    url_flag: the flag by which es-master finds it again; folder: the run folder of a private
+    server. Every method raises RedisError in one sentence, which never holds the password.
     """
 
-    def __init__(self, url: str, location_flags: str, folder: Path | None = None) -> None:
+    def __init__(self, url: str, url_flag: str, folder: Path | None = None) -> None:
         self._client: Any = limit_replies(client_from_url(url))
         self.name = redacted_url(url)
         self.folder = folder
-        self._location_flags = location_flags
+        self._url_flag = url_flag
 
     def list_runs(self) -> list[RunSummary]:
         """The newest runs, newest first."""
@@ -324,21 +324,22 @@ class RedisReader:
             ("getrange", run_keys.master, 0, LONGEST_NAME - 1) for run_keys in all_keys
         )
         hashes, _ = self._read_hashes([run_keys.progress for run_keys in all_keys], PROGRESS_FIELDS)
-        command, flags = format_command("es-master"), self._location_flags
+        command = format_command("es-master")
+        words = [run if self.folder is None else find_run(self.folder).word for run, _ in runs]
         return [
             RunSummary(
                 run,
                 self.name,
-                f"{command} --resume {run}{flags}",
+                f"{command} --resume {word}{self._url_flag}",
                 started,
                 bool(lease),
                 progress,
-                f"{command} --purge {run}{flags}",
+                f"{command} --purge {word}{self._url_flag}",
                 format_host(to_text(holder or b"")),
                 is_configured=bool(config),
             )
-            for (run, started), lease, config, holder, progress in zip(
-                runs, leases, configs, holders, hashes, strict=True
+            for (run, started), word, lease, config, holder, progress in zip(
+                runs, words, leases, configs, holders, hashes, strict=True
             )
         ]
 
@@ -442,16 +443,11 @@ def make_private_reader(run_dir: Path) -> RedisReader:
     """The private server of a run's folder. Raises RedisError where none runs."""
     if not run_dir.is_dir():
         raise UsageError(f"run-dir {run_dir} is not a folder")
-    server = PrivateServer(run_dir / "redis")
-    url = server.url
-    if not server.socket_path.is_socket():
+    folder = NamedRun("", run_dir).server_folder
+    url = PrivateServer(folder).running_url
+    if url is None:
         raise RedisError(
             f"no private server runs in {run_dir}: its master has ended, or the run uses "
             f"another Redis (give --redis-url)"
         )
-    return RedisReader(url, run_dir_flag(run_dir), run_dir)
-
-
-def run_dir_flag(run_dir: Path) -> str:
-    """The flag by which es-master finds a run's folder; none is needed for one of ./runs."""
-    return "" if run_dir.parent == Path("runs") else f" --run-dir {quote(str(run_dir))}"
+    return RedisReader(url, "", folder.parent)

@@ -15,6 +15,7 @@ from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
 from es_queue.protocol.keys import RUN_ID
 from es_queue.security.private_directory import regular
 from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import NamedRun, read_stored_name
 from master.display.format import finite_or_none
 from master.display.reporter import METRICS
 from master.status.history import History, short
@@ -25,7 +26,6 @@ from master.status.redis_reader import (
     PROGRESS_FIELDS,
     RunSummary,
     Texts,
-    run_dir_flag,
 )
 from master.status.values import parse_json_object
 
@@ -46,14 +46,13 @@ class RunFolder:
         self.config = read_settings(folder / "config.json")
         summary = read_object(folder / "summary.json")
         self._summary = {
-            name: summary[name] for name in ("run", *PROGRESS_FIELDS) if short(summary.get(name))
+            name: summary[name] for name in PROGRESS_FIELDS if short(summary.get(name))
         }
-        named = self._summary.get("run")
-        self._named_run = named if isinstance(named, str) and RUN_ID.fullmatch(named) else ""
+        self._named_run = read_stored_name(folder)
 
     @property
     def run(self) -> str:
-        """The run's id: the summary's, else the folder's name; empty where neither can be one."""
+        """The run's id: the stored one, else the folder's name; empty where neither can be one."""
         return self._named_run or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
 
     def can_be_run(self, run: str) -> bool:
@@ -65,15 +64,15 @@ class RunFolder:
     def summarize(self, run: str = "") -> RunSummary:
         """The run as the folder tells it, under that id where one is given."""
         run = run or self.run
-        command, way = format_command("es-master"), run_dir_flag(self.folder)
+        command, word = format_command("es-master"), NamedRun(run, self.folder).word
         return RunSummary(
             run,
             f"{self.folder} (its server has ended)",
-            f"{command} --resume {run}{way}",
+            f"{command} --resume {word}",
             modification_time(self.folder / "config.json"),
             False,
             self._progress(self.history.newest),
-            purge=f"{command} --purge {run}{way}",
+            purge=f"{command} --purge {word}",
             is_on_disk=True,
         )
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from master.run.launch import Launch
-from master.run.run_paths import RunPaths, derive_run_id
+from master.run.run_paths import derive_run_id, existing_paths, new_paths
 from master.run.setup import prepare_run
 from master.sweep.loop import Sweep, SweepStopSignals
-from master.sweep.record import FINISHED, SWEEP_FILE, WAITING, SeedRun, SweepRecord, load_record
+from master.sweep.record import FINISHED, WAITING, SeedRun, SweepRecord, load_record
 
 LONGEST_RUN_ID = 40
 
@@ -32,8 +31,8 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     stop = SweepStopSignals()
     config = resolve(values, launch.inherited)
     run = base_run_id(config.task, launch)
-    paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
-    if paths.config_file.exists() or (paths.run_dir / SWEEP_FILE).exists():
+    paths = new_paths(run, launch)
+    if paths.config_file.exists() or paths.named_run.is_study:
         raise UsageError(
             f"run-dir {paths.run_dir} holds a run already; continue it with --resume {run}, or "
             f"give another --run"
@@ -59,13 +58,12 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
     Finished seeds are kept, unless ``changes`` extends their budget.
     """
     stop = SweepStopSignals()
-    run = launch.resume or ""
-    paths = RunPaths(run, launch.run_dir or Path("runs") / run, launch.shared)
+    paths = existing_paths(launch.resume or "", launch)
     record = load_record(paths.run_dir)
-    if record.run != run:
+    if record.run != paths.run:
         raise UsageError(
-            f"{paths.run_dir} holds the study {record.run}, not {run}: continue it with "
-            f"--resume {record.run}, or give the --run-dir of {run}"
+            f"{paths.run_dir} holds the study {record.run}, not {paths.run}: continue it with "
+            f"--resume {record.run}, or give the --run-dir of {paths.run}"
         )
     config = replace(record.config, **record.changes | changes)
     entries = [

@@ -79,7 +79,7 @@ class Sweep:
         self._record, self._paths, self._launch, self._stop = record, paths, launch, stop
         self._processes = [SeedProcess(entry) for entry in record.entries]
         self._view = make_view(SafeStream(sys.stdout), record, launch)
-        self._services = SharedServices(launch, paths.run_dir, named_modules(record.config))
+        self._services = SharedServices(launch, paths.named_run, named_modules(record.config))
         self._selector = selectors.DefaultSelector()
         self._last_check, self._worker_places = 0.0, 1
         self._stop_forwarded = False
@@ -260,10 +260,10 @@ class Sweep:
         self._view.ended(self._save(state))
         if state == FINISHED:
             return EXIT_DONE
-        folder = "" if self._launch.run_dir is None else f" --run-dir {self._paths.run_dir}"
         url = "" if self._services.is_private else redis_flag(self._services.url, "--redis-url")
         self._view.note(
-            f"continue with: {format_command('es-master')} --resume {self._record.run}{folder}{url}"
+            f"continue with: {format_command('es-master')} --resume "
+            f"{self._paths.named_run.word}{url}"
         )
         return self._first_failure if failed else EXIT_INTERRUPTED
 

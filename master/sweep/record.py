@@ -17,11 +17,11 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol.keys import RUN_ID
 from es_queue.security.private_directory import regular
+from es_queue.util.run_folder import STUDY_FILE
 from master.display.format import finite_or_none
 from master.storage.checkpoint import write_atomically
 from master.sweep.seeds import MOST_SEEDS
 
-SWEEP_FILE = "seeds.json"
 LARGEST_FILE = 2**24
 #: What a run of a study can be; one that was restarted or is being stopped is running for
 #: seeds.json.
@@ -107,12 +107,12 @@ class SweepRecord:
             "changes": self.changes,
             "warm_start": self.warm_start,
         }
-        write_atomically(folder / SWEEP_FILE, json.dumps(about, indent=2, allow_nan=False).encode())
+        write_atomically(folder / STUDY_FILE, json.dumps(about, indent=2, allow_nan=False).encode())
 
 
 def load_record(folder: Path) -> SweepRecord:
     """The study of a folder. Raises RunFolderError, in one sentence, for what is none."""
-    path = folder / SWEEP_FILE
+    path = folder / STUDY_FILE
     try:
         with open(path, "rb", opener=regular) as file:
             data = file.read(LARGEST_FILE + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
@@ -19,6 +18,7 @@ from es_queue.protocol.connection import (
     redacted_url,
     validate_server,
 )
+from es_queue.util.run_folder import NamedRun
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.run.launch import Launch
 from master.services.local_services import LocalServices
@@ -31,12 +31,13 @@ LOGGER = logging.getLogger("es_queue.sweep")
 
 
 class SharedServices(LocalServices):
-    """Server and workers for a study in ``folder``; all of it in the main thread, to which children
+    """Server and workers for a study; all of it in the main thread, to which children
     are bound.
     """
 
-    def __init__(self, launch: Launch, folder: Path, modules: Sequence[str] = ()) -> None:
-        self._launch, self._folder, self._modules = launch, folder, modules
+    def __init__(self, launch: Launch, study: NamedRun, modules: Sequence[str] = ()) -> None:
+        self._launch, self._study, self._modules = launch, study, modules
+        self._folder = study.folder
         super().__init__(self._private_server())
         self._count = self._stale = 0
         self.url = launch.redis_url or ""
@@ -95,7 +96,7 @@ class SharedServices(LocalServices):
 
     def start_information(self) -> dict[str, str]:
         """Where it all is, and how people watch and how workers join."""
-        lines = start_lines(self.url, self._launch.queue, self._folder, self.server)
+        lines = start_lines(self.url, self._launch.queue, self._study, self.server)
         return {"redis": self.name, "folder": str(self._folder), **lines}
 
     def worker_places(self) -> int:

@@ -15,11 +15,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.pretrained import training_command
-from workers.play.constants import BEST
 from workers.play.export_policy import load_policy_from, read_contents
-
-#: Where a run's folder has its best policy.
-BEST_PATHS = (BEST, f"checkpoints/{BEST}")
 
 
 @dataclass(frozen=True)
@@ -37,26 +33,6 @@ class Checkpoint:
     generation: int | None
     evaluation: dict[str, Any] | None
     command: str = ""
-
-
-def checkpoint_path(path: Path, which: str = "best") -> Path:
-    """The file itself, or the best policy or the newest checkpoint of a run's folder. Raises
-    RunFolderError.
-    """
-    if not path.is_dir():
-        return path
-    others = sorted(path.glob("checkpoints/generation-*.npz"))
-    if which == "last":
-        if others:
-            return others[-1]
-        raise RunFolderError(
-            f"{path} holds no checkpoint of a generation: give --which best, or the folder of a run"
-        )
-    for place in BEST_PATHS:
-        if (path / place).is_file():
-            return path / place
-    hint = f"; its newest checkpoint is {others[-1]}" if others else ""
-    raise RunFolderError(f"{path} holds no {BEST}: the run has not evaluated a policy yet{hint}")
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -17,7 +17,8 @@ from es_queue.pretrained import path_of
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import guarded_imports
 from es_queue.util.command_parser import CommandParser, add_version
-from workers.play.constants import BEST, MAX_EPISODES, SEED_LIMIT
+from es_queue.util.run_folder import BEST, checkpoint_path
+from workers.play.constants import MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_summary, print_played, summarize
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="CHECKPOINT",
         nargs="?",
         type=Path,
-        help=f"an .npz checkpoint, a .json seed list, or a run's folder (its {BEST})",
+        help=f"an .npz checkpoint, a .json seed list, or a run's name or folder (its {BEST})",
     )
     add(
         "--pretrained",
@@ -220,7 +221,7 @@ def play_and_print(given: argparse.Namespace) -> None:
         show_individual(given)
         return
     # start-up: numpy, whose threads must be fixed before it loads
-    from workers.play.checkpoint import checkpoint_path, load_checkpoint
+    from workers.play.checkpoint import load_checkpoint
 
     path = (
         path_of(given.pretrained)

@@ -6,5 +6,3 @@ DEFAULT_EPISODES = 100
 MAX_EPISODES = 1_000_000
 #: Environment seeds are int32.
 SEED_LIMIT = 2**31
-#: A run's best policy, in its folder.
-BEST = "best.npz"

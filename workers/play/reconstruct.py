@@ -18,6 +18,7 @@ from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, Us
 from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.strategies import make_strategy
+from es_queue.util.run_folder import existing_folder
 from es_queue.util.slot_record import (
     FOLDER,
     SlotRecord,
@@ -71,11 +72,9 @@ def parse_selector(generation: str, slot: str | None) -> IndividualSelector:
 
 
 def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
-    """The generation's record. Raises UsageError or RunFolderError where it was not kept or cannot
+    """The generation's record. Raises RunFolderError where it was not kept or cannot
     be used.
     """
-    if not run_dir.is_dir():
-        raise UsageError(f"--generation wants the folder of a run, and {run_dir} is none")
     path = record_path(run_dir, selector.generation)
     if not path.is_file():
         raise RunFolderError(
@@ -172,11 +171,12 @@ def play_recorded(
 def show_individual(given: Namespace) -> None:
     """Play and print whom ``--generation`` and ``--slot`` name."""
     selector = parse_selector(given.generation, given.slot)
-    record = load_record(given.checkpoint, selector)
+    folder = existing_folder(given.checkpoint)
+    record = load_record(folder, selector)
     episodes, video_line = play_recorded(given, record, selector)
     about = {
         "run": record.run,
-        "checkpoint": str(given.checkpoint),
+        "checkpoint": str(folder),
         "generation": selector.generation,
         "env": record.config.task,
         "policy": record.config.policy_name,

@@ -62,7 +62,7 @@ def test_a_key_that_no_run_has_is_an_error() -> None:
         _ = RunKeys("r").tdoo
 
 
-@each_case("run", ["", "A", "a_b", "a:b", "a b", "a*", "é", "a\n", "x" * 41])
+@each_case("run", ["", ".a", "..", "a/b", "a:b", "a b", "a*", "é", "a\n", "x" * 41])
 def test_what_is_no_run_id_is_refused(run: str) -> None:
     with pytest.raises(UsageError, match="run"):
         RunKeys(run)
@@ -86,7 +86,7 @@ def test_a_seat_id_tells_its_run_and_nonce(run: str, nonce: int, number: int) ->
         "es-run-0a0b0c-1\n",
         "es-run-0a0b0c-1234567890123",
         "job-run-0a0b0c-1",
-        "es-RUN-0a0b0c-1",
+        "es-.run-0a0b0c-1",
     ],
 )
 def test_what_is_no_seat_id_is_refused(text: str) -> None:

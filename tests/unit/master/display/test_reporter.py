@@ -40,7 +40,7 @@ ROOT = Path(es_queue.__file__).resolve().parent.parent
 WALKER = RunConfig(env="BipedalWalker-v3", seed=7)
 ABOUT = {
     "redis": "redis://host:6379",
-    "watch": "es-status some-run --run-dir runs/some-run",
+    "watch": "es-status some-run",
     "join": "rq worker --url unix:///somewhere",
 }
 

@@ -239,7 +239,6 @@ def test_names_from_files_can_do_nothing_to_a_picture_or_a_terminal(
 @each_case(
     ("words", "told"),
     [
-        (["nowhere"], "nowhere holds no run"),
         (
             ["a", "--metric", "nothing"],
             "--metric nothing is in no record of these runs; they have centre_rank, env_steps",

@@ -1,28 +1,136 @@
-"""Where a run lives, and what is said of one that is nowhere."""
+"""A run by one word: the same answer from every command."""
 
 from __future__ import annotations
 
+import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from master.cli.main import main
+from es_queue.errors import NoRunError, RunFolderError
+from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.util.run_folder import NamedRun, checkpoint_path, find_run
+from master.cli.main import main as es_master
+from master.plot.command import main as es_plot
+from master.status.command import main as es_status
 from tests.cases import each_case
+from workers.play.cli import main as es_play
 
 
-@each_case(("flag", "code"), [("--resume", 6), ("--stop", 2), ("--pause", 2)])
-def test_an_unknown_run_is_answered_with_the_runs_whose_names_are_near(
-    flag: str,
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, and no Redis that the environment names."""
     monkeypatch.chdir(tmp_path)
+    for name in ("RQ_REDIS_URL", "REDIS_URL", "ES_QUEUE_RUNS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def make_run(folder: str, run: str) -> Path:
+    path = Path(folder)
+    (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (path / "checkpoints" / "best.npz").touch()
+    (path / "run.json").write_text(json.dumps({"run": run}))
+    (path / "config.json").write_text(json.dumps({"env": "CartPole-v1"}))
+    return path
+
+
+@pytest.mark.usefixtures("here")
+@each_case(
+    ("word", "run", "folder"),
+    [
+        ("walker", "walker", "runs/walker"),
+        ("runs/walker", "walker", "runs/walker"),
+        ("runs/walker/", "walker", "runs/walker"),
+        ("runs/walker/checkpoints/best.npz", "walker", "runs/walker"),
+        ("elsewhere/My.Run_2", "copied", "elsewhere/My.Run_2"),
+        ("study", "study", "runs/study"),
+        ("study-s2", "study-s2", "runs/study/s2"),
+        ("runs/study/s2", "study-s2", "runs/study/s2"),
+        ("unknown", "unknown", "runs/unknown"),
+        ("runs/study/s3", "s3", "runs/study/s3"),
+    ],
+)
+def test_a_run_is_found_by_its_name_its_folder_a_file_in_it_or_its_study(
+    word: str, run: str, folder: str
+) -> None:
+    make_run("runs/walker", "walker")
+    make_run("elsewhere/My.Run_2", "copied")
+    make_run("runs/study/s2", "study-s2")
+    Path("runs/study/seeds.json").write_text(json.dumps({"run": "study"}))
+    found = find_run(word)
+    assert found == NamedRun(run, Path(folder))
+    assert find_run(found.word).folder == found.folder
+    assert find_run("study").members == [NamedRun("study-s2", Path("runs/study/s2"))]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_folder_of_runs_is_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_QUEUE_RUNS", "/elsewhere")
+    assert find_run("walker") == NamedRun("walker", Path("/elsewhere/walker"))
+    assert find_run("walker").word == "walker"
+
+
+@pytest.mark.usefixtures("here")
+@each_case(
+    ("command", "words"),
+    [
+        (es_master, ["--resume"]),
+        (es_master, ["--stop"]),
+        (es_master, ["--pause"]),
+        (es_master, ["--continue"]),
+        (es_master, ["--attach", "--set", "sigma=1"]),
+        (es_master, ["--purge", "--yes"]),
+        (es_master, ["--replay"]),
+        (es_status, []),
+        (es_play, []),
+        (es_play, ["--generation", "0"]),
+        (es_plot, []),
+    ],
+)
+def test_an_unknown_run_is_the_same_sentence_and_exit_code_from_every_command(
+    command: Callable[[list[str]], int], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("walker", "walk-2", "lander"):
-        (tmp_path / "runs" / name).mkdir(parents=True, exist_ok=True)
-    monkeypatch.setenv("RQ_REDIS_URL", "")
-    assert main([flag, "walkr"]) == code
-    said = capsys.readouterr().err
-    assert "there is no run walkr, because runs/walkr does not exist; did you mean walker" in said
-    assert "lander" not in said and "has ended" not in said
+        make_run(f"runs/{name}", name)
+    for word in ("walkr", "runs/walkr"):
+        assert (
+            command([*words[:1], word, *words[1:]] if command is es_master else [word, *words]) == 6
+        )
+        assert capsys.readouterr().err.partition(": ")[2] == (
+            "there is no run walkr in runs; did you mean walker or walk-2? "
+            "the runs are lander, walk-2, walker\n"
+        )
+    assert not Path("runs/walkr").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_python_finds_a_policy_by_the_word_for_its_run() -> None:
+    make_run("runs/walker", "walker")
+    make_run("runs/study/s2", "study-s2")
+    Path("runs/study/seeds.json").write_text(json.dumps({"run": "study"}))
+    best = Path("runs/walker/checkpoints/best.npz")
+    assert [checkpoint_path(word) for word in ("walker", "runs/walker", best)] == [best] * 3
+    with pytest.raises(RunFolderError, match=r"runs/walker/checkpoints/best\.npz: "):
+        load_policy("walker")
+    with pytest.raises(NoRunError, match="did you mean walker"):
+        load_policy("walkr")
+    with pytest.raises(RunFolderError, match="name one of study-s2"):
+        load_policy("study")
+
+
+def test_the_socket_of_a_killed_private_server_is_an_ended_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = make_run("runs/walker", "walker").absolute() / "redis"
+    server.mkdir()
+    monkeypatch.chdir(server)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind("redis.sock")
+    monkeypatch.chdir(here)
+    assert es_master(["--stop", "walker"]) == 0
+    assert capsys.readouterr().out == "run walker is orphaned: there is nothing to stop\n"
+    assert es_status(["walker"]) == 12
+    assert "its server has ended" in capsys.readouterr().out

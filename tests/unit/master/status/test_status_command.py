@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.errors import RedisError, UsageError
+from es_queue.errors import NoRunError, RedisError
 from master.display.format import parse_number
 from master.display.log_view import SafeStream
 from master.status.command import main
@@ -435,6 +435,7 @@ def test_private_servers_are_those_with_a_socket(
     monkeypatch.chdir(tmp_path / "runs" / "alive" / "redis")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("redis.sock")
+        server.listen()
         sources = sources_in(
             [tmp_path / "runs" / "alive", tmp_path / "runs" / "dead", tmp_path / "nothing"],
             named=False,
@@ -460,7 +461,7 @@ def test_private_servers_are_those_with_a_socket(
 def test_the_way_back_names_the_server_but_never_a_secret(
     url: str, by_flag: bool, way: str
 ) -> None:
-    assert make_named_reader(url, by_flag)._location_flags == way
+    assert make_named_reader(url, by_flag)._url_flag == way
 
 
 class Fixed(RedisReader):
@@ -487,6 +488,6 @@ def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
 
 
 def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="the runs are a"):
+    with pytest.raises(NoRunError, match="no run b in fixed; the runs are a"):
         RunSources([Fixed([seen("a")])], []).find_run("b")
     assert RunSources([Fixed(None), Fixed([seen("a")])], []).find_run("a").summary.run == "a"

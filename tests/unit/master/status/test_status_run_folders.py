@@ -161,17 +161,15 @@ def test_a_folder_elsewhere_is_found_by_its_flag_under_the_runs_own_id(
 ) -> None:
     folder("My_Run", base="elsewhere")
     run = told(capsys, 10, "walker-9", "--run-dir", "elsewhere/My_Run")
-    assert run["run"] == "walker-9" and run["purge"].endswith(
-        "es-master --purge walker-9 --run-dir elsewhere/My_Run"
-    )
-    assert told(capsys, 0, "--run-dir", "elsewhere/My_Run") == {"runs": []}
+    assert run["run"] == "walker-9" and run["purge"].endswith("es-master --purge elsewhere/My_Run")
+    assert told(capsys, 10, "elsewhere/My_Run")["run"] == "My_Run"
 
 
 def test_a_folder_whose_summary_names_another_run_is_not_taken_for_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder(summary={"state": "finished", "run": "other"}, base="elsewhere")
-    assert main(["walker-1", "--run-dir", "elsewhere/walker-1"]) == 2
+    assert main(["walker-1", "--run-dir", "elsewhere/walker-1"]) == 6
     assert "the runs are other" in capsys.readouterr().err
 
 

@@ -62,7 +62,7 @@ def test_a_key_tells_its_run_and_its_kind() -> None:
     assert (kind_of(key("task")), run_of(key("task"))) == ("task", "walker-1")
     assert kind_of(key(f"results:{PUBLICATION}")) == "results" and kind_of("es:runs") == "runs"
     assert (
-        kind_of("es:UPPER:task")
+        kind_of("es:.hidden:task")
         == kind_of("es:walker-1:")
         == kind_of("rq:workers")
         == ""

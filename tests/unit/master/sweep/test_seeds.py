@@ -16,13 +16,13 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.keys import RUN_ID
+from es_queue.util.run_folder import STUDY_FILE
 from master.cli.config_file import read_settings
 from master.run.launch import Launch
 from master.sweep.begin import base_run_id
 from master.sweep.record import (
     FINISHED,
     STOPPED,
-    SWEEP_FILE,
     SeedRun,
     SweepRecord,
     format_settings_toml,
@@ -182,7 +182,7 @@ def test_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
     written.save(tmp_path)
     read = load_record(tmp_path)
     assert replace(read, state=written.state) == written
-    about = json.loads((tmp_path / SWEEP_FILE).read_text())
+    about = json.loads((tmp_path / STUDY_FILE).read_text())
     assert (about["runs_counted"], about["runs_total"], about["mean"], about["reached_target"]) == (
         1,
         3,
@@ -237,8 +237,8 @@ DAMAGE: dict[str, Any] = {
 @each_case("damage", DAMAGE.values())
 def test_a_damaged_file_is_refused_in_one_sentence(damage: Any, tmp_path: Path) -> None:
     record().save(tmp_path)
-    damaged = damage(json.loads((tmp_path / SWEEP_FILE).read_text()))
-    (tmp_path / SWEEP_FILE).write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
+    damaged = damage(json.loads((tmp_path / STUDY_FILE).read_text()))
+    (tmp_path / STUDY_FILE).write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
     with pytest.raises(RunFolderError, match=r"seeds\.json is not what es-master wrote there"):
         load_record(tmp_path)
 

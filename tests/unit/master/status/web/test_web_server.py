@@ -53,7 +53,10 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def looks() -> DashboardQueries:
     return DashboardQueries(
-        argparse.Namespace(redis_url=None, run_dir=None, redis_password_file=None), 0.2
+        argparse.Namespace(
+            run=None, run_folder=None, redis_url=None, run_dir=None, redis_password_file=None
+        ),
+        0.2,
     )
 
 

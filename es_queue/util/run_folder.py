@@ -1,0 +1,147 @@
+"""A run by one word: its name, its folder, a file in that folder, or a study."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from es_queue.errors import DecodeError, NoRunError, RunFolderError
+from es_queue.protocol.keys import RUN_ID
+from es_queue.security import strict_json
+from es_queue.security.private_directory import read_small
+from es_queue.util.suggestions import format_suggestion
+
+RUNS_VARIABLE = "ES_QUEUE_RUNS"
+STUDY_FILE = "seeds.json"
+BEST = "best.npz"
+#: The files that name their run, the surest first.
+NAMING_FILES = (STUDY_FILE, "run.json", "summary.json")
+MOST_BYTES = 2**22
+MOST_NAMES = 10
+FILE_SUFFIXES = (".npz", ".json")
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run or study, and its folder on this host, which may not exist."""
+
+    run: str
+    folder: Path
+
+    @property
+    def word(self) -> str:
+        """The shortest word that names it in a shell in the current folder."""
+        is_default = self.folder == runs_folder() / self.run
+        return self.run if is_default else quote(str(self.folder))
+
+    @property
+    def is_study(self) -> bool:
+        return (self.folder / STUDY_FILE).is_file()
+
+    @property
+    def members(self) -> list[NamedRun]:
+        """The runs of a study that have begun, in the order of their seeds; else the run itself."""
+        if not self.is_study:
+            return [self]
+        folders = [path for path in self.folder.glob("s*") if path.name[1:].isdigit()]
+        folders.sort(key=lambda path: int(path.name[1:]))
+        return [NamedRun(f"{self.run}-{path.name}", path) for path in folders]
+
+    @property
+    def server_folder(self) -> Path:
+        """The folder of the private server; the runs of a study share one."""
+        parent = self.folder.parent
+        return (parent if (parent / STUDY_FILE).is_file() else self.folder) / "redis"
+
+
+def runs_folder() -> Path:
+    """The folder of runs: ES_QUEUE_RUNS, or ./runs."""
+    return Path(os.environ.get(RUNS_VARIABLE) or "runs")
+
+
+def find_run(word: str | Path) -> NamedRun:
+    """The run of that name, in that folder, or with that file; it need not exist."""
+    name, path = str(word), Path(word)
+    if RUN_ID.fullmatch(name):
+        study, _, seed = name.rpartition("-s")
+        default = NamedRun(name, runs_folder() / name)
+        for run in (default, NamedRun(name, runs_folder() / study / f"s{seed}")):
+            if read_run_name(run.folder):
+                return run
+        return NamedRun(read_run_name(path), path) if read_run_name(path) else default
+    for folder in (path, *path.parents[:2]) if path.exists() else ():
+        if run_name := read_run_name(folder):
+            return NamedRun(run_name, folder)
+    return NamedRun(path.absolute().name, path)
+
+
+def read_run_name(folder: Path) -> str:
+    """The name of the run or study in a folder; empty for a folder without one."""
+    name = folder.absolute().name
+    is_run = (folder / "config.json").is_file() and RUN_ID.fullmatch(name)
+    return read_stored_name(folder) or (name if is_run else "")
+
+
+def read_stored_name(folder: Path) -> str:
+    """The name that the files of a run or study hold; empty if none does."""
+    for file in NAMING_FILES:
+        try:
+            about = strict_json.loads(read_small(folder / file, MOST_BYTES), MOST_BYTES)
+        except (OSError, DecodeError):
+            continue
+        if isinstance(about, dict) and RUN_ID.fullmatch(run := str(about.get("run"))):
+            return run
+    return ""
+
+
+def existing_folder(word: str | Path) -> Path:
+    """The folder of a run or study, or else the folder of that path. Raises NoRunError."""
+    run = find_run(word)
+    folder = run.folder if run.folder.is_dir() else Path(word)
+    if not folder.is_dir():
+        raise no_run_error(run)
+    return folder
+
+
+def no_run_error(
+    run: NamedRun, servers: Sequence[str] = (), others: Sequence[str] = ()
+) -> NoRunError:
+    """The error for a run that ``servers``, which have ``others``, or its folder lack."""
+    folders = [] if servers else sorted(run.folder.parent.glob("*"))
+    known = list(dict.fromkeys([*others, *(path.name for path in folders if read_run_name(path))]))
+    suggestion = format_suggestion(run.run, known)
+    listed = f"the runs are {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
+    return NoRunError(
+        f"there is no run {run.run} in {', '.join(servers[:3]) or run.folder.parent}; "
+        f"{suggestion and suggestion + ' '}{listed}"
+    )
+
+
+def checkpoint_path(word: str | Path, which: str = "best") -> Path:
+    """The file itself, or the best policy or the newest checkpoint of a run.
+
+    Raises NoRunError for an unknown run, RunFolderError for one without that checkpoint.
+    """
+    path = Path(word)
+    if path.is_file() or path.suffix in FILE_SUFFIXES:
+        return path
+    folder = existing_folder(path)
+    if (folder / STUDY_FILE).is_file():
+        names = ", ".join(run.run for run in find_run(folder).members)
+        raise RunFolderError(f"{folder} is a study of several runs: name one of {names}")
+    others = sorted(folder.glob("checkpoints/generation-*.npz"))
+    if which == "last":
+        if others:
+            return others[-1]
+        raise RunFolderError(
+            f"{folder} holds no checkpoint of a generation: give --which best, or the folder of a "
+            "run"
+        )
+    for place in (BEST, f"checkpoints/{BEST}"):
+        if (folder / place).is_file():
+            return folder / place
+    hint = f"; its newest checkpoint is {others[-1]}" if others else ""
+    raise RunFolderError(f"{folder} holds no {BEST}: the run has not evaluated a policy yet{hint}")
