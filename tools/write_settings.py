@@ -172,7 +172,7 @@ def words(names: Iterable[str]) -> str:
 def name_lines(field: str, names: Any) -> list[str]:
     """A tuple of names, one per line if they are too many for one."""
     if not names:
-        return [] if field == "choices" else [f"        {field}=(),"]
+        return [] if field == "allowed" else [f"        {field}=(),"]
     line = f"        {field}={words(names)},"
     if len(line) <= 100:
         return [line]
