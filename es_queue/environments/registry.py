@@ -21,7 +21,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.mujoco.ids import current_id
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.security.user_code import check_import, describe_error
-from es_queue.util.suggestions import format_suggestion
+from es_queue.util.suggestions import format_suggestion, nearest_names
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
@@ -112,7 +112,7 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
         import_user_module(module, request.id)
     else:
         name, note = current_id(name)
-    spec = _find_spec(name)
+    spec = _find_spec(name) or _find_class(module, name)
     if spec is None:
         raise EnvironmentFailure(
             _format_known_to_gym(name) or format_unknown_id(name, list(gymnasium.registry))
@@ -155,6 +155,12 @@ def _find_spec(name: str) -> EnvSpec | None:
     return gymnasium.registry.get(name)
 
 
+def _find_class(module: str, name: str) -> EnvSpec | None:
+    """The spec of a class or function in the user's module that makes the environment."""
+    is_found = callable(getattr(sys.modules.get(module), name, None))
+    return EnvSpec(name, entry_point=f"{module}:{name}") if is_found else None
+
+
 def validate_reserved_arguments(request: EnvironmentRequest) -> None:
     """Raise UsageError for an argument of the environment that is not the user's to give."""
     for argument, _ in request.arguments:
@@ -179,9 +185,13 @@ def _format_known_to_gym(name: str) -> str:
 
 def format_unknown_id(name: str, known: list[str]) -> str:
     """The sentence for an id that is not among the ``known``."""
-    hint = format_suggestion(name, known) or (
-        "name your own as module:Id-v0, with the module that registers it"
-    )
+    bare, _, version = name.rpartition("-v")
+    names = {known_id.rpartition("-v")[0]: known_id for known_id in known}
+    near = [names[near_name] for near_name in nearest_names(bare, names)]
+    hint = f"did you mean {' or '.join(near)}?" if near else format_suggestion(name, known)
+    if version == "5" and not near:  # as all games of Atari
+        hint = f"an Atari game is ALE/{name} (pip install 'es-queue[atari]')"
+    hint = hint or "name your own as module:Class, or module:Id-v0 if the module registers it"
     return f"there is no environment {name!r}: {hint}"
 
 

@@ -30,7 +30,7 @@ from master.display.format import (
     format_training_return,
     format_whole,
 )
-from master.display.log_view import DisplayView, SafeStream, format_start
+from master.display.log_view import DisplayView, GenerationPace, SafeStream, format_start
 from master.display.terminal import LivePanel, make_fields, make_panel
 
 MOST_EVALUATIONS = 4096
@@ -50,7 +50,7 @@ class LiveView(DisplayView):
     ) -> None:
         self._clock = clock
         self._run, self._config = run, config
-        self._start_time = clock()
+        self._start_time, self._generation_pace = clock(), GenerationPace(clock)
         self._record: Record = {}
         self._figures: Record = {}
         self._last_trained: Record = {}
@@ -65,6 +65,7 @@ class LiveView(DisplayView):
     def generation(self, record: Record) -> None:
         slots = self._figures.get("slots")
         self._figures = {"answered": slots, "slots": slots}
+        self._generation_pace.begin()
         self._store_record(record)
         self._panel.draw()
 
@@ -125,16 +126,16 @@ class LiveView(DisplayView):
     def _generation(self, now: Mapping[str, Value]) -> str:
         elapsed = format_duration(self._clock() - self._start_time)
         left = (
-            ""
+            self._generation_pace.format_left(self._figures)
             if finite_or_none(now.get("eta")) is None
-            else f", about {format_duration(now['eta'])} left"
+            else f"about {format_duration(now['eta'])} left"
         )
         number = (
             format_progress(now.get("generation"), self._config.generations)
             if now.get("generation") is not None
             else "first"
         )
-        return f"{number}, running for {elapsed}{left}"
+        return ", ".join(filter(None, (number, f"running for {elapsed}", left)))
 
     def _evaluation(self) -> str:
         target = parse_target(self._config.target_reward)

@@ -18,13 +18,17 @@ from master.display.format import (
     Record,
     Value,
     finite_or_none,
+    format_duration,
     format_expectation,
     format_generation,
     format_summary,
+    format_whole,
 )
 
 #: A log has at most a line in so many seconds, evaluations and the ends apart.
 LEAST_LINE_SECONDS = 1.0
+#: While a generation is open, a log has at least a line in so many seconds.
+MOST_SILENT_SECONDS = 30.0
 #: For terminals that lack the signs on the left; each as wide as what it stands for, or redrawing
 #: would go wrong.
 ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
@@ -148,6 +152,28 @@ def format_start(run: str, config: RunConfig, about: Mapping[str, str]) -> list[
     ]
 
 
+class GenerationPace:
+    """How long the open generation takes, told from its first result on."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        self._start = self._clock()
+
+    def format_left(self, figures: Record) -> str:
+        """Empty before the first result. Time without workers does not count."""
+        done, slots = finite_or_none(figures.get("answered")), finite_or_none(figures.get("slots"))
+        if not figures.get("workers"):
+            self.begin()
+        if not done or not slots or done >= slots:
+            return ""
+        whole = (self._clock() - self._start) * slots / done
+        left = format_duration(whole * (1 - done / slots))
+        return f"about {format_duration(whole)} per generation, {left} of this one left"
+
+
 class QuietView(DisplayView):
     """Only notes and the end."""
 
@@ -164,7 +190,7 @@ class QuietView(DisplayView):
 
 class LogView(QuietView):
     """Plain lines: one per generation and at most one per second, but always the first, the last
-    and the evaluations.
+    and the evaluations. A long generation has a line every 30 seconds.
     """
 
     def __init__(
@@ -177,6 +203,7 @@ class LogView(QuietView):
         super().__init__(out)
         self._run, self._config, self._clock = run, config, clock
         self._last_time = -LEAST_LINE_SECONDS
+        self._last_live, self._generation_pace = clock(), GenerationPace(clock)
         self._pending: Record | None = None
         self._last_expectation = ""
 
@@ -184,8 +211,23 @@ class LogView(QuietView):
         for line in format_start(self._run, self._config, about):
             self._out.write_line(line)
 
+    def live(self, figures: Record) -> None:
+        now, left = self._clock(), self._generation_pace.format_left(figures)
+        if now - self._last_live < MOST_SILENT_SECONDS:
+            return
+        self._last_live = now
+        parts = (
+            f"open generation {format_whole(figures.get('answered'))} of "
+            f"{format_whole(figures.get('slots'))} results",
+            f"{format_whole(figures.get('workers'))} workers",
+            sanitize(figures.get("waiting") or "", 120),
+            left,
+        )
+        self._out.write_line(" | ".join(filter(None, parts)))
+
     def generation(self, record: Record) -> None:
-        now = self._clock()
+        now = self._last_live = self._clock()
+        self._generation_pace.begin()
         evaluated = any(
             finite_or_none(record.get(name)) is not None for name in ("eval_mean", "confirm_mean")
         )
@@ -242,15 +284,15 @@ class JsonView(DisplayView):
 class CallbackView(DisplayView):
     """A view for Python: ``callback`` gets the figures of each generation, and notes are warnings.
 
-    keeps_going: False once the callback has returned False
+    keeps_going: False once the callback has returned False; it is not called again
     """
 
     def __init__(self, callback: Callable[[Record], bool | None] | None) -> None:
         self._callback, self.keeps_going = callback, True
 
     def generation(self, record: Record) -> None:
-        if self._callback is not None and self._callback(dict(record)) is False:
-            self.keeps_going = False
+        if self._callback is not None and self.keeps_going:
+            self.keeps_going = self._callback(dict(record)) is not False
 
     def note(self, text: str) -> None:
         warnings.warn(text, stacklevel=2)

@@ -38,18 +38,18 @@ from master.doctor import rights as doctor_rights
 from master.doctor import run as doctor_run
 from master.doctor import server as doctor_server
 from master.doctor.environment import ProbeRequest, probe_environments
-from master.doctor.finding import FAILED, OK, WARNING, Finding, failed, unknown
+from master.doctor.finding import FAILED, OK, WARNING, Finding, failed, named, ok, unknown
 from master.doctor.look import CommandDenied, ReadOnlyClient
 from master.doctor.show import print_findings
+from master.services.private_server import server_binary
 from master.status.redis_reader import RedisReader
+from master.status.run_folders import RunFolder
 
 #: Servers of ./runs that are looked at when none is named.
 MOST_SERVERS = 8
 MOST_LISTENERS = 1000
 SETTINGS = ("bind", "protected-mode", "save", "client-output-buffer-limit")
 DEFAULT_QUEUE = "default"
-NO_SERVER = "no Redis is named and no private server runs in ./runs"
-NO_SERVER_FIX = "give --redis-url or --run-dir, or set RQ_REDIS_URL"
 
 
 def run_doctor(
@@ -126,10 +126,10 @@ def examine(
     try:
         servers = choose()
     except EsQueueError as error:
-        notes.add(failed(str(error), NO_SERVER_FIX).named("redis"))
+        notes.add(failed(str(error), "").named("redis"))
     else:
         if not servers:
-            notes.add(failed(NO_SERVER, NO_SERVER_FIX).named("redis"))
+            notes.add(check_no_server())
     try:
         clients = [ReadOnlyClient(server) for server in servers[:MOST_SERVERS]]
         if given.run is not None and len(clients) > 1:
@@ -141,6 +141,16 @@ def examine(
         for server in servers:
             server.close()
     return notes
+
+
+@named("redis")
+def check_no_server() -> Finding:
+    """No run has begun, or all of them have ended: that is no fault."""
+    try:
+        server_binary()
+    except RedisError as error:
+        return failed(str(error), "")
+    return ok("no Redis is named and no private server runs; es-master starts one for each run")
 
 
 def has_run(client: ReadOnlyClient, run: str) -> bool:
@@ -159,7 +169,8 @@ def examine_server(client: ReadOnlyClient, given: argparse.Namespace, notes: Fin
         notes.add(*doctor_server.check_server(read_server(client)))
         notes.add(check_rights(client, given.run or "doctor"))
     except (RedisError, CommandDenied) as error:
-        fix = "start it, or correct RQ_REDIS_URL or --redis-url"
+        # The sentence about a password says itself what to correct.
+        fix = "" if "password" in str(error) else "start it, or correct RQ_REDIS_URL or --redis-url"
         notes.add(failed(str(error), fix).named("redis"))
         return False
     return True
@@ -249,8 +260,11 @@ def examine_runs(
         notes.add(
             *doctor_host.check_environments(probe_environments(doctor_host.USUAL_ENVIRONMENTS))
         )
-        if given.run is not None and clients:
-            notes.add(no_run(f"{given.run} at {', '.join(client.name for client in clients)}"))
+        if given.run_folder is not None:
+            notes.add(doctor_run.check_state(RunFolder(given.run_folder).summarize(given.run)))
+        elif given.run is not None:
+            places = f" at {', '.join(client.name for client in clients)}" if clients else ""
+            notes.add(no_run(f"{given.run}{places}"))
         for other in clients:
             examine_queue(other, given, DEFAULT_QUEUE, needed=False, notes=notes)
         return

@@ -35,8 +35,8 @@ class Band:
 
 
 def compute_band(curves: Sequence[tuple[Doubles, Doubles]], statistic: str = "mean") -> Band:
-    """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval, of two runs
-    with both as edges.
+    """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval; of two or
+    three runs, with their range.
 
     Between its points a run's curve is straight. A run that has ended keeps its last value: it has
     stopped because it was done. The band begins where all have begun. Raises ValueError without a
@@ -53,8 +53,9 @@ def compute_band(curves: Sequence[tuple[Doubles, Doubles]], statistic: str = "me
     )
     rows = np.stack([np.interp(x, *curve) for curve in known], axis=1)
     middle = STATISTICS[statistic](np.sort(rows, axis=1))
-    if len(known) < MIN_RUNS_FOR_INTERVAL:
-        return Band(x, middle, rows.min(axis=1), rows.max(axis=1), "both runs")
+    if len(known) <= MIN_RUNS_FOR_INTERVAL:  # a bootstrap interval of three is their range
+        shade = "both runs" if len(known) == 2 else f"range of {len(known)} runs"
+        return Band(x, middle, rows.min(axis=1), rows.max(axis=1), shade)
     edges = np.array(
         [
             bootstrap_interval(row.tolist(), STATISTICS[statistic], resamples=RESAMPLES)

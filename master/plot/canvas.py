@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import UsageError
 from es_queue.security.private_directory import replacing
+from master.display.format import drawable_or_none
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INSTALL = "pip install 'es-queue[plot]'"
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
+#: Seconds and the unit of a time axis that reaches three of it.
+TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 #: Okabe and Ito's, apart for every kind of sight; black stays for what is common to all.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
 GREY = "#777777"
@@ -58,24 +61,52 @@ def style_axes(axes: Axes, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def format_x_thousands(axes: Axes) -> None:
-    """1.5 M instead of 1500000 along x."""
-    # optional: matplotlib
-    from matplotlib.ticker import EngFormatter
+def draw_target(axes: Axes, target: object) -> None:
+    """A dashed line at a return, if it is one."""
+    level = drawable_or_none(target)
+    if level is None:
+        return
+    axes.axhline(level, color=GREY, linewidth=1, linestyle="--")
+    axes.annotate(
+        f"target {level:g}",
+        (0.0, level),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        color=GREY,
+        fontsize=8,
+    )
 
-    axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+
+def format_x(axes: Axes, axis: str) -> None:
+    """1.5 M instead of 1500000 along x; hours, minutes or seconds along time. The curves are
+    drawn.
+    """
+    # optional: matplotlib
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    if axis != "time":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+        return
+    low, high = axes.get_xlim()
+    size, unit = next((size, unit) for size, unit in TIME_UNITS if high >= 3 * size or size == 1)
+    ticks = MaxNLocator(7).tick_values(low / size, high / size)
+    axes.set_xticks([size * tick for tick in ticks if low <= size * tick <= high])
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / size:g}")
+    axes.set_xlabel(f"wall-clock {unit}")
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write a PNG or an SVG, whole or not at all. Raises UsageError for another suffix, and where
+    """Write a PNG, SVG or PDF, whole or not at all. Raises UsageError for another suffix, and where
     it cannot be written.
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(
-            f"--out {out} is not a supported figure: its name must end in {' or '.join(SUFFIXES)}"
+            f"--out {out} is not a supported figure: its name must end in "
+            f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         )
     # No date in the file: the same runs give the same bytes.
-    metadata = {"Date": None} if out.suffix.lower() == ".svg" else None
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix.lower())
     try:
         with replacing(out) as file:
             figure.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)

@@ -1,4 +1,4 @@
-"""es-plot: draw runs' learning curves, with bands over seeds, as PNG or SVG."""
+"""es-plot: draw runs' learning curves, with bands over seeds, as PNG, SVG or PDF."""
 
 from __future__ import annotations
 
@@ -87,11 +87,18 @@ def make_parser() -> argparse.ArgumentParser:
         "--title", default="", metavar="TEXT", help="title of the figure [default: the environment]"
     )
     parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="name of a curve; repeatable, in the order of the runs [default: what differs]",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path("curves.png"),
         metavar="FILE",
-        help="figure to write, .png or .svg [default: curves.png]",
+        help="figure to write, .png, .svg or .pdf [default: curves.png]",
     )
     return parser
 
@@ -133,6 +140,7 @@ def draw_figure(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
             ["steps", "time"] if given.by == "both" else [given.by],
             given.statistic,
             given.title,
+            [sanitize(label, 60) for label in given.label],
         )
     if len(runs) != 1:
         raise UsageError(f"--panels draws one run, and {len(runs)} were given")

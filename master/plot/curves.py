@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+from es_queue.config.run_config import option_fields
 from es_queue.errors import UsageError
 from es_queue.security.sanitize import sanitize
-from master.display.format import drawable_or_none, finite_or_none
+from master.display.format import finite_or_none
 from master.plot.bands import Band, compute_band
 from master.plot.canvas import (
     BAND_ALPHA,
     COLOURS,
-    GREY,
-    format_x_thousands,
+    draw_target,
+    format_x,
     make_figure,
     style_axes,
 )
@@ -33,16 +34,29 @@ METRIC_LABELS = {
     "eval_best": "best evaluation so far",
 }
 #: A curve is named by these settings, as far as the picture's runs differ in them.
+BUDGETS = ("generations", "max_steps", "max_seconds", "keep_generations")
 NAMING_SETTINGS = ("strategy", "policy", "schedule", "population", "learning_rate", "sigma")
 
 
 def learning_curves(
-    runs: Sequence[RunCurves], metric: str, axes: Sequence[str], statistic: str, title: str = ""
+    runs: Sequence[RunCurves],
+    metric: str,
+    axes: Sequence[str],
+    statistic: str,
+    title: str = "",
+    labels: Sequence[str] = (),
 ) -> Figure:
-    """One panel for each of ``axes``, beside each other. Raises UsageError where no run has the
-    metric.
+    """One panel for each of ``axes``, beside each other. labels: names of the curves, in the order
+    of ``runs``. Raises UsageError where no run has the metric, or for another number of labels.
     """
     groups = group_runs(runs)
+    if labels:
+        if len(set(labels)) != len(groups):
+            raise UsageError(
+                f"--label is given {len(labels)} times for {len(groups)} curves: give each curve "
+                "its own"
+            )
+        groups = dict(zip(labels, groups.values(), strict=True))
     drawing = make_figure(7.0 * len(axes), 4.4)
     for place, axis in enumerate(axes, 1):
         panel = drawing.add_subplot(1, len(axes), place)
@@ -74,14 +88,12 @@ def _draw(
     runs = [run for members in groups.values() for run in members]
     if not is_drawn:
         raise _unknown_metric(metric, runs)
-    targets = {drawable_or_none(run.config.get("target_reward")) for run in runs}
-    for target in sorted(target for target in targets if target is not None):
-        _draw_target(panel, target)
+    for target in sorted({str(run.config.get("target_reward")) for run in runs}):
+        draw_target(panel, target)
     label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
     style_axes(panel, AXES[axis][1], label)
-    format_x_thousands(panel)
-    if labelled:
-        panel.legend(loc="lower right", frameon=False, fontsize=9)
+    format_x(panel, axis)
+    panel.legend(loc="lower right", frameon=False, fontsize=9)
 
 
 def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
@@ -92,19 +104,6 @@ def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
     return UsageError(
         f"--metric {metric} is in no record of these runs; they have "
         f"{', '.join(sorted(known)) or 'none'}"
-    )
-
-
-def _draw_target(panel: Axes, target: float) -> None:
-    panel.axhline(target, color=GREY, linewidth=1, linestyle="--")
-    panel.annotate(
-        f"target {target:g}",
-        (0.0, target),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 3),
-        textcoords="offset points",
-        color=GREY,
-        fontsize=8,
     )
 
 
@@ -140,7 +139,7 @@ def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
     """
     tasks = {other.task for other in others}
     settings = {name for other in others for name in other.config}
-    settings -= {*IGNORED_SETTINGS, *NAMING_SETTINGS, "env", "objective"}
+    settings -= {*IGNORED_SETTINGS, *NAMING_SETTINGS, *BUDGETS, "env", "objective"}
     order = [*NAMING_SETTINGS, *sorted(settings)]
     values = {name: {str(other.config.get(name)) for other in others} for name in order}
     differing = [name for name in order if len(values[name]) > 1][:3]
@@ -152,7 +151,10 @@ def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
 
 def format_setting(run: RunCurves, name: str) -> str:
     """A setting as a curve's name tells it."""
-    text = sanitize(run.config.get(name, "?"), 30)
+    value, option = run.config.get(name, "?"), option_fields().get(name)
+    if option is not None and value == option.default:
+        value = option.metadata["default_word"] or value
+    text = sanitize(value, 30)
     return (
         text if name in ("strategy", "policy", "schedule") else f"{name.replace('_', ' ')} {text}"
     )

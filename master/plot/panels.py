@@ -14,7 +14,8 @@ from master.plot.canvas import (
     BAND_ALPHA,
     COLOURS,
     GREY,
-    format_x_thousands,
+    draw_target,
+    format_x,
     make_figure,
     style_axes,
 )
@@ -37,7 +38,7 @@ def draw_panels(run: RunCurves, axis: str) -> Figure:
     for place, draw in enumerate(drawings, 1):
         panel = drawing.add_subplot(2, 2, place)
         draw(panel, run, axis)
-        format_x_thousands(panel)
+        format_x(panel, axis)
     drawing.suptitle(f"{run.task}, seed {run.seed}", fontsize=12)
     return drawing
 
@@ -86,6 +87,7 @@ def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
             linewidth=0,
             label="± standard deviation",
         )
+    draw_target(panel, run.config.get("target_reward"))
     style_axes(panel, AXES[axis][1], "return in evaluation")
     if len(x):
         panel.legend(loc="lower right", frameon=False, fontsize=8)
@@ -101,6 +103,7 @@ def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
         if len(x):
             panel.plot(x, np.maximum(y, 1e-5), color=colour, linewidth=1, label=label)
     panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:g}")
     style_axes(panel, AXES[axis][1], "seconds per generation")
     panel.legend(loc="best", frameon=False, fontsize=8)
 

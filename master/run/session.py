@@ -29,6 +29,7 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
 from es_queue.security.user_code import named_modules
+from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import no_run_error
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.display.format import Record
@@ -76,7 +77,8 @@ class Connection:
 class Session:
     """Composes a run's parts; ``run`` does the work and always cleans up what it started.
 
-    is_looping: the run has begun, so ``is_interrupted`` is looked at and the run ends in order
+    is_looping: the run has begun, so ``is_interrupted`` is looked at and the run ends in order;
+    resume_command: what continues it, empty before it has begun
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Session:
         self._stop, self._notes = StopSignal(is_interrupted), NoteHandler()
         self._processes = OwnProcesses(launch, clocks)
         self._new_folder: Path | None = None
+        self.resume_command = ""
 
     @property
     def is_looping(self) -> bool:
@@ -298,7 +301,9 @@ class Session:
         )
         view = self._make_view(paths, setup.config)
         self._notes.show_in(view.note)
-        return RunContext(services, paths, setup, view, claim, is_resumed)
+        context = RunContext(services, paths, setup, view, claim, is_resumed)
+        self.resume_command = f"{format_command('es-master')} --resume {context.run_words}"
+        return context
 
 
 def write_run_files(paths: RunPaths, config: RunConfig, warm_start: Path | None = None) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
+from master.display.format import format_mean_std
 
 if TYPE_CHECKING:
+    from es_queue.policies.checkpoint_policy import SavedPolicy
     from master.run.run_paths import RunPaths
 
 GenerationCallback = Callable[[dict[str, Any]], bool | None]
@@ -27,6 +30,31 @@ class TrainOptions(TypedDict, total=False):
     noise_dir: str | Path | None
 
 
+class TrainResult(dict[str, Any]):
+    """The summary of a run: a mapping whose figures are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the result of a run has no {name!r}") from None
+
+    def __repr__(self) -> str:
+        figures = format_mean_std(self.get("eval_mean"), self.get("eval_std"))
+        return (
+            f"<TrainResult of run {self.get('run')}: {self.get('state')} at generation "
+            f"{self.get('generation')}, evaluation {figures}>"
+        )
+
+    @cached_property
+    def policy(self) -> SavedPolicy:
+        """The best policy, else the newest. Raises RunFolderError for one that cannot be loaded."""
+        # start-up: numpy
+        from es_queue.policies.checkpoint_policy import load_policy
+
+        return load_policy(self.get("best_checkpoint") or self["last_checkpoint"])
+
+
 def train(
     config: RunConfig | None = None,
     on_generation: GenerationCallback | None = None,
@@ -34,7 +62,7 @@ def train(
     resume: str | None = None,
     changes: dict[str, Any] | None = None,
     **options: Unpack[TrainOptions],
-) -> dict[str, Any]:
+) -> TrainResult:
     """Train, and return the summary with the keys of the command's ``{"event": "summary"}``.
 
     Call it from the main thread. A KeyboardInterrupt leaves a stopped run that can be resumed, and
@@ -96,9 +124,8 @@ def train(
 
     session = Session(Launch(**given), clocks_from_environment(), make_reporter, lambda: False)
     try:
-        return session.run(
-            checked, validate_resume_changes(changes or {}), lambda _: view.keeps_going
-        )
+        changes = validate_resume_changes(changes or {})
+        return TrainResult(session.run(checked, changes, lambda _: view.keeps_going))
     finally:
         for reporter in reporters:
             reporter.close()

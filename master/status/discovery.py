@@ -55,8 +55,14 @@ class RunSources:
         """The runs of all servers and folders, newest first. A server that does not answer hides no
         other run.
 
-        Raises RedisError where nothing answers.
+        Raises RedisError where nothing answers, or where there is neither server nor run.
         """
+        runs = self._collect_runs()
+        if not runs and not self.servers:
+            raise RedisError(NO_SERVER)
+        return runs
+
+    def _collect_runs(self) -> list[RunSummary]:
         lists, folders = self.ask_servers(lambda server: server.list_runs())
         runs = [seen for summaries in lists for seen in summaries] + [
             folder.summarize() for folder in folders if folder.run
@@ -79,11 +85,11 @@ class RunSources:
     def find_study(self, study: str) -> list[RunSummary]:
         """The runs of a study, newest first."""
         names = re.compile(rf"{re.escape(study)}-s[0-9]+")
-        return [summary for summary in self.list_runs() if names.fullmatch(summary.run)]
+        return [summary for summary in self._collect_runs() if names.fullmatch(summary.run)]
 
     def unknown_run_error(self, run: NamedRun) -> NoRunError:
         """The error for a run that is nowhere here. Raises RedisError where nothing answers."""
-        known = [summary.run for summary in self.list_runs()]
+        known = [summary.run for summary in self._collect_runs()]
         return no_run_error(run, [server.name for server in self.servers], known)
 
     def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
@@ -143,7 +149,7 @@ def find_sources(given: argparse.Namespace) -> RunSources:
     """The named server, else the environment's, else the private ones of ./runs with the folders of
     those that ended.
 
-    Raises RedisError where there is none, UsageError for a folder that is none.
+    Raises RedisError for a folder without a run, UsageError for a folder that is none.
     """
     if given.redis_url is not None:
         return RunSources(
@@ -158,13 +164,7 @@ def find_sources(given: argparse.Namespace) -> RunSources:
         return RunSources([server, *local.servers], local.folders)
     if folders:
         return sources_in(folders)
-    sources = sources_in(
-        [path.parent for path in sorted(runs_folder().glob("*/redis"))], named=False
-    )
-    is_empty = not sources.servers and not any(RunFolder(path).config for path in sources.folders)
-    if is_empty and given.run is None:
-        raise RedisError(NO_SERVER)
-    return sources
+    return sources_in([path.parent for path in sorted(runs_folder().glob("*/redis"))], named=False)
 
 
 def add_password(
@@ -215,10 +215,5 @@ def sources_in(folders: list[Path], named: bool = True) -> RunSources:
 
 
 def find_servers(given: argparse.Namespace) -> list[RedisReader]:
-    """The servers alone. Raises RedisError where there is none."""
-    if given.run_dir is not None:
-        return [make_private_reader(given.run_dir)]
-    servers = find_sources(given).servers
-    if not servers:
-        raise RedisError(NO_SERVER)
-    return servers
+    """The servers alone; none if no Redis is named and every private server has ended."""
+    return find_sources(given).servers

@@ -172,6 +172,21 @@ def test_a_module_that_cannot_be_imported_gives_a_sentence(own: str) -> None:
     )
 
 
+def test_a_class_of_a_module_is_an_environment_without_an_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from gymnasium.envs.classic_control import CartPoleEnv as Pole; text = 'no class'"
+    (tmp_path / "class_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = describe(EnvironmentRequest("class_module:Pole"))
+    assert (spec.id, spec.observation_size, spec.step_limit) == ("class_module:Pole", 4, None)
+    assert "no environment 'text'" in failure(EnvironmentRequest("class_module:text"))
+
+
+def test_a_game_of_atari_is_named_with_its_package() -> None:
+    assert "ALE/Pong-v5 (pip install" in failure(EnvironmentRequest("Pong-v5"))
+
+
 def test_a_module_that_exits_when_it_is_imported_gives_a_sentence(own: str, tmp_path: Path) -> None:
     (tmp_path / "exiting_module.py").write_text("import sys\nsys.exit(2)\n")
     assert "cannot be imported: SystemExit: 2" in failure(

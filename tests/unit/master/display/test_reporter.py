@@ -147,6 +147,25 @@ def test_a_generation_a_second_is_shown_each(report: Any) -> None:
     assert out.getvalue().count("generation ") == 3
 
 
+def test_a_long_generation_has_a_line_every_thirty_seconds_with_the_time_that_it_takes(
+    report: Any,
+) -> None:
+    it, out, clock = report()
+    for second in range(100):
+        workers = 2 if second > 4 else 0
+        it.live({"workers": workers, "answered": max(0, second - 4), "slots": 480, "waiting": None})
+        clock.now += 1.0
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[0] == (
+        "open generation 26 of 480 results | 2 workers | "
+        "about 8 min per generation, 8 min of this one left"
+    )
+    it.generation(record(0))
+    it.live({"workers": 2, "answered": 1, "slots": 480})
+    assert out.getvalue().count("open generation") == 3
+
+
 def test_the_start_names_every_place_and_command_whole(report: Any) -> None:
     it, out, _ = report()
     long = "rq worker --url unix:///" + "deep/" * 60

@@ -101,16 +101,29 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_without_a_server_a_host_that_has_begun_no_run_or_ended_them_is_healthy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redis = [one for one in door.examine(given(), list, None) if one.name == "redis"]
+    assert [(one.state, one.fix) for one in redis] == [(OK, "")]
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    redis = [one for one in door.examine(given(), list, None) if one.name == "redis"]
+    assert redis[0].state == FAILED and "no Redis server here" in redis[0].text
+    assert "there is no run walker-1" in [
+        one.text for one in door.examine(given("walker-1"), list, None) if one.name == "run"
+    ]
+
+
+@pytest.mark.usefixtures("quick")
 @each_case(
-    "trouble", [RedisError("no Redis is named"), UsageError("run-dir x is not a folder"), None]
+    "trouble", [RedisError("Redis refused the password"), UsageError("run-dir x is not a folder")]
 )
-def test_without_a_server_that_is_one_failed_line_and_the_host_is_looked_at(
-    trouble: Exception | None,
+def test_a_server_that_cannot_be_used_is_one_failed_line_and_the_host_is_looked_at(
+    trouble: Exception,
 ) -> None:
     def choose() -> list[Any]:
-        if trouble is not None:
-            raise trouble
-        return []
+        raise trouble
 
     out = io.StringIO()
     assert run_doctor(given("walker-1"), choose, SafeStream(out), as_json=True) == 3
@@ -123,10 +136,10 @@ def test_without_a_server_that_is_one_failed_line_and_the_host_is_looked_at(
         "environment",
         "disk",
     } <= set(states)
-    assert told["failed"] == 1 and told["warnings"] == sum(
+    assert told["failed"] == 2 and told["warnings"] == sum(
         state == WARNING for state in states.values()
     )
-    assert (str(trouble) if trouble else "no Redis is named") in told["checks"][0]["text"]
+    assert str(trouble) in told["checks"][0]["text"] and told["checks"][0]["fix"] == ""
 
 
 @pytest.mark.usefixtures("quick")

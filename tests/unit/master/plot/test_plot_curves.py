@@ -159,6 +159,13 @@ def test_three_runs_and_more_have_an_interval_about_their_statistic(
     )
 
 
+def test_of_three_runs_the_band_is_their_range() -> None:
+    curves = [(np.array([0.0, 1.0]), np.full(2, value)) for value in (0.0, 5.0, 40.0)]
+    band = compute_band(curves)
+    assert (band.low[0], band.middle[0], band.high[0]) == (0.0, 15.0, 40.0)
+    assert band.shade == "range of 3 runs"
+
+
 def test_the_rolling_mean_is_of_the_newest_values() -> None:
     assert rolling_mean(np.array([2.0, 4.0, 6.0, 8.0]), 2).tolist() == [2, 3, 5, 7]
 
@@ -213,7 +220,27 @@ def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Pa
     assert centre.lines[0].get_ydata().tolist() == [0.25] * 30
 
 
-@each_case("name", ["out.png", "out.svg"])
+@each_case(
+    ("words", "expected"),
+    [
+        (["--label", "mine"], {"wall-clock minutes": 1, "20": 1, "mine": 2}),
+        (["--panels", "--by", "time"], {"wall-clock minutes": 4, "0.01": 1}),
+        (["--panels"], {"environment steps": 4, "0.01": 1, "target 3": 1}),
+    ],
+)
+def test_axes_have_plain_units_and_each_panel_has_its_legend(
+    tmp_path: Path, words: list[str], expected: dict[str, int]
+) -> None:
+    figures = {"seconds_wait": 0.01, "seconds_update": 0.1}
+    records = [record(each, eval_mean=each, seconds=300.0 * each, **figures) for each in range(5)]
+    folder = run(tmp_path / "a", records, target_reward="3", generations=5)
+    assert command.main([str(folder), *words, "--out", str(tmp_path / "a.svg")]) == 0
+    shown = texts(tmp_path / "a.svg")
+    assert {text: shown.count(f">{text}<") for text in expected} == expected
+    assert "mathdefault" not in shown
+
+
+@each_case("name", ["out.png", "out.svg", "out.pdf"])
 def test_a_picture_is_written_whole_and_the_same_runs_give_the_same_bytes(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +270,7 @@ def test_names_from_files_can_do_nothing_to_a_picture_or_a_terminal(
             ["a", "--metric", "nothing"],
             "--metric nothing is in no record of these runs; they have centre_rank, env_steps",
         ),
-        (["a", "--out", "a.gif"], "must end in .png or .svg"),
+        (["a", "--out", "a.gif"], "must end in .png, .svg or .pdf"),
         (["a", "--out", "no/such/folder.png"], "cannot be written: No such file or directory"),
         (["a", "b", "--panels"], "--panels draws one run, and 2 were given"),
         (["empty", "--panels"], "has no closed generation yet"),
