@@ -111,6 +111,15 @@ class RunConfig(PolicySettings, StrategySettings):
         allowed=(*POLICIES, "module:Class"),
     )
 
+    observe: str = option(
+        "all",
+        "policy",
+        (
+            "numbers of the observation that the policy receives, counted from 0, such as 0-13 or "
+            "0,2,5-7; all gives it the whole observation"
+        ),
+    )
+
     action_bound: str = option(
         "clip",
         "policy",

@@ -20,6 +20,7 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
+from es_queue.config.observe import parse_observe
 from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.run_config import ASYNC, policies_with, users_of
 from es_queue.config.schedules import parse_schedule
@@ -287,6 +288,7 @@ def _validate_task(config: RunConfig) -> None:
         ("policy", config.policy, "linear"),
         ("action_noise", config.action_noise, 0.0),
         ("action_bins", config.action_bins, "none"),
+        ("observe", config.observe, "all"),
     ):
         if value != plain:
             raise UsageError(
@@ -311,6 +313,7 @@ def _validate_forms(config: RunConfig) -> None:
     parse_stall(config.stall)
     parse_deadlines(config.restart_deadlines)
     parse_bins(config.action_bins)
+    parse_observe(config.observe)
     parse_target(config.target_reward)
     _validate_schedules(config)
 

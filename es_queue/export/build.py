@@ -7,13 +7,15 @@ from es_queue.export.actions import add_action_map
 from es_queue.export.graph import ACTION, AFTER, MEMORY, OBSERVATION, RAW, Graph
 from es_queue.export.layers import LAYERS
 from es_queue.policies.checkpoint_policy import SavedPolicy
+from es_queue.policies.selected_inputs import on_whole_observation
 
 
 def build_graph(saved: SavedPolicy) -> Graph:
     """The graph of a saved policy. Raises UsageError for a kind of policy that no graph is known
     of.
     """
-    layers = LAYERS.get(type(saved.policy))
+    policy, parameters = on_whole_observation(saved.policy, saved.parameters)
+    layers = LAYERS.get(type(policy))
     if layers is None:
         raise UsageError(
             f"a policy of the kind {saved.config.policy} cannot be exported to ONNX or "
@@ -23,7 +25,7 @@ def build_graph(saved: SavedPolicy) -> Graph:
     graph.outputs[RAW] = ("float32", (saved.policy.outputs,))
     if saved.policy.memory_size:
         graph.inputs[MEMORY] = saved.policy.memory_size
-    raw = layers(saved.policy, saved.parameters, graph, add_normalisation(saved, graph))
+    raw = layers(policy, parameters, graph, add_normalisation(saved, graph))
     graph.outputs[ACTION] = add_action_map(saved.action, saved.config.action_bound, graph, raw)
     if saved.policy.memory_size:
         graph.outputs[AFTER] = ("float32", (saved.policy.memory_size,))

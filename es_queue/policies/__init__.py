@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from es_queue.config.observe import parse_observe
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
@@ -14,6 +15,7 @@ from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
 from es_queue.policies.numpy_policy import NumpyPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
+from es_queue.policies.selected_inputs import SelectedInputsPolicy
 
 __all__ = [
     "POLICIES",
@@ -26,6 +28,7 @@ __all__ = [
     "NumpyPolicy",
     "Policy",
     "RecurrentPolicy",
+    "SelectedInputsPolicy",
     "make_policy",
 ]
 
@@ -50,16 +53,35 @@ def make_policy(
     ``batch_norm virtual`` normalises by, needed where the policy is to be bound
 
     Raises UsageError for an unknown policy or activation, for spaces without a number in them,
-    where a policy on pictures would get none, and for more parameters than a run can have.
+    where a policy on pictures would get none, for numbers of ``observe`` that the observation
+    lacks, and for more parameters than a run can have.
     """
     inputs = PolicyInputs(observation_size, action.outputs, shape, reference)
     policy = _make_by_kind(config, action, inputs)
+    numbers = parse_observe(config.observe)
+    if numbers is not None:
+        _validate_observe(config, numbers, policy)
+        selected = PolicyInputs(len(numbers), action.outputs)
+        policy = SelectedInputsPolicy(_make_by_kind(config, action, selected), policy, numbers)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
             f"the policy {config.policy_name} has {policy.size:,} parameters here, and at "
             f"most {MAX_PARAMETERS:,} are possible: use narrower layers, or another policy"
         )
     return policy
+
+
+def _validate_observe(config: RunConfig, numbers: tuple[int, ...], policy: Policy) -> None:
+    if max(numbers) >= policy.observation_size:
+        raise UsageError(
+            f"observe is {config.observe}, but the observation has the numbers 0 to "
+            f"{policy.observation_size - 1}"
+        )
+    if not policy.row_length:
+        raise UsageError(
+            f"observe is {config.observe}, but policies on pictures, your own policies and "
+            "batch_norm virtual need the whole observation: set observe to all"
+        )
 
 
 def _make_by_kind(config: RunConfig, action: ActionSpec, inputs: PolicyInputs) -> Policy:

@@ -89,6 +89,8 @@ class Policy(ABC):
     with zeros
     reference:        float32[N, d], observations by which the policy normalises; None where it does
     not, or is not to be bound
+    row_length:       r, where the flat vector begins with a matrix [d, r], of which ``--observe``
+    leaves out rows; 0 where it begins otherwise
     takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not
     normalised
     """
@@ -102,6 +104,7 @@ class Policy(ABC):
     outputs: int
     size: int
     memory_size: int = 0
+    row_length: int = 0
     takes_pixels: bool = False
     reference: Floats | None = None
 

@@ -28,6 +28,7 @@ class LinearPolicy(Policy):
         self.observation_size = observation_size
         self.outputs = outputs
         self.size = observation_size * outputs
+        self.row_length = outputs
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is zero, and the one layer counts as the last (x 0.01) for the

@@ -72,6 +72,7 @@ class MlpPolicy(Policy):
         self.activation = activation
         self.shapes = list(pairwise((observation_size, *hidden, outputs)))
         self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
+        self.row_length = self.shapes[0][1]
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is orthogonal. Biases are zero, the last layer is small."""
@@ -114,6 +115,7 @@ class NormalisedMlpPolicy(MlpPolicy):
         self.reference = reference
         self._plain = self.size
         self.size += 2 * sum(hidden)
+        self.row_length = 0
 
     @property
     def description(self) -> tuple[object, ...]:

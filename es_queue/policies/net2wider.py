@@ -18,6 +18,7 @@ from es_queue.policies.base import Policy
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.selected_inputs import SelectedInputsPolicy, on_whole_observation
 
 LayerArrays = tuple[
     Floats, Floats
@@ -31,6 +32,11 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
     The first observations of ``large`` are those of ``small``; ``first``: what new units begin
     with, float32[large.size]. Raises UsageError where the one cannot hold the other.
     """
+    if isinstance(small, SelectedInputsPolicy) and isinstance(large, SelectedInputsPolicy):
+        if not np.array_equal(small.numbers, large.numbers):
+            raise UsageError("its policy observes other numbers: use the same --observe, or all")
+        return widen(small.policy, parameters, large.policy, first)
+    small, parameters = on_whole_observation(small, parameters)
     if small.description and small.description == large.description:
         return parameters
     if type(small) is not type(large) or policy_kind(small) != policy_kind(large):

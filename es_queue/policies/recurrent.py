@@ -51,6 +51,7 @@ class RecurrentPolicy(Policy):
         for inputs, units in zip((observation_size, *hidden), hidden, strict=False):
             self.shapes += [(inputs, self.cell.gates * units), (units, self.cell.gates * units)]
         self.shapes.append((hidden[-1], outputs))
+        self.row_length = self.shapes[0][1]
         self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
         self.memory_size = self.cell.states * sum(hidden)
 

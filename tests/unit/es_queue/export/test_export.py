@@ -40,6 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "linear": {},
     "unclipped": {"obs_clip": 0.0},
     "bare": {"obs_norm": False},
+    "some numbers": {"observe": "6,0-3"},
     **{
         activation: {"policy": "mlp", "hidden": (16, 8), "activation": activation}
         for activation in ("tanh", "relu", "selu", "elu")

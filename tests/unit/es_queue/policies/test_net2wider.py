@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import LinearPolicy, MlpPolicy, Policy
+from es_queue.policies import LinearPolicy, MlpPolicy, Policy, make_policy
 from es_queue.policies.net2wider import layer_arrays, widen
+from es_queue.policies.selected_inputs import on_whole_observation
 from tests.cases import each_case
 
 RNG = np.random.default_rng(4)
@@ -109,3 +112,37 @@ def test_what_cannot_be_grown_is_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
         widen(small, np.zeros(small.size, np.float32), large, np.zeros(large.size, np.float32))
+
+
+@each_case([("linear", ()), ("mlp", (6,)), ("lstm", (4,))])
+def test_a_policy_of_some_numbers_acts_alike_on_the_whole_observation(
+    kind: str, hidden: tuple[int, ...]
+) -> None:
+    config = RunConfig(policy=kind, hidden=hidden, observe="4,0-1")
+    policy = make_policy(config, 5, ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2))
+    parameters = RNG.normal(size=policy.size).astype(np.float32)
+    whole, expanded = on_whole_observation(policy, parameters)
+    seen = RNG.normal(size=(20, 5)).astype(np.float32)
+    expected = outputs(policy, parameters, seen)
+    np.testing.assert_allclose(outputs(whole, expanded, seen), expected, rtol=1e-4, atol=1e-5)
+    changed = seen + np.array([0, 0, 1, 1, 0], np.float32)
+    np.testing.assert_array_equal(outputs(policy, parameters, changed), expected)
+
+
+def test_a_policy_of_some_numbers_grows_to_the_whole_observation() -> None:
+    action = ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2)
+    small, other = (
+        make_policy(RunConfig(observe=numbers), 5, action) for numbers in ("0-2", "1-3")
+    )
+    large = make_policy(RunConfig(), 5, action)
+    parameters = RNG.normal(size=small.size).astype(np.float32)
+    result = widen(small, parameters, large, large.initial(3, "orthogonal"))
+    seen = RNG.normal(size=(20, 5)).astype(np.float32)
+    np.testing.assert_allclose(
+        outputs(large, result, seen), outputs(small, parameters, seen), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_array_equal(
+        widen(small, parameters, small, small.initial(3, "zero")), parameters
+    )
+    with pytest.raises(UsageError, match="observes other numbers"):
+        widen(small, parameters, other, other.initial(3, "zero"))

@@ -1,0 +1,58 @@
+"""A policy that receives some numbers of the observation, ``--observe``, and no others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
+
+
+class SelectedInputsPolicy(Policy):
+    """``policy`` on some numbers of an observation; the flat vector is that of ``policy``.
+
+    policy:  made for as many inputs as there are numbers
+    whole:   the same kind of policy, for the whole observation
+    numbers: indices into the observation, in the order in which ``policy`` receives them
+    """
+
+    def __init__(self, policy: Policy, whole: Policy, numbers: tuple[int, ...]) -> None:
+        self.policy = policy
+        self.whole = whole
+        self.numbers = np.array(numbers)
+        self.observation_size = whole.observation_size
+        self.outputs = policy.outputs
+        self.size = policy.size
+        self.memory_size = policy.memory_size
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """See :meth:`Policy.initial`."""
+        return self.policy.initial(seed, init)
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        """See :meth:`Policy.bind`."""
+        bound = self.policy.bind(parameters)
+
+        def act_one(observation: Floats) -> Floats:
+            return bound.act_one(observation[self.numbers])
+
+        def act_many(observations: Floats) -> Floats:
+            return bound.act_many(np.take(observations, self.numbers, axis=1))
+
+        single = act_one if bound.count == 1 else single_only(bound.count)
+        return BoundPolicy(bound.count, single, act_many, bound.memory)
+
+    def for_whole(self, parameters: Floats) -> Floats:
+        """float32[whole.size]: with it ``whole`` acts as this policy does with ``parameters``
+        [size], up to rounding.
+        """
+        weights = parameters[: len(self.numbers) * self.whole.row_length]
+        first = np.zeros((self.observation_size, self.whole.row_length), np.float32)
+        first[self.numbers] = weights.reshape(len(self.numbers), self.whole.row_length)
+        return np.concatenate([first.ravel(), parameters[len(weights) :]])
+
+
+def on_whole_observation(policy: Policy, parameters: Floats) -> tuple[Policy, Floats]:
+    """``policy`` itself, or where it receives some numbers the one that acts alike on all."""
+    if isinstance(policy, SelectedInputsPolicy):
+        return policy.whole, policy.for_whole(parameters)
+    return policy, parameters

@@ -1,0 +1,37 @@
+"""Lists of whole numbers as people write them: ``1-5`` or ``1,3,7-9``."""
+
+from __future__ import annotations
+
+import re
+
+_RANGE = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
+
+
+def parse_number_ranges(text: str, noun: str, most: int, highest: int) -> tuple[int, ...]:
+    """The numbers of ``text`` in the order given, each once; at most ``most``, none above
+    ``highest``.
+
+    noun: what one of them is called in an error. Raises ValueError, whose text is the fix.
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(
+                "use whole numbers and ranges, separated by commas, such as 1-5 or 1,3,7-9"
+            )
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last > highest:
+            raise ValueError(f"a {noun} is at most {highest}")
+        if last < first:
+            raise ValueError(f"write the range from low to high, {last}-{first}")
+        if len(numbers) + last - first >= most:
+            raise ValueError(f"use at most {most} {noun}s")
+        numbers += range(first, last + 1)
+    known: set[int] = set()
+    for number in numbers:
+        if number in known:
+            raise ValueError(f"give each {noun} once; {number} is listed twice")
+        known.add(number)
+    return tuple(numbers)
