@@ -114,7 +114,7 @@ def test_what_cannot_be_grown_is_refused_with_the_way_out(
         widen(small, np.zeros(small.size, np.float32), large, np.zeros(large.size, np.float32))
 
 
-@each_case([("linear", ()), ("mlp", (6,)), ("lstm", (4,))])
+@each_case(("kind", "hidden"), [("linear", ()), ("mlp", (6,)), ("lstm", (4,))])
 def test_a_policy_of_some_numbers_acts_alike_on_the_whole_observation(
     kind: str, hidden: tuple[int, ...]
 ) -> None:
