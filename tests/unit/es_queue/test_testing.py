@@ -50,6 +50,14 @@ class Changes(ARS):
         return after, info
 
 
+class Widens(ARS):
+    """Its state becomes float64."""
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, info = super().tell(state, batch)
+        return {"parameters": after["parameters"].astype(np.float64)}, info
+
+
 class Counts(ARS):
     """It remembers what it has done."""
 
@@ -85,6 +93,7 @@ class FailureIsBest(ARS):
         (WrongLength, "fits must accept the length of what is published"),
         (ByBlock, "a slot must have the same bits in any block"),
         (Changes, "tell must not change the state"),
+        (Widens, "tell must keep the type of parameters"),
         (Counts, "tell must depend on its arguments only"),
         (FewFigures, "figures must hold gradient_norm, no_step, norm, sigma, update_ratio"),
         (FailureIsBest, "all failures must count the same"),

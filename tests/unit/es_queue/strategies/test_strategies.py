@@ -47,6 +47,12 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "random_search", "candidates": 3},
     {"strategy": "novelty", "novelty": "nsra", "members": 2},
 ]
+#: A strategy that no line above names has its defaults.
+VARIANTS += [
+    {"strategy": name}
+    for name in STRATEGIES
+    if name not in {variant["strategy"] for variant in VARIANTS}
+]
 #: Those whose centre is an elite, which no gradient moves.
 WITH_ELITE = ("ga", "random_search")
 #: Those whose state has arrays of other shapes.
@@ -58,7 +64,12 @@ each_variant = each_case("variant", VARIANTS)
 each_alone = each_case("variant", [one for one in VARIANTS if one["strategy"] != "novelty"])
 each_strategy = each_case("name", STRATEGIES)
 each_stepping = each_case(
-    "name", [name for name in STRATEGIES if name not in (*WITH_ELITE, "novelty")]
+    "name",
+    [
+        name
+        for name, kind in STRATEGIES.items()
+        if name not in (*WITH_ELITE, "novelty") and "weight_decay" in kind.used_settings()
+    ],
 )
 
 
