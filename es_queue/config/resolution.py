@@ -25,7 +25,7 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
     Raises UsageError where values cannot be or do not fit together, without ``env``, and for an
     explicit value that has no effect.
     """
-    recipe = recipe_values(values)
+    recipe = recipe_values(values, inherited)
     explicit = values.keys() - inherited
     try:
         config = config_from_values({**recipe, **values}, "the settings")
@@ -42,16 +42,18 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
         raise
 
 
-def recipe_values(values: dict[str, Any]) -> dict[str, Any]:
+def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
     """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its
     method is kept, and no shape of another policy.
+
+    inherited: as of :func:`resolve`; a named recipe brings a search of its own
     """
     recipe = recipe_for(str(values.get("env", "")))
     if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
         # Another policy may have no use for what shapes the recipe's own.
-        shape = PolicySettings.__annotations__
+        shape = {"observe", *PolicySettings.__annotations__}
         recipe = {name: value for name, value in recipe.items() if name not in shape}
-    tuned = all(
+    tuned = not inherited and all(
         values[name] == recipe.get(name, default_of(name))
         for name in TUNED_SETTINGS
         if name in values

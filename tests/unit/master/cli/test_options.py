@@ -331,10 +331,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
     path = toml(tmp_path, f'env = "{WALKER}"\nsigma = 0.3\neval_every = 5\n')
     config = resolve(parsed("--config", path, "--eval-every", "2"))
-    assert (config.eval_every, config.sigma, config.max_speed, config.wall_limit) == (
+    assert (config.eval_every, config.sigma, config.learning_rate, config.wall_limit) == (
         2,
         0.3,
-        0.08,
+        0.8,
         300.0,
     )
 
@@ -359,6 +359,11 @@ def test_without_an_environment_the_sentence_names_the_flag() -> None:
         resolve({"population": 8})
 
 
+def test_a_policy_of_your_own_receives_the_whole_observation_in_spite_of_the_recipe() -> None:
+    assert resolve({"env": WALKER}).observe == "0-13"
+    assert resolve({"env": WALKER, "policy": "nature"}).observe == "all"
+
+
 def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_rest() -> None:
     config = resolve({"env": WALKER, "strategy": "ars"})
     assert (config.population, config.sigma) == (RunConfig.population, RunConfig.sigma)
@@ -381,7 +386,7 @@ def test_another_policy_leaves_the_shape_of_the_recipes_out(policy: str) -> None
 
 
 def test_naming_the_recipes_own_method_keeps_it_whole() -> None:
-    own = {"env": WALKER, "strategy": "pgpe", "optimizer": "clipup", "policy": "linear"}
+    own = {"env": WALKER, "strategy": "snes", "policy": "linear"}
     assert resolve(own) == resolve({"env": WALKER})
     assert "strategy" not in recipe_values(own)
 
@@ -396,7 +401,7 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
     ):
         resolve({"env": "LunarLanderContinuous-v3", "eval_every": 0})
     with pytest.raises(UsageError, match=r"use an even number$"):
-        resolve({"env": WALKER, "population": 7})
+        resolve({"env": "LunarLanderContinuous-v3", "population": 7})
 
 
 # --- resume
