@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.policies.base import BoundPolicy, Floats, Policy, single_only
+from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import BoundPolicy, Policy, single_only
 
 
 class SelectedInputsPolicy(Policy):
