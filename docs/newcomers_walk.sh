@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tutorial as somebody walks it who knows Gymnasium and nothing of this project; prints what is typed, and the time.
-#   docs/newcomers_walk.sh [FOLDER]     from a clone of the repository; FOLDER (a new temporary one) is thrown away
+# Runs the tutorial's commands as a newcomer would, and prints each command, its output and the time.
+#   docs/newcomers_walk.sh [FOLDER]     in a clone of the repository; FOLDER is a new temporary folder unless given
 set -uo pipefail
 clone=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$(mktemp -d)}

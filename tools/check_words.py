@@ -24,7 +24,8 @@ PATTERNS = {
     r"\b(?:numpy|numbers|settings|seed|user|host|names?|folders?|reading|training|fitness|one)"
     r" alone\b": "only, before the noun",
     r"\b(?:go|goes|going|gone|went) on (?:with|by)\b|\bgoes on\b": "continues, resumes",
-    r"\bstands? (?:in|beside|there|here|above|below)\b": "is, appears",
+    r"\bstands? (?:in|beside|there|here|above|below|twice)\b": "is, appears",
+    r"\b(?:is|are) no (?:class|queue|regular|readable)\b": "is not a",
     r"\b(?:lines?|slots?|episodes?|individuals?|objects?|rows?|cores?|jobs?) an? "
     r"(?:line|generation|block|pair|host|core|second|run|key|slot|field|worker)\b": "per",
     r"\b(?:aloud|befell|befalls|mend(?:s|ed)?|anew|hitherto|thereof|whence|thus far)\b": (

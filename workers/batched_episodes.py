@@ -173,7 +173,7 @@ class ObservationBuffer:
         self._buffer, self._buffer_rows = wider, np.arange(count)
 
     def moments(self, row: int, steps: int) -> Moments | None:
-        """Of a game still played, after ``steps``; None where they are not wanted."""
+        """Of a game still played, after ``steps``; None if they are not wanted."""
         indices = np.flatnonzero(self._rows == row)
         return (
             Moments.of(self._buffer[self._buffer_rows[indices[0]], : steps + 1])

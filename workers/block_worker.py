@@ -152,8 +152,8 @@ class BlockWorker:
         task = load_task(raw, self._noise)
         if not self._evaluator.fits(task):
             raise Refusal(
-                "policy: its parameters or observations are of other sizes here than in the "
-                "run's task: another version of es-queue or of the environment"
+                "policy: its parameters or observations have other sizes than the run's: install "
+                "the run's versions of es-queue and of the environment"
             )
         size = 4 * task.size
         data = self._cache.get(

@@ -176,7 +176,7 @@ class SeatWorker(Worker):
         try:
             super().check_for_suspension(burst)
         except ANY_ERROR as error:
-            self._continue_after(error, "to say whether workers are suspended")
+            self._continue_after(error, "the check for suspension")
 
     def handle_warm_shutdown_request(self) -> None:
         rq: Any = super()
@@ -295,7 +295,7 @@ class SeatWorker(Worker):
         try:
             super().execute_job(job, queue)
         except ANY_ERROR as error:  # the horse has ended, or never began
-            self._continue_after(error, "the keeping of books about a seat")
+            self._continue_after(error, "the records of a seat")
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         """A stop that comes while the horse is born waits until the seat has its own handler."""

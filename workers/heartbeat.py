@@ -27,13 +27,13 @@ MAX_TEXT = 400
 def orphan_reason(parent: int | None, supervisor: int | None) -> str:
     """Why this process has nobody left to work for; empty while it has.
 
-    parent: process that must stay our parent; supervisor: one that must live; None where that means
+    parent: process that must stay our parent; supervisor: one that must live; None if that means
     nothing
     """
     if parent is not None and os.getppid() != parent:
         return WORKER_GONE
     if supervisor is not None and not is_running(supervisor):
-        return "the guardian that started this worker is gone"
+        return "the supervisor that started this worker is gone"
     return ""
 
 
@@ -69,7 +69,7 @@ def leave_in_outage(
 
 
 class StepRate:
-    """Environment steps a second, over the last second or more."""
+    """Environment steps per second, over the last second or more."""
 
     def __init__(self, control: EpisodeControl) -> None:
         self._control = control
@@ -221,7 +221,7 @@ class Heartbeat(threading.Thread):
             (is_gone, "the run is gone"),
             (has_ended, f"the run is {flags.state}"),
             (self._masterless.is_over(now, flags.has_master), "the run has no master"),
-            (self._is_lease_over(now), "its lease is over"),
+            (self._is_lease_over(now), "its lease has expired"),
         )
         return next((reason for true, reason in reasons if true), "")
 
@@ -232,7 +232,7 @@ class Heartbeat(threading.Thread):
         if now <= self._ends:
             return False
         if self._control.episode_began is not None:
-            self._control.finish("its lease is over")
+            self._control.finish("its lease has expired")
         return self._control.episode_began is None
 
     def _check_memory(self) -> None:
@@ -261,7 +261,7 @@ class Heartbeat(threading.Thread):
 
 
 def resident_memory() -> int:
-    """Bytes of memory that this process holds, 0 where the system does not say."""
+    """Bytes of memory that this process holds, 0 if the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -317,7 +317,7 @@ def packages_folder() -> str:
 
 
 def text_or_empty(ask: Callable[[], str]) -> str:
-    """The answer, empty where there is none: what is told to people is not worth a seat."""
+    """The answer, empty if there is none: what is told to people is not worth a seat."""
     try:
         return ask()[:MAX_TEXT]
     except Exception:

@@ -136,9 +136,8 @@ def fingerprint(
     ]
     if traces[0] != traces[2] and not config.allow_nondeterministic:
         raise EnvironmentFailure(
-            f"{config.task} does not repeat itself: the same seed and actions gave another "
-            "episode the second time; "
-            "seed all its randomness in reset, or use --allow-nondeterministic and lose "
+            f"{config.task} does not repeat itself: the same seed and actions gave different "
+            "episodes; seed all its randomness in reset, or use --allow-nondeterministic and lose "
             "reproducible results"
         )
     return bytes_digest(traces[0])
@@ -226,9 +225,9 @@ def validate_admission(
     expected = channel.progress_field("numerics") if config.strict else None
     if expected and expected != numerics:
         raise Refusal(
-            f"numerics: this host's arithmetic has the fingerprint {numerics[:8]}, the run's "
-            f"is {expected[:8]}, and the run is --strict: use the CPU type and the numpy of "
-            "its other hosts, start es-master on a host like this one, or leave out --strict"
+            f"numerics: this host's fingerprint is {numerics[:8]}, the run's is {expected[:8]}, "
+            "and the run is --strict: use the CPU type and numpy of its other hosts, start "
+            "es-master on a host like this one, or leave out --strict"
         )
 
 

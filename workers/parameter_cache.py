@@ -83,7 +83,7 @@ class ParameterCache:
         return None
 
     def read_header(self, publication: str) -> bytes | None:
-        """What ``write_header`` was given for the publication on this host; None where it was given
+        """What ``write_header`` was given for the publication on this host; None if it was given
         nothing or the file is damaged.
         """
         if self._folder is None or not self._is_shared:
@@ -138,7 +138,7 @@ def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:
 
 
 def map_file(path: Path) -> memoryview | None:
-    """The file's bytes without a copy; None where it is missing or empty."""
+    """The file's bytes without a copy; None if it is missing or empty."""
     try:
         with path.open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

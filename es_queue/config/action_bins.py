@@ -44,7 +44,7 @@ def parse_bins(text: str) -> tuple[float, ...]:
 
 
 def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
-    """``spec`` with the bins that ``text`` asks for. Raises UsageError where it is no box with
+    """``spec`` with the bins that ``text`` asks for. Raises UsageError if it is no box with
     finite bounds.
     """
     bins = parse_bins(text)

@@ -1,6 +1,4 @@
-"""Deadlines of a search: what its evaluations must have reached after so many steps, in a written
-form that a command line and a TOML file can hold.
-"""
+"""Deadlines of a search: the return that its evaluations must reach within so many steps."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class StepLimitRule:
     start:    steps of generation 0 ("fixed": of every generation; unused by "env" and "mean")
     fraction: adaptive: the limit grows when at least this fraction of the episodes reached it
     ratio:    adaptive: what the limit is multiplied by; mean: what the mean length is multiplied by
-    ceiling:  adaptive: the limit never exceeds it, in steps; None where the user names none
+    ceiling:  adaptive: the limit never exceeds it, in steps; None if the user names none
     """
 
     kind: str
@@ -46,7 +46,7 @@ class StepLimitRule:
     ceiling: int | None = None
 
     def initial_limit(self, env_limit: int | None) -> int:
-        """The limit of generation 0, in steps; ``env_limit`` is the environment's own, None where
+        """The limit of generation 0, in steps; ``env_limit`` is the environment's own, None if
         it has none.
         """
         cap = self._cap(env_limit)
@@ -101,11 +101,11 @@ class Stall:
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """All that an episode obeys besides its environment.
+    """Rules of an episode besides those of its environment.
 
     limit:        steps after which it is cut
     reward_shift: subtracted from each reward that the fitness sums
-    reward_floor: shifted rewards below it count as it, in the fitness alone; None for no floor
+    reward_floor: shifted rewards below it count as it, only in the fitness; None for no floor
     by_sign:      the fitness sums the signs of the rewards instead
     life_loss:    a lost life ends the episode
     """
@@ -120,7 +120,7 @@ class EpisodeRules:
 
     @property
     def is_return(self) -> bool:
-        """Whether the fitness of an episode is the sum of its rewards as they are."""
+        """Whether the fitness of an episode is the plain sum of its rewards."""
         return not self.reward_shift and self.reward_floor is None and not self.by_sign
 
 

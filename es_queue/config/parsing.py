@@ -31,9 +31,7 @@ def config_from_json(text: str | bytes) -> RunConfig:
 
 
 def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
-    """A checked RunConfig from plain values; ``source`` names where they stand, for the error's
-    sentence.
-    """
+    """A checked RunConfig from plain values; ``source`` names their origin in error messages."""
     known = option_fields()
     values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     for name in values:

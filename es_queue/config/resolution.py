@@ -22,7 +22,7 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
     defaults.
 
     inherited: names in ``values`` that a named recipe has set, which may have no effect
-    Raises UsageError where values cannot be or do not fit together, without ``env``, and for an
+    Raises UsageError if values cannot be or do not fit together, without ``env``, and for an
     explicit value that has no effect.
     """
     recipe = recipe_values(values, inherited)

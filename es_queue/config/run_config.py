@@ -26,13 +26,13 @@ NOT_NORMALISED = (
     WithoutEffect(
         "obs_norm",
         False,
-        "without obs_norm observations are taken as they are",
+        "without obs_norm observations are used unchanged",
         "leave --no-obs-norm out",
     ),
     WithoutEffect(
         "batch_norm",
         VIRTUAL,
-        "with batch_norm virtual observations are taken as they are",
+        "with batch_norm virtual observations are used unchanged",
         "leave batch_norm out",
     ),
 )

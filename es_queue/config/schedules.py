@@ -1,5 +1,4 @@
-"""Schedules: a factor for each generation, in written forms that a command line and a TOML file can
-hold.
+"""Schedules: a factor for each generation, parsed from text.
 
 The factor is a pure function of the generation's number, in plain float64 operations, so that it
 has the same bits everywhere (a library's ``pow`` has not).
@@ -67,7 +66,7 @@ class RateFactors:
 
 
 def rate_factors(config: RunConfig, generation: int) -> RateFactors:
-    """What the schedules of a config say of a generation. Raises UsageError for a form that cannot
+    """The factors of a config's schedules in a generation. Raises UsageError for a form that cannot
     be read.
     """
     names = ("learning_rate", "sigma", "decay")
@@ -82,7 +81,7 @@ def rate_factors(config: RunConfig, generation: int) -> RateFactors:
 
 
 def parse_schedule(name: str, text: str) -> Schedule:
-    """Read a written form; ``name`` is the setting, for the sentence. Raises UsageError."""
+    """Parse a schedule; ``name`` is the setting, for error messages. Raises UsageError."""
     kind, _, rest = text.partition(":")
     try:
         if text == "constant":

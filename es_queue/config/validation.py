@@ -211,7 +211,7 @@ def number_or_text(text: str) -> int | float | str:
 
 
 def validate_combinations(config: RunConfig) -> None:
-    """Raise UsageError, one sentence, where settings that are each allowed do not fit together."""
+    """Raise UsageError if settings that are valid one by one do not fit together."""
     _validate_task(config)
     _validate_forms(config)
     _validate_population(config)
@@ -344,7 +344,7 @@ def _validate_audit(config: RunConfig) -> None:
 
 
 def _validate_async(config: RunConfig) -> None:
-    """What needs a generation that closes on its own slots alone."""
+    """Settings that need generations closing only on their own slots."""
     if config.schedule != ASYNC:
         if config.max_lag != type(config).max_lag:
             raise UsageError(
@@ -483,7 +483,7 @@ def _validate_optimizer(config: RunConfig) -> None:
 
 
 def _optimizer(config: RunConfig) -> str:
-    """The optimizer that ``auto`` stands for; empty where the strategy has none."""
+    """The optimizer that ``auto`` stands for; empty if the strategy has none."""
     return (
         config.optimizer
         if config.optimizer != "auto"

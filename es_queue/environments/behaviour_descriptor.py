@@ -36,7 +36,7 @@ ATARI = ("ale_py", "es_queue.environments.atari.game")
 
 
 def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest) -> str:
-    """What the request's behaviour is, never "auto"; empty where nobody compares behaviours."""
+    """What the request's behaviour is, never "auto"; empty if nobody compares behaviours."""
     if request.behaviour != AUTO:
         return request.behaviour
     if entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN) or entry.entry_point.startswith(
@@ -54,7 +54,7 @@ def is_read_inside(name: str) -> bool:
 
 
 def make_measure(name: str) -> Measure | None:
-    """What reads a behaviour inside an environment, None where nobody does. Raises UsageError for a
+    """What reads a behaviour inside an environment, None if nobody does. Raises UsageError for a
     function that cannot be imported.
     """
     if not is_read_inside(name):

@@ -39,7 +39,7 @@ def is_installed() -> bool:
 
 
 def load_envpool(environment_id: str) -> Any:
-    """EnvPool's module. Raises EnvironmentFailure, in one sentence, where it cannot be imported."""
+    """EnvPool's module. Raises EnvironmentFailure, in one sentence, if it cannot be imported."""
     if importlib.util.find_spec("envpool") is None:
         raise MissingPackage(
             f"{environment_id} runs on EnvPool, which is not installed here: {ENVPOOL.install}"
@@ -54,7 +54,7 @@ def load_envpool(environment_id: str) -> Any:
 
 
 def has_task(environment_id: str, task: str) -> bool:
-    """Whether EnvPool has ``task``. Raises EnvironmentFailure where there is no EnvPool to play
+    """Whether EnvPool has ``task``. Raises EnvironmentFailure if there is no EnvPool to play
     ``environment_id``.
     """
     return task in load_envpool(environment_id).list_all_envs()

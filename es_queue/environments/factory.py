@@ -231,7 +231,7 @@ class ResolvedEnvironment:
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     """Make the environment, play one step, and say what it is like.
 
-    Raises EnvironmentFailure where it is unknown, cannot be made or raises, UsageError for a bad
+    Raises EnvironmentFailure if it is unknown, cannot be made or raises, UsageError for a bad
     back end or wrapper.
     """
     if request.parameters:
@@ -293,7 +293,7 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
 
 
 def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | None:
-    """What plays many episodes of ``request`` at once; None where its back end here plays them one
+    """What plays many episodes of ``request`` at once; None if its back end here plays them one
     by one.
 
     A few episodes are played one by one all the same, where ``portable_request`` names a back end
@@ -304,7 +304,7 @@ def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | 
 
 def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
     """How many episodes of policies of that size are best played at once, the fewest and the most;
-    None where they are played one by one.
+    None if they are played one by one.
     """
     if request.parameters:
         return None

@@ -21,7 +21,7 @@ from es_queue.security.user_code import describe_error, load_function
 
 
 class ObjectiveEnvironment:
-    """An Environment whose action is the vector. Raises EnvironmentFailure where the function
+    """An Environment whose action is the vector. Raises EnvironmentFailure if the function
     cannot be imported.
     """
 
@@ -46,7 +46,7 @@ def load_objective(path: str) -> Callable[[Floats, int], Any]:
 
 def initial_vector(request: EnvironmentRequest) -> Floats:
     """What the function names as ``initial``, else zeros; float32 [parameters]. Raises
-    EnvironmentFailure where it does not fit.
+    EnvironmentFailure if it does not fit.
     """
     initial = getattr(load_objective(request.id), "initial", None)
     if initial is None:
@@ -67,7 +67,7 @@ def initial_vector(request: EnvironmentRequest) -> Floats:
 
 
 def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
-    """Call the function once with its first vector. Raises EnvironmentFailure where it fails."""
+    """Call the function once with its first vector. Raises EnvironmentFailure if it fails."""
     vector = initial_vector(request)
     env = ObjectiveEnvironment(request)
     try:

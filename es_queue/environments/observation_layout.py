@@ -1,6 +1,6 @@
 """What an observation is made of: a tree of arrays and choices, flattened into one float32 vector.
 
-Plain data and numpy alone: an environment's spaces become such a tree
+Plain data, with only numpy: an environment's spaces become such a tree
 (``environments/space_codec.py``), a checkpoint keeps it as JSON, and a loaded policy takes the very
 object that the environment yields.
 """
@@ -123,7 +123,7 @@ def named_parts(
     tree: ObservationTree, name: str = "", start: int = 0
 ) -> tuple[tuple[str, int, int], ...]:
     """(name, start, size) of each leaf in the flat vector, as ``arm.position`` where groups are
-    nested; one without a name for a leaf alone.
+    nested; no name if there is only one leaf.
     """
     if isinstance(tree, ObservationLeaf):
         return ((name, start, tree.size),)

@@ -26,7 +26,7 @@ UNBOUNDED = 1e30  # some environments declare the largest float in place of infi
 
 def with_observed(spec: EnvironmentSpec, request: EnvironmentRequest) -> EnvironmentSpec:
     """The spec with ``observation_scale``, and without the bounds that its environment ignores.
-    Raises EnvironmentFailure where the user's own environment ends its process.
+    Raises EnvironmentFailure if the user's own environment ends its process.
     """
     if ":" in request.id and hasattr(os, "fork"):
         rows = observations_apart(request, spec)

@@ -29,10 +29,10 @@ BATCH_SIZE, STEPS_BETWEEN = 128, 8
 
 
 def make_reference_batch(config: RunConfig) -> Floats | None:
-    """float32[BATCH_SIZE, observation_size] of a config that is resolved, None where nothing is
+    """float32[BATCH_SIZE, observation_size] of a config that is resolved, None if nothing is
     normalised by it; not to be written to.
 
-    Raises EnvironmentFailure where the environment cannot be made, raises, or shows what no layer
+    Raises EnvironmentFailure if the environment cannot be made, raises, or shows what no layer
     can be normalised by.
     """
     if config.batch_norm != VIRTUAL:

@@ -124,7 +124,7 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 
 def import_user_module(module: str, environment_id: str) -> None:
     """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage
-    where this host has no such module.
+    if this host has no such module.
     """
     check_import(f"environment {environment_id}", module)
     try:

@@ -22,7 +22,7 @@ class ActionSpec:
     sizes:  number of choices: one entry for "discrete", one a group for "multidiscrete",
             one entry (number of bits) for "multibinary"
     starts: the smallest value of each choice, same length as ``sizes`` (zeros for "multibinary")
-    bins:   values from -1 (low) to 1 (high) of which each number of a box is one; none where it is
+    bins:   values from -1 (low) to 1 (high) of which each number of a box is one; none if it is
     any
     """
 
@@ -57,24 +57,24 @@ class EnvironmentSpec:
     """What the rest of the program knows of an environment.
 
     observation_size: length of the flat float32 observation (a discrete observation is one-hot)
-    step_limit:       the environment's own limit in steps, None where it has none
+    step_limit:       the environment's own limit in steps, None if it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward:   the largest reward of one step where the environment declares it
     lowest_reward:    the smallest one, where the environment declares it
     backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never
     "auto"
     clean_reset:      whether one object may play many episodes without a trace of the former
-    behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 where
+    behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 if
     nothing is
-    lives:            how many an episode begins with, 0 where there are none or nobody tells
-    note:             a sentence for who starts a run of it, empty where there is nothing to say
+    lives:            how many an episode begins with, 0 if there are none or nobody tells
+    note:             a sentence for who starts a run of it, empty if there is nothing to say
     observation_shape: shape of the array that an observation was before it was flattened in C
-    order, () where that had one dimension or there is none
+    order, () if that had one dimension or there is none
     observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
     observation_low, observation_high: declared bounds of each number of an observation, of arrays
-    alone; () where none are
-    observation_scale: the largest number seen in a few random steps, None where nobody looked
-    discrete_start:   smallest value of a discrete observation space, None where observations are
+    alone; () if none are
+    observation_scale: the largest number seen in a few random steps, None if nobody looked
+    discrete_start:   smallest value of a discrete observation space, None if observations are
     arrays
     """
 

@@ -59,10 +59,10 @@ GymEnvironment = gymnasium.Env[Any, Any]
 
 
 class StockEnvironment:
-    """A Gymnasium environment as an Environment of ours; made anew for each episode unless it is
+    """A Gymnasium environment as an Environment of ours; made again for each episode unless it is
     known to reset cleanly.
 
-    Raises EnvironmentFailure or UsageError where it cannot be made.
+    Raises EnvironmentFailure or UsageError if it cannot be made.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class StockEnvironment:
         return self._encode(observation), float(reward), bool(terminated or truncated)
 
     def lives(self) -> int:
-        """How many lives the episode has left, 0 where nobody counts them."""
+        """How many lives the episode has left, 0 if nobody counts them."""
         console = getattr(self._environment.unwrapped, "ale", None)
         return 0 if console is None else int(console.lives())
 
     def behaviour(self) -> Floats:
-        assert self._measure is not None, "nobody asked for a behaviour"
+        assert self._measure is not None, "no behaviour was requested"
         return behaviour_vector(self._measure(self._environment))
 
     @property

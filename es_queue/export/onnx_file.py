@@ -17,7 +17,7 @@ OPERATIONS, FILE_VERSION = 17, 8
 
 
 def onnx_bytes(graph: Graph, about: Mapping[str, str]) -> bytes:
-    """A checked model; ``about`` is kept in its metadata. Raises UsageError where onnx is not
+    """A checked model; ``about`` is kept in its metadata. Raises UsageError if onnx is not
     installed.
     """
     try:

@@ -16,8 +16,8 @@ Operation = Callable[..., Any]
 
 
 def torch_bytes(graph: Graph, about: Mapping[str, str]) -> bytes:
-    """What ``torch.export.save`` writes; ``about`` stands in it as the file policy.txt. Raises
-    UsageError where torch is not installed.
+    """What ``torch.export.save`` writes; ``about`` is in it as the file policy.txt. Raises
+    UsageError if torch is not installed.
     """
     try:
         torch: Any = importlib.import_module("torch")

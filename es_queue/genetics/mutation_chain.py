@@ -3,8 +3,8 @@ its deviation.
 
 Such, Madhavan, Conti, Lehman, Stanley, Clune 2017, https://arxiv.org/abs/1712.06567, section 3.1:
 θⁿ = θⁿ⁻¹ + σ ε(τₙ). Those that live have most links in common, so a family tree of them is kept.
-Its root is their last common ancestor where compaction has reached it, and stands there as a
-vector; the links that lead to it are kept for seed lists alone.
+Its root is their last common ancestor where compaction has reached it, and is there as a
+vector; the links that lead to it are kept only for seed lists.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Lineage:
         return cls(first, EMPTY_CHAIN, ROOT, np.zeros(1, np.int64), 1)
 
     def rows(self, names: Integers) -> Integers:
-        """The row of each name, -1 where it is not in the tree."""
+        """The row of each name, -1 if it is not in the tree."""
         place = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
         return np.where(self.names[place] == names, place, -1)
 
@@ -215,7 +215,7 @@ def common_ancestor_depth(tree: MutationTree, living: Integers) -> int:
     """How many rows below the root all of the ``living`` (rows) descend from or are: their last
     common ancestor's row.
 
-    A line without branches stands in the first rows, for a row stands below its parent.
+    A line without branches is in the first rows, for a row stands below its parent.
     """
     children = np.bincount(tree.parent[1:], minlength=len(tree))
     alive = np.zeros(len(tree), np.bool_)

@@ -68,7 +68,7 @@ def format_seed_list(
     """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` are what ``read_checkpoint``
     gave.
 
-    Raises RunFolderError where the checkpoint holds no mutations, or others than those of its
+    Raises RunFolderError if the checkpoint holds no mutations, or others than those of its
     parameters.
     """
     try:
@@ -192,7 +192,7 @@ def rebuild_parts(
 ) -> tuple[RunConfig, Policy, NoiseTable]:
     """The settings, the policy and the noise that a checkpoint's meta names.
 
-    Raises RunFolderError, also where ``links`` would make too much of them.
+    Raises RunFolderError, also if ``links`` would make too much of them.
     """
     try:
         config = config_from_json(json.dumps(meta["config"]))
@@ -246,7 +246,7 @@ def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
 
 
 def validate_digest(digest: str, parameters: Floats) -> None:
-    """Raises RunFolderError where other parameters come out than were written down."""
+    """Raises RunFolderError if other parameters come out than were written down."""
     actual = array_digest(parameters)
     if actual != digest:
         raise RunFolderError(

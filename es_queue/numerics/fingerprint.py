@@ -50,7 +50,7 @@ def numeric_environment(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The first core's flags as Linux lists them; empty where there is no such list."""
+    """The first core's flags as Linux lists them; empty if there is no such list."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:

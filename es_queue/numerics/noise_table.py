@@ -218,7 +218,7 @@ def validate_recipe(size: int, seed: int) -> None:
 
 
 def default_folder() -> Path:
-    """Where this user's tables stand on this host; made when missing. Raises OSError or
+    """This user's folder of tables on this host; created if missing. Raises OSError or
     RunFolderError.
     """
     chosen = os.environ.get(FOLDER_VARIABLE)
@@ -321,7 +321,7 @@ def sidecar_path(path: Path) -> Path:
 
 
 def sidecar_contents(seed: int, size: int, digest: str) -> dict[str, Any]:
-    """What the sidecar says."""
+    """The content of the sidecar file."""
     return {"recipe": RECIPE, "seed": seed, "size": size, "digest": digest}
 
 

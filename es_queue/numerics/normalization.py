@@ -168,7 +168,7 @@ class RunningMoments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> RunningMoments:
-        """Read what :meth:`to_arrays` gave. Raises KeyError where one is missing."""
+        """Read what :meth:`to_arrays` gave. Raises KeyError if one is missing."""
         mean, m2 = (np.array(arrays[f"moments_{name}"], np.float64) for name in ("mean", "m2"))
         return cls(int(arrays["moments_count"]), mean, m2)
 

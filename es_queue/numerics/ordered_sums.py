@@ -1,4 +1,4 @@
-"""Sums and norms whose bits depend on their inputs alone: slot order in every column, no BLAS.
+"""Sums and norms whose bits depend only on their inputs: slot order in every column, no BLAS.
 
 Plain numpy multiplies and adds of whole rows, one after the other, so neither the width of a piece
 of columns nor the number of threads changes a bit. The kernels of BLAS give other bits on other
@@ -142,8 +142,8 @@ def _add_long_rows(
 
 
 def column_pieces(size: int) -> list[tuple[int, int]]:
-    """Start and stop of the pieces into which ``size`` columns are cut: by that number alone, as
-    even as can be.
+    """Start and stop of the pieces into which ``size`` columns are cut: dependent only on that
+    number, as even as possible.
     """
     count = 2 * -(-size // (2 * WIDEST)) if size >= SHARED else 1
     width = -(-size // count)

@@ -12,7 +12,7 @@ TOLERANCE = 1e-6
 
 
 def impossible_return_reason(spec: EnvironmentSpec, total: float, steps: int) -> str:
-    """Why no episodes of so many steps in all have that sum of rewards; empty where they may."""
+    """Why no episodes of so many steps in all have that sum of rewards; empty if they may."""
     if not abs(total) <= MOST_RETURN:
         return f"the episode's return is {total:g}, beyond {MOST_RETURN:g}: scale its rewards down"
     for bound, sign in ((spec.highest_reward, 1), (spec.lowest_reward, -1)):

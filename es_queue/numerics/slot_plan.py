@@ -87,7 +87,7 @@ class SlotPlan:
 
 @dataclass(frozen=True)
 class GenerationPlan:
-    """Everything random about one generation's episodes.
+    """All random choices of one generation's episodes.
 
     seed: the run's; index_count: how many noise indices exist (table size - policy size + 1);
     individuals: per slot (2 for mirrored sampling); episodes: per individual;
@@ -205,7 +205,7 @@ def make_generation_plan(
 
 
 def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
-    """What ``auto`` stands for in ``env_seeds``, for a strategy of so many individuals a slot."""
+    """What ``auto`` means in ``env_seeds``, for a strategy with so many individuals per slot."""
     if config.env_seeds != AUTO:
         return config.env_seeds
     alone = (

@@ -1,4 +1,4 @@
-"""Policies by name: what stands between an observation and an action, numpy alone."""
+"""Policies by name: from an observation to an action, with only numpy."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ActionMap:
         """The action of one environment for float32[outputs]; the result is the caller's.
 
         noise: float32[n] for a box of n numbers, added before the bound, or to the chosen bins;
-        boxes alone take it
+        only boxes take it
         box: float32[shape]; discrete: int; multidiscrete: int64[shape]; multibinary: int8[shape]
         Raises NonFiniteOutput.
         """

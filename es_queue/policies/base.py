@@ -32,7 +32,7 @@ INIT = Setting(
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """What a policy is made for, besides the settings.
+    """The inputs and outputs that a policy must fit.
 
     observation_size, outputs: see Policy; shape: of the observation, see
     ``EnvironmentSpec.observation_shape``
@@ -52,7 +52,7 @@ class BoundPolicy:
     unchanged.
 
     count:    B
-    act_one:  float32[d] -> float32[outputs], C-contiguous input, for B = 1 alone; the result is the
+    act_one:  float32[d] -> float32[outputs], C-contiguous input, only for B = 1; the result is the
     caller's
     act_many: float32[B, d] -> float32[B, outputs], row b by individual b's weights
     memory:   float32[B, m], what individual b keeps from step to step of an episode; both functions
@@ -87,7 +87,7 @@ class Policy(ABC):
     size:             length of the flat vector
     memory_size:      m, how many numbers an individual keeps from step to step; an episode begins
     with zeros
-    reference:        float32[N, d], observations by which the policy normalises; None where it does
+    reference:        float32[N, d], observations by which the policy normalises; None if it does
     not, or is not to be bound
     row_length:       r, where the flat vector begins with a matrix [d, r], of which ``--observe``
     leaves out rows; 0 where it begins otherwise
@@ -110,8 +110,8 @@ class Policy(ABC):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """What the policy is made of: of two with equal descriptions the flat vectors mean the
-        same. Empty where it does not say.
+        """The policy's structure: flat vectors of equal descriptions have equal meanings. Empty if
+        it does not say.
         """
         return ()
 

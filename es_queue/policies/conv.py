@@ -1,6 +1,4 @@
-"""Convolutional policies on pictures, as published: by name, what they are made of and how many
-parameters that gives.
-"""
+"""Published convolutional policies for images, by name, with their layers and parameter counts."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ class ConvPolicy(Policy):
 
     layout: which part of the flat vector is which;
     activation: as in the architecture
-    reference: the batch it is normalised by, float32[N, observation_size], None where nothing is
+    reference: the batch it is normalised by, float32[N, observation_size], None if nothing is
     bound
     """
 

@@ -41,7 +41,7 @@ def load_custom_policy(
 
 
 def load_policy_class(path: str) -> type[Any]:
-    """Raises UsageError for what cannot be imported or is no policy."""
+    """Raises UsageError if it cannot be imported or is not a policy."""
     try:
         candidate = load_attribute(f"policy {path}", path, UsageError)
     except UsageError as error:
@@ -99,7 +99,7 @@ def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: in
 
 
 def validate_actions(path: str, policy: Policy) -> None:
-    """Raises UsageError where first parameters are none, or where many individuals act otherwise
+    """Raises UsageError if first parameters are none, or where many individuals act otherwise
     than each alone.
     """
     first = [np.asarray(policy.initial(seed, "auto")) for seed in (1, 1)]

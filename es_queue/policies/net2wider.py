@@ -1,4 +1,4 @@
-"""A larger policy that acts as a smaller one does: more observations, wider layers (net2wider,
+"""Make a larger policy that acts as a smaller one: more observations, wider layers (net2wider,
 Chen, Goodfellow, Shlens 2016).
 
 What is new is connected so that it changes no output: the old units take nothing from new
@@ -30,7 +30,7 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
     does, up to rounding.
 
     The first observations of ``large`` are those of ``small``; ``first``: what new units begin
-    with, float32[large.size]. Raises UsageError where the one cannot hold the other.
+    with, float32[large.size]. Raises UsageError if the one cannot hold the other.
     """
     if isinstance(small, SelectedInputsPolicy) and isinstance(large, SelectedInputsPolicy):
         if not np.array_equal(small.numbers, large.numbers):

@@ -28,7 +28,7 @@ def environment_names(folder: Path = FOLDER) -> list[str]:
 
 
 def path_of(environment: str, folder: Path = FOLDER) -> Path:
-    """The file of an environment's trained policy. Raises UsageError where there is none."""
+    """The file of an environment's trained policy. Raises UsageError if there is none."""
     if environment in environment_names(folder):
         return next(
             path
@@ -87,5 +87,5 @@ def write_policy_file(folder: Path, name: str, ending: str, data: bytes) -> Path
 
 
 def training_command(meta: dict[str, Any]) -> str:
-    """The command that made a policy, empty where its file does not say."""
+    """The command that made a policy, empty if its file does not say."""
     return str(meta.get("command", ""))[:1000]

@@ -64,7 +64,7 @@ class ReconcileRequest:
     suspects: (kind, slot) that are issued singly; grace: nobody is declared dead;
     give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their
     answers do not count;
-    only: ranges of which alone slots are issued again, None: all.
+    only: ranges whose slots are issued again; None: all.
     """
 
     publication: str
@@ -166,12 +166,12 @@ class MasterChannel(ABC):
         """(who holds the lease, seconds that it has left)."""
 
     def state(self) -> str | None:
-        """The run's state as its master last wrote it; None where nothing is known of the run."""
+        """The run's state as its master last wrote it; None if nothing is known of the run."""
         return self.progress_field("state")
 
     @abstractmethod
     def progress_field(self, name: str) -> str | None:
-        """A field of the run's progress as a master last wrote it; None where it is missing, or too
+        """A field of the run's progress as a master last wrote it; None if it is missing, or too
         long to be ours.
         """
 
@@ -203,7 +203,7 @@ class MasterChannel(ABC):
         False when another publication is stored, or when that worker is gone.
 
         Blocks that wait there already are not appended again; ``new``: none can, so that is not
-        looked at. After a lost reply some may stand there twice then, and the first answer counts,
+        looked at. After a lost reply some may be there twice then, and the first answer counts,
         as ever.
         """
 
@@ -309,7 +309,7 @@ class WorkerChannel(ABC):
 
     @abstractmethod
     def progress_field(self, name: str) -> str | None:
-        """A field of the run's progress as its master last wrote it; None where it is missing, or
+        """A field of the run's progress as its master last wrote it; None if it is missing, or
         too long to be ours.
         """
 

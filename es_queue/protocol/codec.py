@@ -104,7 +104,7 @@ class Reader:
 
 def decode(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Message:
     """What ``read`` makes of a message of at most ``limit`` bytes, all of which it must have read.
-    Raises DecodeError alone.
+    Raises only DecodeError.
     """
     if len(data) > limit:
         raise DecodeError(f"{len(data)} bytes where at most {limit} are possible")

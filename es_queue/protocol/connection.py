@@ -1,7 +1,7 @@
 """Redis clients, built in this one place with explicit timeouts and no silent re-sending.
 
 redis-py re-sends a command whose reply was lost and may wait a minute doing so; which of our
-commands may be sent twice stands beside each of them in ``redis_channel``, so the clients
+commands may be sent twice is beside each of them in ``redis_channel``, so the clients
 themselves never retry.
 """
 
@@ -82,8 +82,8 @@ def is_silence(error: Exception) -> bool:
 def refused_error(error: Exception, what: str = "a command") -> RedisError:
     """The one sentence for a command that Redis will not carry out now or later."""
     return RedisError(
-        f"Redis refused {what}: {first_line(error)}; look at its rights, its settings and "
-        "the run's keys"
+        f"Redis refused {what}: {first_line(error)}; check the user's rights, the server's "
+        "settings and the run's keys"
     )
 
 
@@ -129,7 +129,7 @@ def client_from_url(url: str) -> redis.Redis:
 
 
 def tested_client(url: str) -> redis.Redis:
-    """The same, after one PING. Raises RedisError where TLS keeps a connection from being made;
+    """The same, after one PING. Raises RedisError if TLS keeps a connection from being made;
     other troubles may pass.
     """
     client = client_from_url(url)
@@ -265,7 +265,7 @@ def settings_of(client: redis.Redis) -> dict[str, Any]:
 
 
 def is_open_to_anonymous(client: redis.Redis) -> bool | None:
-    """Whether the server serves a client that shows no user, password or certificate; None where
+    """Whether the server serves a client that shows no user, password or certificate; None if
     that cannot be told.
     """
     pool = client.connection_pool
@@ -348,7 +348,7 @@ def redact_user(name: str) -> str:
 
 
 def is_torn(url: str) -> bool:
-    """Whether a password with a "/", "?" or "#" has torn the URL apart: what stands before "@" is
+    """Whether a password with a "/", "?" or "#" has torn the URL apart: what is before "@" is
     no host then.
     """
     try:
@@ -421,7 +421,7 @@ def authentication_error(name: str, error: Exception) -> RedisError:
 
 
 def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
-    """What to change where TLS keeps a connection from being made; None where it does not."""
+    """What to change where TLS keeps a connection from being made; None if it does not."""
     if not isinstance(
         error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
     ) or settings_of(client).get("path"):

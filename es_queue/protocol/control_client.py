@@ -34,7 +34,7 @@ EPOCH_SECONDS = 600
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """What Redis says of a run. state: None where it knows nothing of it; holder: who holds the
+    """What Redis says of a run. state: None if it knows nothing of it; holder: who holds the
     lease, None for nobody.
     """
 
@@ -172,7 +172,7 @@ class ControlClient:
                 return
 
     def _scan(self, cursor: int, pattern: str, count: int) -> tuple[int, list[bytes]] | None:
-        """One step of SCAN; None where the names are too long to be read at once."""
+        """One step of SCAN; None if the names are too long to be read at once."""
         try:
             reply: tuple[int, list[bytes]] = self._client.scan(cursor, match=pattern, count=count)
         except ReplyTooLarge:

@@ -4,7 +4,7 @@ Redis is someone else's machine, so every byte from it is checked: sizes before 
 types, ranges and finiteness. Every bad payload raises one DecodeError, whose text never repeats the
 payload.
 
-An answer is one flat list; its numbers stand in columns, byte strings of little-endian int64 and
+An answer is one flat list; its numbers are in columns, byte strings of little-endian int64 and
 float64:
 
     WIRE, publication, kind, worker, seconds, individuals,
@@ -204,14 +204,14 @@ class EpisodeMoments:
 
 @dataclass(frozen=True)
 class SlotResult:
-    """What one slot's episodes gave; tuples have one entry an individual (plus, minus).
+    """What one slot's episodes gave; tuples have one entry per individual (plus, minus).
 
-    noise_index: -1 where the slot is not perturbed; seed: environment seed of its first episode
+    noise_index: -1 if the slot is not perturbed; seed: environment seed of its first episode
     fitness: what the strategy sees; returns: the environment's own; both are means over the
     episodes
     steps: sum over the episodes; at_limit: episodes that reached the step limit; cut: episodes that
     training rules ended early; moments: one an episode of a sampled slot, individual by individual
-    behaviour: little-endian float32 bytes [individuals, b], empty where nobody asks how they
+    behaviour: little-endian float32 bytes [individuals, b], empty if nobody asks how they
     behaved
     """
 
@@ -326,7 +326,7 @@ def max_answer_bytes(
     slots: int, individuals: int, moments: int, observation: int, behaviour: int = 0
 ) -> int:
     """Bytes that an answer of so many slots can honestly have, results or failures, with so many
-    episodes' moments and ``behaviour`` floats an individual.
+    episodes' moments and ``behaviour`` floats per individual.
     """
     head, failure = 512, 8 + 5 + 4 * MAX_REASON
     slot = max(_row_bytes(individuals) + 4 * individuals * behaviour, failure)

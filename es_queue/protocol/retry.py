@@ -110,7 +110,8 @@ class Retry:
                 elapsed = time.monotonic() - began
                 if elapsed > self.seconds:
                     raise RedisError(
-                        f"Redis has been away or full for {elapsed:.0f} s: {first_line(error)}"
+                        f"Redis has been unreachable or full for {elapsed:.0f} s: "
+                        f"{first_line(error)}"
                     ) from None
                 self.on_outage(lasted)
                 time.sleep(pause)

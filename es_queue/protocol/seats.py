@@ -28,7 +28,7 @@ MAX_IDS_READ = 500  # seats are looked for among this many waiting jobs at each 
 
 def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
     """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs
-    they stand at the tail.
+    they are at the tail.
 
     Raises redis-py's DataError where the queue is too large to be read: its entries may be of any
     length.
@@ -50,7 +50,7 @@ def read_queue(
     entries = bounded_reads.read_list(client, key, start, stop, bounded_reads.MAX_QUEUE, longest)
     if entries is None:
         raise redis.exceptions.DataError(
-            f"{key} is no queue, or too large: empty it, or use --queue"
+            f"{key} is not a queue, or is too large: empty it, or use --queue"
         )
     return entries
 
@@ -164,9 +164,11 @@ class ReconnectBackoff(AbstractBackoff):
         gives up.
         """
         if self._should_stop():
-            raise redis.exceptions.ConnectionError("Redis is away, and this worker is to stop")
+            raise redis.exceptions.ConnectionError(
+                "Redis is unreachable, and this worker is stopping"
+            )
         if failures % self.WARN_EVERY == 1:
-            self._warn("Redis is away; trying until it is back")
+            self._warn("Redis is unreachable; trying until it is back")
         return float(min(self.MAX_PAUSE, 0.05 * 2.0 ** min(failures, 10)))
 
 

@@ -143,7 +143,7 @@ class StreamReplyReader:
         return reply
 
     def _read_entry(self, entries: list[StreamEntry]) -> None:
-        """Append the next entry. Raises EntryTooLargeError where it does not fit."""
+        """Append the next entry. Raises EntryTooLargeError if it does not fit."""
         if (plain := PLAIN.match(self._data, self._position)) is not None:
             start, length = plain.end(), int(plain[2])
             fits = length <= self._largest and self._total + length <= REPLY_BYTES

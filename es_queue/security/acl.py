@@ -1,8 +1,7 @@
-"""Least privilege: what the users master, worker and viewer may do in Redis 7 or later, or Valkey.
+"""Create Redis users with least privilege: python -m es_queue.security.acl FOLDER [--scaler]
 
-``python -m es_queue.security.acl FOLDER`` makes an ACL file with fresh passwords, of which it holds
-SHA-256 digests alone; ``--scaler`` behind it adds a user for an autoscaler, which counts waiting
-seats. This is the only place with the rules; ``docker/users.acl`` is ``format_acl({})``.
+Writes users.acl and a password file for each of master, worker and viewer, and prints how to use
+them. --scaler adds a user for an autoscaler that counts open seats. Needs Redis 7 or Valkey.
 """
 
 from __future__ import annotations
@@ -174,16 +173,14 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
     """Write the ACL file and each user's password, all for their owner alone; the passwords' paths
     by user.
 
-    Raises UsageError where one is there already, RunFolderError where the folder cannot be written.
+    Raises UsageError if one is there already, RunFolderError where the folder cannot be written.
     """
     paths = {user: folder / f"{user}.password" for user in users}
     existing = [
         path for path in (folder / ACL_FILE, *paths.values()) if path.exists() or path.is_symlink()
     ]
     if existing:
-        raise UsageError(
-            f"{existing[0]} is there already, and others may be in use with it: give another folder"
-        )
+        raise UsageError(f"{existing[0]} exists already and may be in use: give another folder")
     passwords = {user: secrets.token_urlsafe(32) for user in users}
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -202,22 +199,22 @@ def format_instructions(folder: Path) -> list[str]:
     """What to do with the files."""
     return [
         (
-            f"{folder / ACL_FILE} holds the users master, worker and viewer; the passwords are "
-            "beside it."
+            f"{folder / ACL_FILE} defines the users master, worker and viewer; their passwords are "
+            "in the same folder."
         ),
         (
-            "1. redis.conf: the line  aclfile /path/to/users.acl  in place of requirepass; the "
-            "file must be the server's own user's."
+            "1. In redis.conf, replace requirepass with  aclfile /path/to/users.acl ; the server's "
+            "user must own that file."
         ),
         (
-            "   Nobody may administer the server then: add a line of your own for that, such as  "
-            "user admin on >PASSWORD ~* &* +@all"
+            "   None of these users may administer the server. For an administrator, add a line "
+            "such as  user admin on >PASSWORD ~* &* +@all"
         ),
         (
             "2. es-master --redis-url redis://master@HOST --redis-password-file "
             f"{folder / 'master.password'} …"
         ),
-        "3. On each host of workers, with worker.password there:",
+        "3. Copy worker.password to each worker host. There:",
         (
             f"   export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password "
             f"RQ_CONNECTION_CLASS={CONNECTION_CLASS}"
@@ -231,9 +228,12 @@ def format_instructions(folder: Path) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m es_queue.security.acl FOLDER [--scaler]``. Returns the exit code."""
+    """Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     extra_users = (SCALER,) if words[1:] == [SCALER_FLAG] else ()
+    if words in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     try:
         if len(words) != 1 + len(extra_users) or words[0].startswith("-") or not words[0]:
             raise UsageError(

@@ -39,7 +39,7 @@ COUNT_COMMANDS = {
 
 
 def memory_size(client: Any, key: str) -> int:
-    """Bytes that a key takes in Redis; 0 where it is missing.
+    """Bytes that a key takes in Redis; 0 if it is missing.
 
     The server looks at every element of a hash, a set or a sorted set: know their number first. Of
     a list it looks at blocks of 8 kB.
@@ -75,7 +75,7 @@ def read_list(
 
 
 def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes | None:
-    """A hash's field; None where it is missing, or longer than any of ours."""
+    """A hash's field; None if it is missing, or longer than any of ours."""
     value: bytes | None = (
         client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None
     )  # twice: yes
@@ -151,7 +151,7 @@ def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
 
 
 def read_worker_ids(client: Any, key: str) -> list[str]:
-    """The ids in a run's set of workers, sorted; none where there are more than can be, until
+    """The ids in a run's set of workers, sorted; none if there are more than can be, until
     reconcile has cleared it.
     """
     count = _none_on_wrong_type(lambda: client.scard(key))  # twice: yes

@@ -79,7 +79,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 
 def validate_uncompressed(archive: np.lib.npyio.NpzFile) -> None:
-    """Raises ValueError where an archive holds more than its bytes: ours are not compressed, and no
+    """Raises ValueError if an archive holds more than its bytes: ours are not compressed, and no
     array shares bytes with another.
     """
     members = archive.zip.infolist() if archive.zip is not None else []
@@ -117,7 +117,7 @@ def decode_meta(text: NDArray[Any]) -> dict[str, Any]:
 
 
 def finite_vector(arrays: Mapping[str, NDArray[Any]], name: str) -> Floats:
-    """One array as float32[n]. Raises RunFolderError where it is missing, not a vector, or not
+    """One array as float32[n]. Raises RunFolderError if it is missing, not a vector, or not
     finite.
     """
     if name not in arrays:

@@ -8,7 +8,7 @@ The first of these that names one is used:
 3. ES_QUEUE_REDIS_PASSWORD, or the file that ES_QUEUE_REDIS_PASSWORD_FILE names.
 
 Two that differ are an error, but for the flag, which goes before the environment. The user's name
-stands in the URL. A private server has a password of its own; none of this is looked at for it.
+is in the URL. A private server has a password of its own; none of this is looked at for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Warn = Callable[[str], None]
 
 
 def password_from_environment(warn: Warn | None = None) -> str | None:
-    """The password that the environment gives, or the file that it names; None where it gives none.
+    """The password that the environment gives, or the file that it names; None if it gives none.
 
     warn: hears of a file that other users may read. Raises UsageError, which never holds a
     password.
@@ -53,7 +53,7 @@ def with_password(url: str, file: Path | None = None, warn: Warn | None = None) 
     """``url`` with the password that belongs to it: its own, else that of the file, else the
     environment's.
 
-    Raises UsageError for a file that cannot be used, and where the URL has another password than is
+    Raises UsageError for a file that cannot be used, and if the URL has another password than is
     given beside it.
     """
     given = password_from_environment(warn) if file is None else password_in_file(file, FLAG, warn)
@@ -69,13 +69,13 @@ def with_password(url: str, file: Path | None = None, warn: Warn | None = None) 
             else " or ".join(name for name in VARIABLES if os.environ.get(name))
         )
         raise UsageError(
-            f"the Redis URL holds another password than {source} gives: leave one of them out"
+            f"the Redis URL and {source} give two different passwords: leave one of them out"
         )
     return url
 
 
 def password_of(url: str) -> str | None:
-    """The password that stands in a URL, as Redis gets it; None where there is none, or no URL."""
+    """The password that is in a URL, as Redis gets it; None if there is none, or no URL."""
     try:
         parts = urlsplit(url)
     except ValueError:  # the client's own complaint about the URL is the better one
@@ -97,8 +97,8 @@ def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
                 raise UsageError(
-                    f"{source} names {path}, which is no regular file: give a file that "
-                    "holds the password alone"
+                    f"{source} names {path}, which is not a regular file: give a file that "
+                    "holds only the password"
                 )
             raw = os.read(descriptor, MAX_BYTES + 1)
         finally:

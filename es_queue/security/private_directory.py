@@ -21,7 +21,7 @@ _first_umask: int | None = None
 
 
 def host_private_directory() -> Path | None:
-    """The host's shared folder, mode 700 and ours; None where it cannot be had safely."""
+    """The host's shared folder, mode 700 and ours; None if it cannot be had safely."""
     folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
     return folder if is_private(folder) else None
 
@@ -181,7 +181,7 @@ def regular(path: str, flags: int) -> int:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file", path)
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
     except OSError:
         os.close(descriptor)
         raise

@@ -18,7 +18,7 @@ def loads(data: bytes | str, limit: int, finite: bool = True) -> Any:
     """What a JSON text of at most ``limit`` bytes or letters says.
 
     Raises DecodeError, which repeats nothing of the text, for another text, a name that stands
-    twice in an object, a number of more than 50 digits, and where ``finite`` NaN and Infinity,
+    twice in an object, a number of more than 50 digits, and if ``finite`` NaN and Infinity,
     which JSON has not.
     """
     if len(data) > limit:
@@ -32,13 +32,13 @@ def loads(data: bytes | str, limit: int, finite: bool = True) -> Any:
             text, object_pairs_hook=_unique_mapping, parse_int=_parse_integer, **reals
         )
     except BROKEN:
-        raise DecodeError(f"{len(data)} bytes that are not JSON as we write it") from None
+        raise DecodeError(f"{len(data)} bytes that are not strict JSON") from None
 
 
 def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name appears twice")
     return mapping
 
 

@@ -14,7 +14,7 @@ PROBE_SECONDS = 2.0
 
 
 def diagnose_tls(settings: Mapping[str, Any], encrypted: bool, error: Exception) -> str | None:
-    """What is wrong between ``rediss://`` and ``redis://``, keys and certificates; None where it is
+    """What is wrong between ``rediss://`` and ``redis://``, keys and certificates; None if it is
     none of this.
 
     settings: the connection's host, port and files; no credentials are sent anywhere. Waits two

@@ -60,7 +60,7 @@ def disallowed_modules(modules: Iterable[str], allowed: str) -> list[str]:
 
 
 def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str:
-    """Why the first module that may not be imported may not, empty where all may. ``allowed``: in
+    """Why the first module that may not be imported may not, empty if all may. ``allowed``: in
     place of ES_QUEUE_ALLOW.
     """
     given = os.environ.get(ALLOW, INSTALLED) if allowed is None else allowed

@@ -57,8 +57,8 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     _validate_optimizer(config, kind)
     if kind.wants_behaviour and ":" in config.strategy and config.behaviour == AUTO:
         raise UsageError(
-            f"the strategy {config.strategy} compares behaviours, and behaviour is auto: say "
-            "which with --behaviour"
+            f"the strategy {config.strategy} compares behaviours, but behaviour is auto: name a "
+            "descriptor with --behaviour"
         )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
@@ -91,11 +91,11 @@ def try_strategy(strategy: Strategy) -> None:
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
     """The configured strategy's class, or that of its islands; ``module:Class`` is imported. Raises
-    UsageError where there is none of that name, or where it cannot have islands.
+    UsageError if there is none of that name, or where it cannot have islands.
     """
     if ":" not in config.strategy and config.strategy not in STRATEGIES:
         raise UsageError(
-            f"no strategy is called {config.strategy!r}; there are {', '.join(STRATEGIES)}"
+            f"there is no strategy {config.strategy!r}; choose {', '.join(STRATEGIES)}"
         )
     kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
     return islands_of(kind) if config.islands > 1 else kind
@@ -113,7 +113,7 @@ def load_strategy_class(path: str) -> type[Strategy]:
         ) from None
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(
-            f"the strategy {path} is no class that extends es_queue.strategies.Strategy and "
+            f"the strategy {path} is not a class that extends es_queue.strategies.Strategy and "
             "defines tell"
         )
     if loaded.per_slot not in (1, 2):
@@ -128,11 +128,11 @@ def _validate_population(config: RunConfig, kind: type[Strategy]) -> None:
     slots, rest = divmod(config.population, kind.per_slot)
     if rest:
         raise UsageError(
-            f"{config.strategy} tries pairs, so --population {config.population} cannot be odd"
+            f"{config.strategy} samples pairs, so --population {config.population} must be even"
         )
     if config.env_seeds == "pair" and kind.per_slot != 2:
         raise UsageError(
-            f"--env-seeds is pair, but {config.strategy} tries no pairs: use generation or slot"
+            f"--env-seeds is pair, but {config.strategy} samples no pairs: use generation or slot"
         )
     if slots < 2 * config.islands and config.islands > 1:
         raise UsageError(
@@ -149,7 +149,7 @@ def _validate_population(config: RunConfig, kind: type[Strategy]) -> None:
 def _validate_optimizer(config: RunConfig, kind: type[Strategy]) -> None:
     if config.optimizer in (AUTO, *kind.optimizers):
         return
-    known = " or ".join(kind.optimizers) or "none, it has its own step"
+    known = " or ".join(kind.optimizers) or "none"
     raise UsageError(
         f"{config.strategy} cannot use --optimizer {config.optimizer}; it takes {known}"
     )

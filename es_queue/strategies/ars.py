@@ -1,7 +1,7 @@
 """Mania, Guy, Recht 2018, Simple random search provides a competitive approach to reinforcement
 learning (ARS).
 
-https://arxiv.org/abs/1803.07055, algorithm 2. V1 and V2 differ in the observation statistics alone,
+https://arxiv.org/abs/1803.07055, algorithm 2. V1 and V2 differ only in the observation statistics,
 which are not the strategy's; V1-t and V2-t keep only the ``top`` directions.
 """
 

@@ -1,7 +1,5 @@
-"""Strategy: both halves of an algorithm, how an individual is built and what is learnt from the
-results.
-
-Workers call ``ask``, the master all else. What only some strategies do is in ``capabilities``. Pure
+"""The base of strategies: how an individual is built, and what is learnt from the results. Workers
+call ``ask``, the master everything else. Optional features are in ``capabilities``. Pure
 functions of arrays: no Redis, no clock, no random state.
 """
 
@@ -55,12 +53,12 @@ class BatchSegment:
 
 @dataclass(frozen=True)
 class Batch:
-    """A closed generation in slot order: what was tried and how it went.
+    """A closed generation in slot order: the individuals and their results.
 
     generation: that which closes
-    slot_plans: int64[S, 2], generation and slot of each row; None where row k is slot k of
+    slot_plans: int64[S, 2], generation and slot of each row; None if row k is slot k of
     ``generation``
-    elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None where they are
+    elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None if they are
     those whom ``candidates`` names
     segments: in the asynchronous schedule, whose perturbations the rows are, in their order; else
     none, for all are the state's own
@@ -105,7 +103,7 @@ class Batch:
 
 
 class Strategy(ABC):
-    """One algorithm. State is passed in and out; the object itself holds settings alone and never
+    """One algorithm. State is passed in and out; the object itself holds only settings, and never
     changes.
     """
 
@@ -167,7 +165,7 @@ class Strategy(ABC):
         return published
 
     def fits(self, size: int, observations: int) -> bool:
-        """Whether so many floats can have been published, for policies of so many observations."""
+        """Whether a publication can have so many floats, for policies with so many observations."""
         return size == self.size
 
     def centre(self, published: Floats) -> Floats:
@@ -203,7 +201,7 @@ class Strategy(ABC):
         expected_shape = (len(batch.noise_indices), self.per_slot)
         if batch.fitness.shape != expected_shape:
             raise ValueError(
-                f"fitness of shape {batch.fitness.shape} where {expected_shape} is due"
+                f"fitness has shape {batch.fitness.shape}, but must have {expected_shape}"
             )
         handles_all_failed = isinstance(self, SteadyState) and self.handles_all_failed
         if not np.isfinite(batch.fitness).any() and not handles_all_failed:
@@ -213,16 +211,16 @@ class Strategy(ABC):
         )
         if batch.elite_fitness.shape != (expected_count,):
             raise ValueError(
-                f"{batch.elite_fitness.shape} second results where {expected_count} are due"
+                f"elite_fitness has shape {batch.elite_fitness.shape}, not {expected_count}"
             )
         if self.wants_behaviour and (
             batch.behaviour.shape[:2] != expected_shape
             or len(batch.centre_behaviour) != centre_count(self, state) - 1
         ):
             raise ValueError(
-                f"behaviours of shape {batch.behaviour.shape} and "
-                f"{len(batch.centre_behaviour)} of centres where {expected_shape} and "
-                f"{centre_count(self, state) - 1} are due"
+                f"behaviour has shape {batch.behaviour.shape}, with "
+                f"{len(batch.centre_behaviour)} of centres, but must have {expected_shape} and "
+                f"{centre_count(self, state) - 1}"
             )
         with np.errstate(
             over="ignore", invalid="ignore"
@@ -245,7 +243,7 @@ class Strategy(ABC):
         """
 
     def stay(self, state: State) -> tuple[State, Info]:
-        """The answer of ``learn`` when there is no step."""
+        """The result of ``learn`` when there is no step."""
         return dict(state), self.figures(state, 0.0, 0.0, no_step=True)
 
     def figures(
@@ -296,7 +294,7 @@ def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Excep
 
 
 def validate_individuals(strategy: Strategy, individuals: Any, shape: tuple[int, ...]) -> None:
-    """Raises StrategyFailure for individuals that are no float32 of this shape."""
+    """Raises StrategyFailure for individuals that are not float32 of this shape."""
     actual = getattr(individuals, "shape", None), getattr(individuals, "dtype", None)
     if actual != (shape, np.float32):
         raise StrategyFailure(

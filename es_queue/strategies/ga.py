@@ -83,7 +83,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
 
     @property
     def is_steady(self) -> bool:
-        """Whether there are no generations."""
+        """Whether the algorithm runs without generations."""
         return self.config.schedule == ASYNC
 
     # --- what is published: the elite, the root of the living, and the tree of those who are

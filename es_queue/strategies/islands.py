@@ -88,11 +88,11 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         ]
 
     def _parts(self, published: Floats) -> Floats:
-        """The islands of a publication, float32 [k, n + 1]. Raises ValueError where it has none."""
+        """The islands of a publication, float32 [k, n + 1]. Raises ValueError if it has none."""
         for count in self._counts():
             if len(published) % count == 0 and self.island.fits(len(published) // count - 1, 0):
                 return published.reshape(count, -1)
-        raise ValueError(f"{len(published)} published floats are no islands")
+        raise ValueError(f"{len(published)} published floats do not divide into islands")
 
     def centre(self, published: Floats) -> Floats:
         """That of the best island."""

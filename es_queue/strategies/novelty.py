@@ -6,7 +6,7 @@ meta-population of centres is trained one at a time by the step of ``openai_es``
 how unlike the archive their behaviour is, or of that and the reward.
 
 The behaviour of an updated centre is measured by episodes of the next generation's publication, so
-that no worker waits for them alone: it is in the archive before that generation's individuals are
+that no worker waits only for them: it is in the archive before that generation's individuals are
 compared with it, but the draw of the member that plays there could not yet know it, and took the
 behaviour that the updated member had before.
 """
@@ -186,7 +186,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         }
 
     def member_statistics(self, state: State, member: int) -> RunningMoments:
-        """A member's; the active one's are the run's, for its own are from before it
+        """A member's; the active one's are the run's, because its own are from before it
         became active.
         """
         return RunningMoments(

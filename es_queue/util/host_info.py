@@ -35,7 +35,7 @@ def versions() -> str:
 
 
 def version_of(distribution: str) -> str:
-    """The installed version, empty where there is none."""
+    """The installed version, empty if there is none."""
     try:
         return metadata.version(distribution) or ""
     except (metadata.PackageNotFoundError, ValueError, OSError):
@@ -43,7 +43,7 @@ def version_of(distribution: str) -> str:
 
 
 def box2d_versions() -> str:
-    """The distributions that provide Box2D, ``box2d 2.3.10`` or two joined by ``and``; empty where
+    """The distributions that provide Box2D, ``box2d 2.3.10`` or two joined by ``and``; empty if
     none does.
     """
     return " and ".join(
@@ -63,7 +63,7 @@ def has_file(distribution: str, file: str) -> bool:
 
 
 def package_folder(package: str, more: Iterable[str] = ()) -> Path | None:
-    """The folder from which Python would import a package here, None where it finds none.
+    """The folder from which Python would import a package here, None if it finds none.
 
     more: folders that are looked at after sys.path, but before packages that are installed as a
     link (pip install -e), which is how ``rq worker`` sees the current folder.
@@ -83,7 +83,7 @@ def source_root() -> Path:
 
 
 def blas_threads() -> int:
-    """The most threads that a loaded BLAS would use; 1 where none is loaded."""
+    """The most threads that a loaded BLAS would use; 1 if none is loaded."""
     # start-up: it looks for the BLAS libraries that are loaded
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
@@ -101,7 +101,7 @@ def cpu_model() -> str:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Free space for this user where ``folder`` stands or would stand; None where that is not
+    """Free space for this user where ``folder`` stands or would stand; None if that is not
     known.
     """
     place = next((path for path in (folder, *folder.absolute().parents) if path.exists()), None)

@@ -1,11 +1,11 @@
 """Who lived in a generation and how each fared: ``slots/<generation>.npz`` in a run's folder, read
-by ``numpy.load`` alone.
+only by ``numpy.load``.
 
 A row an individual, in slot order: ``generation`` and ``slot`` of its plan, ``sign`` (+1 and -1 for
-the halves of a pair, 0 where slots have one individual), ``noise_index``, ``seed`` (environment
+the halves of a pair, 0 if slots have one individual), ``noise_index``, ``seed`` (environment
 seed of the slot's first episode), ``fitness``, ``return``, ``length`` (steps of all its episodes),
 ``behaviour`` [rows, b] where behaviours are compared. A slot that failed everywhere has NaN.
-``published`` is the vector that workers had (empty where it was too large to keep), ``meta`` tells
+``published`` is the vector that workers had (empty if it was too large to keep), ``meta`` tells
 the rest as bytes of JSON; together they make any individual again.
 """
 
@@ -81,7 +81,7 @@ class SlotRecord:
         return buffer.getvalue()
 
     def row(self, slot: int, individual: int) -> dict[str, Any] | None:
-        """What was recorded of an individual of this generation's own slots; None where nothing
+        """What was recorded of an individual of this generation's own slots; None if nothing
         was.
         """
         matches = (self.columns["generation"] == self.task.generation) & (
@@ -130,11 +130,11 @@ def read_record(path: Path) -> SlotRecord:
         raise RunFolderError(f"{path}: {error}") from None
     except (*UNREADABLE, KeyError, DecodeError, UsageError) as error:
         raise RunFolderError(
-            f"{path} is no readable record of a generation's slots: {error}"
+            f"{path} is not a readable record of a generation's slots: {error}"
         ) from None
     if any(not is_valid_column(name, column) for name, column in arrays.items()):
         raise RunFolderError(
-            f"{path} is no readable record of a generation's slots: its columns are not of numbers"
+            f"{path} is not a readable record of a generation's slots: its columns are not numeric"
         )
     rows = len(arrays["slot"])
     if (
@@ -143,7 +143,7 @@ def read_record(path: Path) -> SlotRecord:
         or len(published) not in (0, task.size)
     ):
         raise RunFolderError(
-            f"{path} is no readable record of a generation's slots: its columns have "
+            f"{path} is not a readable record of a generation's slots: its columns have "
             "different lengths"
         )
     return record

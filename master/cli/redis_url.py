@@ -37,7 +37,7 @@ def named_url(
     flag: str | None, password_file: str | None, warn: Callable[[str], None]
 ) -> str | None:
     """The URL of the flag, else of RQ's own variable, else of the usual one, with its password;
-    None where there is none.
+    None if there is none.
 
     warn: hears what is unsafe about where the password stands. Raises UsageError, in which no URL
     is shown.
@@ -79,7 +79,7 @@ class NetworkExposure:
     """Who else may reach a server, and read what goes there.
 
     local: by a socket, or this machine's own address; strangers: whether it serves clients without
-    a password, None where that cannot be told; settings: those of CONFIG that it tells;
+    a password, None if that cannot be told; settings: those of CONFIG that it tells;
     information: INFO's fields; secret: we have a password; encrypted: by TLS; verified: with a look
     at the server's certificate
     """
@@ -133,7 +133,7 @@ def read_exposure(client: Any, name: str) -> NetworkExposure:
 
 
 def network_warnings(exposure: NetworkExposure) -> list[str]:
-    """Sentences for what is unsafe, the worst first; none where all is well."""
+    """Sentences for what is unsafe, the worst first; none if all is well."""
     warnings = []
     if exposure.strangers and is_exposed(exposure):
         warnings.append(

@@ -37,7 +37,7 @@ class StarterTranslation:
     lines: list[str] = field(default_factory=list)
 
     def translate(self, key: str, given: Any, settings: dict[str, Any], remark: str = "") -> None:
-        """Raises UsageError where a value cannot be."""
+        """Raises UsageError if a value cannot be."""
         for name, value in settings.items():
             self.values[name] = checked_value(
                 option_fields()[name], value, f"{self.source} ({key})"

@@ -1,4 +1,4 @@
-"""``python -m master.cli.supervised --run RUN [options of es-master]``: begin the run, or go on
+"""``python -m master.cli.supervised --run RUN [options of es-master]``: begin the run, or continue
 with it where it is there already.
 
 What Docker, Kubernetes, systemd and Slurm start again and again with the same words, after a crash,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns es-master's exit codes, but 0 where a person stopped the run: a
+    """The command. Returns es-master's exit codes, but 0 if a person stopped the run: a
     supervisor is to leave it alone then.
     """
     cli.exit_on_sigint()

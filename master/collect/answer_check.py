@@ -177,7 +177,7 @@ class AnswerChecker:
 
     @property
     def advice(self) -> str:
-        """What to do where one environment seed fails for everybody; empty where each slot has its
+        """What to do where one environment seed fails for everybody; empty if each slot has its
         own.
         """
         return (
@@ -239,7 +239,7 @@ class AnswerChecker:
         return first_unrelated_row(self._rules[kind], self._bounds.spec, result, episodes) is None
 
     def _moments_refusal(self, moments: tuple[EpisodeMoments, ...]) -> str:
-        """Why moments of a slot do not count; empty where they do."""
+        """Why moments of a slot do not count; empty if they do."""
         counted = [episode for episode in moments if episode.count]
         if not counted:
             return ""
@@ -270,7 +270,7 @@ class AnswerChecker:
 
 
 def counted_result(checker: AnswerChecker, kind: str, result: SlotResult) -> tuple[str, SlotResult]:
-    """Why a result is refused, empty where it is not; and what counts of it.
+    """Why a result is refused, empty if it is not; and what counts of it.
 
     Implausible moments are left out of every answer alike. A slot that would be owed again for them
     would be owed forever if its environment were that odd.

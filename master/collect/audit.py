@@ -78,7 +78,7 @@ class Question:
 class Verdict:
     """What a question came to: the result that stands and who gave it; wrong: who gave another.
 
-    author: id of a worker that gave it, empty where only the master did; proven: whether the master
+    author: id of a worker that gave it, empty if only the master did; proven: whether the master
     played it
     """
 
@@ -100,7 +100,7 @@ class Verdict:
 class MasterPlayer:
     """Slots that the master plays itself for the audit, a bounded number of each publication.
 
-    play: None where it cannot; share: of the sampled slots, those that it plays where no second
+    play: None if it cannot; share: of the sampled slots, those that it plays where no second
     worker can be asked
     """
 
@@ -232,8 +232,7 @@ class Audit:
         else:
             self._dispute(
                 slot,
-                f"the master has played {PROVEN_AT_MOST} slots of this generation for the audit "
-                "already",
+                f"the master has already audited {PROVEN_AT_MOST} slots of this generation",
             )
         return None
 
@@ -351,7 +350,7 @@ class Audit:
     def review(self) -> list[Slot]:
         """Once a second: questions that nobody who is there can answer are closed. Returns slots
         whose result nobody else would confirm although there was somebody: they are to be evaluated
-        anew.
+        again.
         """
         to_replay = []
         if any(question.proof is None for question in self.questions.values()):
@@ -378,7 +377,7 @@ class Audit:
 
     def _hurry(self, slot: Slot, question: Question, result: SlotResult) -> None:
         """Workers of one host agree, and those of the others do not answer: the master plays the
-        slot, and where it cannot, what they said stands after a while. A worker that is there and
+        slot, and if it cannot, what they said stands after a while. A worker that is there and
         says nothing must not hold the generation.
         """
         if question.tries and (proof := self.player.prove(slot)):
@@ -404,14 +403,14 @@ class Audit:
     def _dispute(self, slot: Slot, why: str, *, first: bool = True) -> None:
         question, counts = (
             self.questions.pop(slot),
-            "the first one" if first else "the master's own",
+            "the first" if first else "the master's own",
         )
         self.disputed += 1
         if self.disputed <= 10:  # each is counted, not each is said
             LOGGER.warning(
                 f"audit: {' and '.join(map(str, question.opinions))} gave different results "
-                f"for {slot[0]} slot {slot[1]}, and {why}; {counts} counts, and equal bits are "
-                f"not guaranteed"
+                f"for {slot[0]} slot {slot[1]}, and {why}; {counts} result counts, and equal "
+                f"bits are not guaranteed"
             )
 
     def exclude(
@@ -423,7 +422,7 @@ class Audit:
         """
         if wrong in self.fleet.suspended:
             return False
-        cause = f"audit: {wrong} gave another result for {slot_name} than {verdict.others}"
+        cause = f"audit: {wrong} gave a different result for {slot_name} from {verdict.others}"
         rest = f"its other results of this generation ({withdrawn} slots) are evaluated again"
         if self.fleet.quarantine(wrong):
             LOGGER.warning(

@@ -45,7 +45,7 @@ class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to 
 class TrustRules:
     """How far workers are believed. audit: fraction of the slots that are played again; strict:
     whether all must have the first one's arithmetic; verification: what plays again the evaluations
-    that decide something, None where only the master's own workers can answer
+    that decide something, None if only the master's own workers can answer
     """
 
     audit: float = 0.0

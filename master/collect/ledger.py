@@ -38,7 +38,7 @@ HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hol
 class LedgerContext:
     """What the ledgers of one run share.
 
-    fleet: the workers that have joined, None where it does not matter who answers; audit: None
+    fleet: the workers that have joined, None if it does not matter who answers; audit: None
     where no slot is played again; answers: how many answers of each worker counted
     """
 
@@ -60,7 +60,7 @@ class LedgerContext:
         return () if self.audit is None else self.audit.questions
 
     def refusal(self, worker: str) -> str:
-        """Why nothing of a worker counts, empty where it does. A worker beats before its first
+        """Why nothing of a worker counts, empty if it does. A worker beats before its first
         claim, so an honest one is enrolled.
         """
         if self.fleet is None:
@@ -369,7 +369,7 @@ class Ledger:
 
     @property
     def training_slots(self) -> int | None:
-        """How many slots of training there are; None where there is no end of them."""
+        """How many slots of training there are; None if there is no end of them."""
         required = self.required.get(messages.TRAIN, 0)
         return required if required and messages.TRAIN not in self.closing.endless else None
 
@@ -378,7 +378,7 @@ class Ledger:
         self._pending_of(kind).require(count)
 
     def require_slots(self, kind: str, slots: Sequence[int]) -> bool:
-        """The publication closes on these slots of a kind, ascending; False where it did so
+        """The publication closes on these slots of a kind, ascending; False if it did so
         already.
         """
         is_known = kind in self._pending or slots
@@ -473,7 +473,7 @@ class Ledger:
         return self.closing.answer_counts() or (total - sum(map(self.left, self._pending)), total)
 
     def verified_results(self, kind: str) -> list[SlotResult | None]:
-        """``results_in_order``, or nothing where the master could not verify what was returned."""
+        """``results_in_order``, or nothing if the master could not verify what was returned."""
         return [] if kind in self.unverified else self.results_in_order(kind)
 
     def results_in_order(self, kind: str) -> list[SlotResult | None]:

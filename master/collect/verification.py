@@ -167,7 +167,7 @@ class Verification:
         self._note_limited(
             f"the {kind} episodes of generation {ledger.checker.generation} {effect}: "
             f"the master cannot verify them ({' '.join(str(error).split())}); "
-            "make the environment play on the master's host"
+            "make the environment work on the master's host"
         )
 
     def _note_limited(self, text: str) -> None:
@@ -185,7 +185,6 @@ def format_difference(ledger: Ledger, kind: str, slot: int, true_return: float) 
     )
     return (
         f"{worker} returned {returned:g} for {ledger.checker.format_slot(kind, slot)}, "
-        f"and the master's own episode returned {true_return:g}: "
-        "the master's results count for this evaluation "
-        "(honest results differ too, where a worker's arithmetic is not the master's)"
+        f"but the master's own episode returned {true_return:g}: the master's results count for "
+        "this evaluation (an honest worker's differ too if its arithmetic differs)"
     )

@@ -195,7 +195,7 @@ def write_frame(stream: IO[bytes], frame: Any) -> None:
 
 
 def read_frame(process: subprocess.Popen[bytes]) -> Any:
-    """The next reply; None where the process has ended."""
+    """The next reply; None if the process has ended."""
     assert process.stdout is not None, "it was started with a pipe"
     head = process.stdout.read(LENGTH.size)
     if len(head) < LENGTH.size:

@@ -1,4 +1,4 @@
-"""Which workers are there: asked once a second, for those who display, warn and start seats."""
+"""Which workers are there: asked once per second, for those who display, warn and start seats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MaintenanceTask(Protocol):
 
 @dataclass(frozen=True)
 class CollectorCallbacks:
-    """What a collector calls. show_live: once a second; is_interrupted: whether a person asked to
+    """What a collector calls. show_live: once per second; is_interrupted: whether a person asked to
     stop
     """
 

@@ -46,9 +46,7 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
     runs = [given.pop(verb) for verb in verbs]
     texts, at, yes = given.pop("set", None), given.pop("at", None), given.pop("yes", False)
     if len(verbs) > 1:
-        raise UsageError(
-            f"{COMMAND_LINE} has --{verbs[0]} and --{verbs[1]}: ask for one thing at a time"
-        )
+        raise UsageError(f"{COMMAND_LINE} has --{verbs[0]} and --{verbs[1]}: give only one of them")
     verb = verbs[0] if verbs else ""
     for flag, is_given, verb_needed in (("set", texts is not None, ATTACH), ("yes", yes, PURGE)):
         if is_given and verb != verb_needed:

@@ -53,7 +53,7 @@ def drawable_or_none(value: object) -> float | None:
 
 
 def parse_number(text: str) -> int | float | None:
-    """The number that a text is, None where it is none."""
+    """The number that a text is, None if it is none."""
     return (
         int(text) if text.isascii() and text.isdigit() and len(text) < 20 else finite_or_none(text)
     )
@@ -161,7 +161,7 @@ def format_graph(values: Sequence[float], width: int) -> str:
 
 
 def format_waiting_workers(workers: int, slots: int) -> str:
-    """That a generation has too few slots for all who are there; empty where it has enough."""
+    """That a generation has too few slots for all who are there; empty if it has enough."""
     if workers <= slots:
         return ""
     return (
@@ -194,7 +194,7 @@ def format_expectation(config: RunConfig, env_steps: object) -> str:
 
 def format_training_return(record: Mapping[str, Value]) -> str:
     """Mean, spread and best return of a generation's episodes, marked where training cut episodes
-    short; empty where a generation was evaluated alone.
+    short; empty if a generation was evaluated alone.
     """
     if finite_or_none(record.get("return_mean")) is None:
         return ""
@@ -207,7 +207,7 @@ def format_training_return(record: Mapping[str, Value]) -> str:
 
 
 def format_evaluation(record: Mapping[str, Value]) -> str:
-    """An evaluation's mean, spread and the run's best, or nothing where there was none."""
+    """An evaluation's mean, spread and the run's best, or nothing if there was none."""
     if finite_or_none(record.get("eval_mean")) is None:
         return ""
     best = record.get("eval_best")
@@ -216,7 +216,7 @@ def format_evaluation(record: Mapping[str, Value]) -> str:
 
 
 def format_recoveries(record: Mapping[str, Value]) -> str:
-    """What went wrong with workers and was made good, so far; empty where nothing did."""
+    """What went wrong with workers and was made good, so far; empty if nothing did."""
     counts = [
         (format_whole(count), word)
         for name, word in RECOVERY_FIELDS

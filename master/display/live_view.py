@@ -108,7 +108,7 @@ class LiveView(DisplayView):
         steps = now.get("env_steps")
         speed = (
             f"{format_progress(steps, self._config.max_steps)}, "
-            f"{format_whole(now.get('steps_per_second'))} a second"
+            f"{format_whole(now.get('steps_per_second'))} per second"
         )
         return [
             ("generation", self._generation(now)),

@@ -24,11 +24,9 @@ REPEAT_SECONDS = 30.0
 #: So many generations with equal returns in a row are worth a hint.
 EQUAL_GENERATIONS = 10
 EQUAL_RETURNS_HINT = (
-    f"all returns were equal in {EQUAL_GENERATIONS} generations in a row, so there was nothing "
-    "to learn from: "
-    "rewards may be too rare, --sigma too small to change an action, or episodes end before "
-    "actions matter "
-    "(or every individual already reaches the highest return)"
+    f"all returns were equal for {EQUAL_GENERATIONS} generations, so nothing was learnt: rewards "
+    "may be too rare, --sigma may be too small to change an action, episodes may end too early, "
+    "or every individual already reaches the highest return"
 )
 #: Sentences remembered, so that a flood of different ones does not fill the memory.
 MOST_REMEMBERED = 1000
@@ -70,7 +68,7 @@ class Reporter:
         self._note_equal_returns(record)
 
     def live(self, figures: Record) -> None:
-        """What changes between generations, about once a second; for a live terminal alone.
+        """What changes between generations, about once per second; for a live terminal alone.
 
         figures: workers, answered, slots, steps_per_second, waiting (a few words, None while
         nothing waits), and whatever of a generation's record is newer.

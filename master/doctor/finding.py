@@ -42,7 +42,7 @@ def failed(text: str, fix: str) -> Finding:
 
 def unknown(why: object, fix: str) -> Finding:
     """What this user may not read is no fault, but it is not known to be well either."""
-    return warning(f"not known: {why}", fix)
+    return warning(f"unknown: {why}", fix)
 
 
 def named(name: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:

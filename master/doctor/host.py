@@ -40,7 +40,7 @@ def check_packages(
                 return failed(
                     f"the package {name!r} that {importer} finds is {place}, not es-queue's in "
                     f"{sanitize(home)}",
-                    "run from another folder, or remove that one from PYTHONPATH",
+                    "run from another folder, or remove the other package's folder from PYTHONPATH",
                 )
     return ok(f"master, workers and es_queue are imported from {sanitize(home)}")
 
@@ -108,13 +108,13 @@ def check_environment(result: ProbeResult) -> Finding:
 
 def environment_fix(error: str) -> str:
     if "pip install" in error:
-        return f"install it by\n{sanitize(error[error.index('pip install') :])}"
+        return f"install it with\n{sanitize(error[error.index('pip install') :])}"
     if "cannot be imported" in error:
         return (
-            "run from the folder of its module, or put that folder on PYTHONPATH; the same is "
-            "true of each rq worker"
+            "run in the folder of its module, or put that folder on PYTHONPATH, for es-master and "
+            "for each rq worker"
         )
-    return "make it work here first; the workers need the same"
+    return "make it work on this host, then on the workers' hosts"
 
 
 # --- the noise table
@@ -122,7 +122,7 @@ def environment_fix(error: str) -> str:
 
 @dataclass(frozen=True)
 class NoiseTableState:
-    """This host's table as its files tell it. stored_digest: the digest beside it, None where there
+    """This host's table as its files tell it. stored_digest: the digest beside it, None if there
     is none; is_sound: whether its content has it.
     """
 
@@ -150,7 +150,7 @@ def read_noise_state(size: int, folder: Path) -> NoiseTableState:
 
 @named("noise")
 def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
-    """run_digest: the digest of the run's table, None where its task does not tell."""
+    """run_digest: the digest of the run's table, None if its task does not tell."""
     if state.trouble:
         return failed(sanitize(state.trouble), "choose another folder with ES_QUEUE_NOISE_DIR")
     bytes_ = format_bytes(4 * state.size)
@@ -191,7 +191,7 @@ def noise_folder() -> tuple[Path | None, str]:
 def check_disks(free: Mapping[str, int | None]) -> Finding:
     """free: bytes by what the place is for."""
     text = ", ".join(
-        f"{what} {'not known' if count is None else format_bytes(count)}"
+        f"{what} {'unknown' if count is None else format_bytes(count)}"
         for what, count in free.items()
     )
     short = [what for what, count in free.items() if count is not None and count < LEAST_FREE]

@@ -41,7 +41,7 @@ class CommandDenied(Exception):  # noqa: N818 - it is an answer
 
 
 class ReadOnlyClient:
-    """One server, asked question by question. Raises RedisError where it does not answer at all,
+    """One server, asked question by question. Raises RedisError if it does not answer at all,
     CommandDenied if the user may not send it.
     """
 
@@ -51,7 +51,7 @@ class ReadOnlyClient:
         self._client: Any = server._client
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """The answer, None where a key is of another type than it should be."""
+        """The answer, None if a key is of another type than it should be."""
         try:
             return call(self._client)
         except redis.exceptions.NoPermissionError as error:
@@ -154,7 +154,7 @@ class ReadOnlyClient:
         return arguments
 
     def is_open_to_anyone(self) -> bool | None:
-        """Whether the server serves a client that names no user and no password; None where that
+        """Whether the server serves a client that names no user and no password; None if that
         cannot be told.
         """
         return is_open_to_anonymous(self._client)
@@ -168,7 +168,7 @@ class ReadOnlyClient:
         return verifies_certificate(self._client)
 
     def denied_commands(self, commands: Sequence[Command]) -> list[Command] | None:
-        """Those of the commands that this user may not send; None where not even MULTI is allowed.
+        """Those of the commands that this user may not send; None if not even MULTI is allowed.
 
         They are queued in a transaction, where Redis looks at each one's rights, and the
         transaction is thrown

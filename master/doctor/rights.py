@@ -138,22 +138,21 @@ def seat_commands(run: str, queue: str) -> list[Command]:
 def check_rights(
     user: str, as_master: Sequence[Command] | None, as_worker: Sequence[Command] | None
 ) -> Finding:
-    """as_master, as_worker: refused commands of each, None where not even a transaction
+    """as_master, as_worker: refused commands of each, None if not even a transaction
     is allowed.
     """
     is_reader = as_worker is None or {command[0] for command in as_worker} >= WRITE_COMMANDS
     if as_master is None or as_worker is None or is_reader:
         fix = (
-            "nothing, if this user is only for reading; es-master and rq worker need a user "
-            "with more rights"
+            "ignore this for a read-only user; es-master and rq worker need a user with more rights"
         )
-        return warning(f"{user} can read, but neither train nor work", fix)
+        return warning(f"{user} can read, but can run neither es-master nor a worker", fix)
     if not as_master and not as_worker:
         return ok(f"{user} can do everything that masters and workers do")
     if not as_master or not as_worker:
         able, other = ("worker", "master") if as_master else ("master", "worker")
         return ok(
-            f"{user} can do what a {able} does; a {other} cannot work as this user "
+            f"{user} has the rights of a {able}, but not of a {other} "
             f"({format_commands(as_master or as_worker)} refused)"
         )
     whom, role, missing = min(
@@ -161,7 +160,9 @@ def check_rights(
         ("es-master", MASTER, as_master),
         key=lambda role_rights: len(role_rights[2]),
     )
-    text = f"{user} can be neither worker nor es-master; {whom} lacks: {format_commands(missing)}"
+    text = (
+        f"{user} can run neither es-master nor a worker; {whom} lacks: {format_commands(missing)}"
+    )
     return failed(text, format_rights_fix(user, role, missing))
 
 
@@ -181,7 +182,7 @@ def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
         selectors if len(selectors) <= MOST_LISTED else map(quote, selectors_of(role))
     )
     return (
-        "let an administrator grant it, on Redis 7 and later by\nredis-cli ACL SETUSER "
+        "ask an administrator to grant it; on Redis 7 or later:\nredis-cli ACL SETUSER "
         f"{quote(user)} {rights}"
     )
 

@@ -55,7 +55,7 @@ def check_listening(state: QueueState, needed: bool) -> Finding:
     others = {name for queues in state.elsewhere for name in queues.split(",")} - {"", state.queue}
     names = sanitize(", ".join(sorted(others)), 60)
     aside = f" ({len(state.elsewhere)} listen on {names})" if others else ""
-    what = f"start one, on {'this machine' if state.local else 'any host'}, by"
+    what = f"start one on {'this machine' if state.local else 'any host'}:"
     fix = format_rq_fix(what, state.url, state.secret, "worker", state.queue)
     return (failed if needed else warning)(f"no RQ worker listens on queue {queue}{aside}", fix)
 
@@ -148,8 +148,8 @@ def check_fingerprint(workers: Sequence[Texts]) -> Finding:
     if len(classes) == 1:
         return ok(f"all workers compute the same bits ({next(iter(shown))})")
     fix = (
-        "the run learns equally well, but cannot be repeated to the bit: use one type of "
-        "processor and one numpy, or keep the others away with --queue"
+        "the run learns equally well, but cannot be repeated to the bit: use one processor type "
+        "and one numpy version, or move the other workers to another --queue"
     )
     kinds = format_groups(shown, 4)
     return warning(f"mixed fleet, {len(classes)} kinds of arithmetic: {kinds}", fix)
@@ -167,7 +167,7 @@ def check_worker_versions(workers: Sequence[Texts], here: str) -> Finding:
                 others[difference].append(about["host"])
     if others:
         wanted = " ".join(f"{name}=={ours[name]}" for name in COMPARED_PACKAGES[1:] if name in ours)
-        fix = "install the same release of es-queue on all hosts; there, for the rest,"
+        fix = "install the same release of es-queue on all hosts, and the same packages:"
         return warning(format_groups(others, 4), f"{fix}\npip install {wanted}")
     if silent := [about["host"] for about in workers if not about.get("versions")]:
         return warning(
@@ -194,7 +194,7 @@ def check_worker_packages(workers: Sequence[Texts]) -> Finding:
     if twice:
         return warning(
             f"workers of one host import from several folders: {'; '.join(twice[:3])}",
-            "use one environment on each host, and no package called workers on PYTHONPATH",
+            "use one Python environment per host, and no package called workers on PYTHONPATH",
         )
     places = {sanitize(at, 120): on for at, on in group_hosts(workers, "packages").items()}
     if not places:

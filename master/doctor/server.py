@@ -29,7 +29,7 @@ class ServerState:
     """What was asked of one server. information: INFO's fields; settings: those of CONFIG that it
     tells.
 
-    ping: seconds; ahead: seconds of its clock before ours, None where it did not tell; strangers:
+    ping: seconds; ahead: seconds of its clock before ours, None if it did not tell; strangers:
     whether it serves clients without a password; denied: what was not told, and why, by question
     """
 
@@ -98,15 +98,13 @@ def check_eviction(information: Information, is_private: bool) -> Finding:
             "set maxmemory in redis.conf to at most half of what its container or machine has, "
             "with maxmemory-policy noeviction (docker/redis.conf does)"
         )
-        return warning(
-            "no memory limit: a client that fills the memory gets the server killed", fix
-        )
+        return warning("no memory limit: a client that fills the memory can crash the server", fix)
     size = format_bytes(limit)
     if policy == "noeviction":
         return ok(f"noeviction under a limit of {size}")
     fix = (
-        "set maxmemory-policy noeviction in redis.conf, and have an administrator set it now "
-        "by\nredis-cli CONFIG SET maxmemory-policy noeviction"
+        "set maxmemory-policy noeviction in redis.conf; to set it now, as administrator:\n"
+        "redis-cli CONFIG SET maxmemory-policy noeviction"
     )
     what = "silently drops parameters and claims"
     return failed(f"maxmemory {size} with maxmemory-policy {policy} {what}", fix)
@@ -133,12 +131,9 @@ def check_persistence(
     snapshots = settings.get("save")
     if snapshots or (denied and info_number(information, "rdb_saves") > 0):
         times = f" (save {sanitize(snapshots, 60)})" if snapshots else ""
-        return ok(
-            f"snapshots{times}; a crash loses what came after the last one, which is then "
-            f"played again"
-        )
+        return ok(f"snapshots{times}; after a crash, what followed the last one is played again")
     fix = (
-        "set appendonly yes in redis.conf, and have an administrator set it now by\nredis-cli "
+        "set appendonly yes in redis.conf; to set it now, as administrator:\nredis-cli "
         "CONFIG SET appendonly yes"
     )
     state = "no append-only file, and no snapshot yet" if denied else "none"
@@ -199,7 +194,7 @@ def check_connections(information: Information) -> Finding:
 
 
 def check_replies(settings: Mapping[str, str], is_private: bool) -> list[Finding]:
-    """A warning where one command may take any memory; nothing where CONFIG does not tell.
+    """A warning where one command may take any memory; nothing if CONFIG does not tell.
 
     is_private: only this host reaches the server.
     """
@@ -219,7 +214,7 @@ def check_network(state: ServerState) -> Finding:
     if state.on_socket:
         return ok("a Unix socket: reachable only from this machine")
     if state.strangers is None:
-        return ok("whether it requires a password is not known")
+        return ok("unknown whether it requires a password")
     if not state.strangers:
         return ok("clients without a password are refused")
     users = "give it users (python -m es_queue.security.acl FOLDER) or a password"
@@ -234,17 +229,17 @@ def check_network(state: ServerState) -> Finding:
     why = state.denied.get("config", "no CONFIG")
     if has_open_listeners(state.information):
         return warning(
-            f"no password, and it listens on addresses beyond this machine; whether other "
-            f"machines can connect is not known ({why})",
+            f"no password, and it listens on addresses beyond this machine; other machines may be "
+            f"able to connect ({why})",
             f"{users}, or bind Redis to this machine",
         )
-    return ok(f"no password; whether other machines can connect is not known ({why})")
+    return ok(f"no password; unknown whether other machines can connect ({why})")
 
 
 @named("encryption")
 def check_encryption(state: ServerState) -> Finding:
     if state.on_socket or state.on_loopback:
-        none = "none, and none is needed on this machine's addresses"
+        none = "none, and none is needed on this machine"
         return ok("TLS" if state.encrypted else none)
     if not state.encrypted:
         return warning(
@@ -263,14 +258,14 @@ def check_encryption(state: ServerState) -> Finding:
 @named("clock")
 def check_clock(offset: float | None, denied: str = "") -> Finding:
     if offset is None:
-        return ok(f"not known: {denied}")
+        return ok(f"unknown: {denied}")
     way = "ahead of" if offset > 0 else "behind"
     where = "agrees with" if abs(offset) < 0.05 else f"is {abs(offset):,.1f} s {way}"
-    return ok(f"the server's {where} this host's; nothing depends on it but ages that are shown")
+    return ok(f"the server's {where} this host's; it affects only displayed ages")
 
 
 def info_number(information: Information, name: str) -> float:
-    """A figure of INFO, 0 where there is none."""
+    """A figure of INFO, 0 if there is none."""
     return finite_or_none(information.get(name)) or 0.0
 
 

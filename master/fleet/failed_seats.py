@@ -73,7 +73,7 @@ class FailedSeats:
     def update(self, has_results: bool) -> None:
         """Name the workers of seats that failed since the last look.
 
-        Raises RedisError or EnvironmentFailure where many have failed and no result ever came,
+        Raises RedisError or EnvironmentFailure if many have failed and no result ever came,
         DataError where the registry cannot be read.
         """
         # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year,
@@ -96,14 +96,13 @@ class FailedSeats:
     def _end_run(self) -> None:
         if 2 * self._crashed > self.count:
             raise EnvironmentFailure(
-                f"{self._crashed} seats ended with their process and without a result: the "
-                "environment may crash or block every process that makes or plays it, or need more "
-                "memory than the hosts have; the workers' terminals show how they ended"
+                f"the processes of {self._crashed} seats ended without a result: the environment "
+                "may crash or block each process that creates or plays it, or need more memory "
+                "than the hosts have; the workers' terminals show how they ended"
             )
         raise RedisError(
-            f"{self.count} seats were taken by workers that cannot serve them, without a result: "
-            f"install es-queue on the hosts of the workers of queue {self._queue!r}, or use "
-            "--queue with your own queue"
+            f"{self.count} seats were taken by workers that cannot serve them: install es-queue on "
+            f"the hosts of the workers of queue {self._queue!r}, or use --queue with your own queue"
         )
 
     def _was_opened(self, seat: str) -> bool:

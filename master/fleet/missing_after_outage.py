@@ -12,7 +12,7 @@ HOSTS_NAMED = 5
 
 
 class MissingAfterOutage:
-    """Asked once a second. RQ ends a plain worker that needs Redis while Redis is away; nothing
+    """Asked once per second. RQ ends a plain worker that needs Redis while Redis is away; nothing
     else would tell of it.
 
     patience: seconds from the last failure of an outage until who is not there counts as gone;
@@ -52,7 +52,7 @@ class MissingAfterOutage:
         hosts = sorted({host for name, host in self._present.items() if name not in workers})
         named = ", ".join(hosts[:HOSTS_NAMED]) + (" and others" if len(hosts) > HOSTS_NAMED else "")
         LOGGER.warning(
-            f"{count} of {len(self._present)} workers did not return after Redis was away (on "
-            f"{named}): a plain rq worker ends if it needs Redis meanwhile; start them again "
-            f"(systemd's Restart=always does this), or use rq worker-pool"
+            f"{count} of {len(self._present)} workers did not return after the Redis outage (on "
+            f"{named}): a plain rq worker exits when it needs Redis during an outage; start them "
+            f"again (systemd's Restart=always does this), or use rq worker-pool"
         )

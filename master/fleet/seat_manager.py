@@ -26,7 +26,7 @@ SETTLE_SECONDS = 3.0
 
 
 class SeatManager:
-    """Keeps seats of one run open on one queue; ``tick`` is called about once a second.
+    """Keeps seats of one run open on one queue; ``tick`` is called about once per second.
     ``on_error`` hears of commands that failed.
     """
 

@@ -1,4 +1,4 @@
-"""WorkerPoller: reads once a second which workers are alive."""
+"""WorkerPoller: reads once per second which workers are alive."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class WorkerRegistry:
         return known if known.numerics else RegisteredWorker(known.identity, fresh.numerics)
 
     def registered_worker(self, worker: str) -> RegisteredWorker | None:
-        """What is known of a worker that has joined; None where nobody has heard of it."""
+        """What is known of a worker that has joined; None if nobody has heard of it."""
         registered = self._registered.get(worker)
         began = self._clock()
         if (registered is None or not registered.numerics) and began >= self._next_query:
@@ -136,7 +136,7 @@ class WorkerRegistry:
         return registered if registered is not None and registered.numerics else None
 
     def refusal(self, worker: str) -> str:
-        """Why an answer of ``worker`` does not count, a word that is counted; empty where
+        """Why an answer of ``worker`` does not count, a word that is counted; empty if
         it does.
         """
         member = self.registered_worker(worker)
@@ -175,14 +175,14 @@ class WorkerRegistry:
         } - (self.quarantined | self.suspended)
 
     def identity(self, worker: str) -> WorkerIdentity | None:
-        """Who a worker is, also one that has not joined yet; None where nobody has heard of it."""
+        """Who a worker is, also one that has not joined yet; None if nobody has heard of it."""
         if worker not in self._registered:
             self.registered_worker(worker)
         registered = self._registered.get(worker)
         return registered.identity if registered is not None else None
 
     def quarantine(self, identity: WorkerIdentity) -> bool:
-        """Nothing that it returns counts any more. False where more would be in quarantine than
+        """Nothing that it returns counts any more. False if more would be in quarantine than
         stay: a majority is never expelled, for whoever has the workers' password can answer in the
         name of each of them.
         """

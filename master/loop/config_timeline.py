@@ -118,7 +118,7 @@ def strategy_of(
 
 
 def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
-    """The settings after some changes, in their order. Raises UsageError where they do not fit
+    """The settings after some changes, in their order. Raises UsageError if they do not fit
     together.
     """
     values: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
 
 
 def drop_settings(changes: Sequence[Change], names: Iterable[str]) -> tuple[Change, ...]:
-    """The changes without some settings, which were set anew since."""
+    """The changes without some settings, which were set again since."""
     dropped = set(names)
     kept = (
         replace(

@@ -245,7 +245,7 @@ class Loop:
         return self._timeline.advance(after, changes, before), figures, returns_to
 
     def _next_stage(self, report: GenerationReport) -> RunState:
-        """Training goes on, or its last parameters are evaluated, or the final episodes
+        """Training continues, or its last parameters are evaluated, or the final episodes
         are played.
         """
         state = report.after
@@ -284,9 +284,8 @@ def validate_patience(state: RunState, config: RunConfig) -> None:
     """
     if config.patience != "none" and state.counters.patience_generations >= 20:
         raise EnvironmentFailure(
-            f"patience {config.patience} ended every episode of 20 generations: where rewards "
-            "are never positive it ends "
-            "all of them at the same step, so drop --patience or use --reward-shift"
+            f"patience {config.patience} ended every episode of 20 generations; if rewards "
+            "are never positive, all end at the same step: drop --patience or use --reward-shift"
         )
 
 

@@ -116,7 +116,7 @@ class Learner:
         return np.array(values, dtype=np.float64)
 
     def behaviour_arrays(self, closed: ClosedGeneration) -> dict[str, NDArray[Any]]:
-        """What a batch says of how individuals and measured centres behaved; nothing where nobody
+        """What a batch says of how individuals and measured centres behaved; nothing if nobody
         asks.
         """
         if not self.strategy.wants_behaviour:
@@ -161,7 +161,7 @@ class Learner:
         return self.target is not None and figures is not None and figures.mean >= self.target
 
     def weighs(self, state: RunState, kind: str, figures: ReturnStatistics) -> int:
-        """What depends on an evaluation: 1 where high returns decide something, -1 where low ones
+        """What depends on an evaluation: 1 if high returns decide something, -1 if low ones
         do, 0 for nothing.
         """
         if kind == messages.FINAL:

@@ -34,7 +34,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What is written of a run; None where nobody wants it."""
+    """What is written of a run; None if nobody wants it."""
 
     checkpoints: Checkpoints | None = None
     store: GenerationStore | None = None
@@ -101,8 +101,8 @@ class SinkListener(GenerationListener):
             )
         elif report.rolled_back_to is not None:
             LOGGER.warning(
-                f"generation {number} evaluated below the best, of generation "
-                f"{report.rolled_back_to}: the search goes back to that"
+                f"the evaluation of generation {number} is below the best: the search returns to "
+                f"generation {report.rolled_back_to}"
             )
         if not report.is_finite:
             strategy = report.generation.learner.config.strategy
@@ -112,13 +112,12 @@ class SinkListener(GenerationListener):
             )
         if closed.reevaluations and not any(closed.reevaluations):
             LOGGER.warning(
-                f"all who were evaluated again in generation {number} failed in an "
-                "episode: nobody could be compared, and the elite stays"
+                f"generation {number}: every elite re-evaluation failed; keeping the current elite"
             )
         if ledger.failures.slots:
             LOGGER.warning(
                 f"{len(ledger.failures.slots)} slots of generation {number} failed "
-                f"everywhere and count as the worst: {ledger.failures.last_reason}"
+                f"on every worker and count as the worst: {ledger.failures.last_reason}"
             )
         self._sink.generation(report.record)
 
@@ -197,7 +196,7 @@ class CheckpointWriter(GenerationListener):
 
 def try_write(write: Callable[[], object]) -> bool:
     """A folder that cannot be written does not stop training: Redis holds every generation, and
-    the next checkpoint is tried again. The run's last ones must be written, for they are what
+    the next checkpoint is tried again. The run's last ones must be written, because they are what
     is left of it. Whether it was written.
     """
     try:

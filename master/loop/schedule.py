@@ -166,7 +166,7 @@ def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
     return len(slots)
 
 
-ASYNC_LABEL = "async: not bit-reproducible, --replay repeats it from its log"
+ASYNC_LABEL = "async: not bit-reproducible; --replay repeats the run from its log"
 
 
 class AsynchronousSchedule:

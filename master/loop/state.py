@@ -34,7 +34,7 @@ class Best:
     """The best evaluated parameters so far, with the statistics under which they were evaluated.
 
     confirmed: they passed the target on fresh episodes; then nothing replaces them.
-    genome: ``Strategy.genome`` of them, nothing where there is no shorter way to write them down
+    genome: ``Strategy.genome`` of them, nothing if there is no shorter way to write them down
     """
 
     parameters: Floats

@@ -23,7 +23,7 @@ STATISTICS = {"mean": means, "iqm": interquartile_means}
 
 @dataclass(frozen=True)
 class Band:
-    """x, middle, low and high, float64 [n]. shade: what low and high are, empty where there is one
+    """x, middle, low and high, float64 [n]. shade: what low and high are, empty if there is one
     run.
     """
 

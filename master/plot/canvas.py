@@ -34,7 +34,7 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-queue", "text.parse_ma
 
 @contextmanager
 def plot_style() -> Iterator[None]:
-    """Within it a picture is made and saved. Raises UsageError where matplotlib is missing."""
+    """Within it a picture is made and saved. Raises UsageError if matplotlib is missing."""
     try:
         # optional: matplotlib
         from matplotlib import rc_context

@@ -56,7 +56,7 @@ def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") 
         panels.append(panel)
     drawing.colorbar(panels[0].collections[0], ax=panels, label="fitness", shrink=0.8)
     drawing.suptitle(
-        sanitize(title, 120) if title else f"{sanitize(records[0].config.task, 60)}: who lived",
+        sanitize(title, 120) if title else f"{sanitize(records[0].config.task, 60)}: individuals",
         fontsize=12,
     )
     return drawing

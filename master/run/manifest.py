@@ -42,7 +42,7 @@ GIT_SECONDS = 5.0
 def write_manifest(
     folder: Path, run: str, config: RunConfig, warm_start: Path | None = None
 ) -> None:
-    """Describe a run that begins or goes on. Raises RunFolderError where the folder cannot be
+    """Describe a run that begins or continues. Raises RunFolderError if the folder cannot be
     written.
     """
     former = _read_former(folder / MANIFEST)
@@ -61,7 +61,7 @@ def write_manifest(
 
 
 def _read_former(path: Path) -> dict[str, Any]:
-    """The card of a run that goes on; empty for none, or for one that somebody has spoilt."""
+    """The card of a run that continues; empty for none, or for one that somebody has spoilt."""
     with suppress(OSError, ValueError, RecursionError):
         manifest = json.loads(read_small(path, MOST_BYTES))
         if (
@@ -124,7 +124,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def code_revision(folder: Path) -> dict[str, Any] | None:
-    """The git revision of a folder, and whether files under git's care differ from it; None where
+    """The git revision of a folder, and whether files under git's care differ from it; None if
     there is no git or no revision.
     """
     revision = _run_git(folder, "rev-parse", "HEAD")
@@ -135,7 +135,7 @@ def code_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *words: str) -> str | None:
-    """What git says, None where it cannot say. Nothing that the folder's own settings name is run
+    """What git says, None if it cannot say. Nothing that the folder's own settings name is run
     for it.
     """
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
@@ -175,8 +175,8 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
         *([f"your code   git {revision}{uncommitted}"] if revision else []),
         "",
         (
-            "The same run again (to the bit with equal versions and processors, unless "
-            "--max-seconds ended it or its schedule is async):"
+            "This command repeats the run, to the bit with equal versions and processors, unless "
+            "--max-seconds ended it or its schedule is async:"
         ),
         "",
         f"  {command}",
@@ -187,22 +187,20 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
 
 
 FILE_DESCRIPTIONS = """\
-run.json        all of the above for programs, with every host that drove the run ("sittings") \
-and all settings
+run.json        all of the above as JSON, with all settings and each master's session ("sittings")
 config.json     the settings, as es-master --resume reads them
-metrics.jsonl   a JSON object a generation; metrics.csv the main ones as a table
-summary.json    how it ended; only its eval_mean is a result to quote. It is there once the run \
-has finished
+metrics.jsonl   one JSON object per generation; metrics.csv has the main figures as a table
+summary.json    how the run ended, once it has; quote only its eval_mean
 checkpoints/    the newest two, and best.npz: the parameters with the best evaluation
 replay/         what each generation learnt from, for es-master --replay
-slots/          what each individual did, of the generations that --keep-generations keeps
+slots/          what each individual did, for the generations that --keep-generations keeps
 videos/         with --video-every: films of the policy
-logs/           what local workers said
-tensorboard/    with --track tensorboard: for tensorboard --logdir; wandb/ and mlflow/ likewise
+logs/           the logs of local workers
+tensorboard/    with --track tensorboard: logs for tensorboard --logdir; also wandb/ and mlflow/
 
   es-play THIS-FOLDER              play the best policy
-  es-master --resume RUN           go on
-  es-status RUN                    how it fares; --web shows its curves in a browser
+  es-master --resume RUN           continue the run
+  es-status RUN                    its progress; --web shows its curves in a browser
 """
 
 

@@ -146,8 +146,8 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
         return []
     return [
         (
-            f"obs_norm is off: observations that are pictures, longer than {MOST_NORMALISED} "
-            "numbers, or seen through batch_norm are taken as they are"
+            f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, and "
+            "those that batch_norm normalises are used unchanged"
         )
     ]
 

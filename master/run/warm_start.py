@@ -47,14 +47,14 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
             raise _unfit_error(
                 path,
                 (
-                    f"it was trained with {name} {getattr(saved.config, name)}, this run has "
-                    f"{getattr(config, name)}: set the same"
+                    f"it was trained with {name} {getattr(saved.config, name)}, but this run has "
+                    f"{getattr(config, name)}: use the same"
                 ),
             )
     if saved.action.kind != setup.spec.action.kind:
         raise _unfit_error(
             path,
-            f"its actions are {saved.action.kind}, this environment's are {setup.spec.action.kind}",
+            f"its actions are {saved.action.kind}, not {setup.spec.action.kind}",
         )
     try:
         parameters = widen(saved.policy, saved.parameters, setup.policy, setup.first_parameters())
@@ -97,11 +97,11 @@ def read_warm_start(path: Path) -> WarmStart:
             and bool((moments.m2 >= 0).all())
         )
         if not fits or not np.isfinite([moments.mean, moments.m2]).all():
-            raise RunFolderError(f"{path}: the checkpoint's statistics are not possible")
+            raise RunFolderError(f"{path}: the checkpoint's statistics are invalid")
     except RunFolderError as error:
         if "has no array" not in str(error):
             raise
-        moments = estimate_moments(saved)  # best.npz holds the policy alone
+        moments = estimate_moments(saved)  # best.npz holds only the policy
     except UNREADABLE as error:
         raise RunFolderError(f"{path}: the checkpoint cannot be read: {error}") from None
     run, generation = str(meta.get("run", "?"))[:40], meta.get("generation")

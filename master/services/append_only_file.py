@@ -72,7 +72,7 @@ class _UnfitError(Exception):
 
 
 def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
-    """Move data that may not be loaded out of the server's way; a sentence about it, empty where
+    """Move data that may not be loaded out of the server's way; a sentence about it, empty if
     all is well.
 
     A folder without such data is sealed. is_own: this process started a server there before
@@ -104,7 +104,7 @@ def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
 
 
 def unfit(folder: Path) -> str:
-    """Why the append-only files of a server's folder may not be loaded; empty where they may, or
+    """Why the append-only files of a server's folder may not be loaded; empty if they may, or
     there are none.
     """
     try:

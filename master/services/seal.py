@@ -66,7 +66,7 @@ def _expected(folder: Path, about: os.stat_result) -> bytes:
 
 
 def _key() -> bytes:
-    """This account's key, made at first need. Raises OSError where none can be stored."""
+    """This account's key, made at first need. Raises OSError if none can be stored."""
     folders = [host_private_directory()]
     with suppress(RuntimeError):  # no home
         folders.insert(0, cache_folder() / "keys")

@@ -145,7 +145,7 @@ class SupervisorFiles:
     # --- what the supervisor has to tell
 
     def append_news(self, text: str) -> None:
-        """A line for the master to say; when there are too many they begin anew."""
+        """A line for the master to say; when there are too many they begin again."""
         with suppress(OSError):
             full = self.news.exists() and self.news.stat().st_size > MOST_NEWS
             with open(self.news, "w" if full else "a", opener=no_link) as file:

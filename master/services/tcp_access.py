@@ -48,7 +48,7 @@ class Address:
 
 
 def parse_address(text: str, name: str = "listen") -> Address:
-    """``HOST:PORT``, ``HOST``, ``:PORT`` or nothing; an IPv6 address stands in brackets. name: the
+    """``HOST:PORT``, ``HOST``, ``:PORT`` or nothing; an IPv6 address is in brackets. name: the
     flag's. Raises UsageError.
     """
     match = ADDRESS.fullmatch(text)
@@ -184,7 +184,7 @@ def write_join_files(folder: Path, address: Address, *, is_own: bool = False) ->
 
 
 def remove_join_files(folder: Path) -> None:
-    """Nobody else is to come in; the password stays, for the run may listen again."""
+    """Nobody else is to come in; the password stays, because the run may listen again."""
     (folder / "url").unlink(missing_ok=True)
 
 

@@ -80,7 +80,7 @@ def format_pause(progress: Mapping[str, str]) -> str:
 
 
 def silent_seconds(progress: Mapping[str, str]) -> float | None:
-    """Seconds without an answer that counted, None where the master does not say."""
+    """Seconds without an answer that counted, None if the master does not say."""
     updated, answered = (
         finite_or_none(progress.get("updated")),
         finite_or_none(progress.get("answered_at")),
@@ -112,7 +112,7 @@ def _assess_running(
 
 
 def waiting_workers(progress: Mapping[str, str]) -> str:
-    """That workers outnumber a generation's training slots; empty where they do not."""
+    """That workers outnumber a generation's training slots; empty if they do not."""
     workers, slots = (
         finite_or_none(progress.get(name) or None) for name in ("workers", "training_slots")
     )

@@ -53,7 +53,7 @@ KEY_COLUMNS = ("key", "type", "size", "expires", "content")
 
 @dataclass(frozen=True)
 class Key:
-    """What Redis says of a key. size: bytes of a string, else items; memory: bytes, None where that
+    """What Redis says of a key. size: bytes of a string, else items; memory: bytes, None if that
     was not asked;
     expires: seconds left, None for never.
     """
@@ -231,7 +231,7 @@ def format_brief(value: Any) -> str:
 
 def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
     """One key with its whole value, of the first of the servers that have it. Raises UsageError
-    where none has.
+    if none has.
     """
     server = next(iter(servers), None)
     key = None if server is None else next(describe_keys(server, [name]), None)

@@ -208,7 +208,7 @@ def format_training_rows(
     mean, best = get("return_mean", get("reward_mean")), get("return_max", get("reward_max"))
     steps = (
         f"{format_whole(get('env_steps'))} in {format_whole(get('episodes'))} episodes, "
-        f"{format_whole(get('steps_per_second'))} a second"
+        f"{format_whole(get('steps_per_second'))} per second"
     )
     training = f"{format_mean_std(mean, get('return_std'))}, max {format_score(best)}{cut}"
     top = if_known(get("eval_best"), f", best {format_score(get('eval_best'))}")
@@ -271,7 +271,7 @@ def remaining_budgets(
 
 
 def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str:
-    """What is left of the budgets; the bar is of the one that ends first. Empty where the settings
+    """What is left of the budgets; the bar is of the one that ends first. Empty if the settings
     are not known.
     """
     limits = remaining_budgets(progress, config)
@@ -436,7 +436,7 @@ def format_ago(moment: object) -> str:
 
 
 def run_fields(summary: RunSummary, health: Health) -> dict[str, Any]:
-    """A run as JSON: what is a number is one, whatever else stands there is null."""
+    """A run as JSON: what is a number is one, whatever else is there is null."""
     about = {
         name: sanitize(value) if name in TEXT_FIELDS else parse_number(value)
         for name, value in summary.progress.items()

@@ -99,7 +99,7 @@ def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) 
         Text(reason, BAD),
         Text(
             (
-                f"what follows was seen {format_duration(seconds)} ago; looking again every "
+                f"the figures below are {format_duration(seconds)} old; reading again every "
                 f"{every:g} s"
             ),
             FAINT,

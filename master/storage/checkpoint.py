@@ -1,7 +1,7 @@
 """Checkpoints: an .npz without pickle, its scalars as JSON inside, written to a temporary file and
 renamed.
 
-The same bytes go to disk and into Redis. ``numpy.load`` alone reads them: ``parameters``,
+The same bytes go to disk and into Redis. Only ``numpy.load`` reads them: ``parameters``,
 ``obs_mean``, ``obs_std`` and ``meta`` are the policy; the other arrays are what resume needs.
 """
 
@@ -157,7 +157,7 @@ class Checkpoints:
         return self.best_path
 
     def is_best_stored(self, best: Best) -> bool:
-        """Whether the best policy's file is of these parameters; False where there is none that can
+        """Whether the best policy's file is of these parameters; False if there is none that can
         be read.
         """
         try:
@@ -175,7 +175,7 @@ class Checkpoints:
             return False
 
     def read_newest(self, run: str | None = None) -> bytes | None:
-        """The newest readable checkpoint's bytes, None where there is none.
+        """The newest readable checkpoint's bytes, None if there is none.
 
         run: whose it must be; one of another run is the choice only where there is no other, for
         the caller to refuse

@@ -1,4 +1,4 @@
-"""Files beside a run, a line a generation: metrics.jsonl with everything, metrics.csv with what a
+"""Files beside a run, a line per generation: metrics.jsonl with everything, metrics.csv with what a
 table program wants.
 """
 
@@ -55,7 +55,7 @@ class LineFile:
         self._handle: int | None = None
 
     def append(self, record: Record) -> str:
-        """Write one line; a sentence where that failed, empty when all is well."""
+        """Write one line; a sentence if that failed, empty when all is well."""
         try:
             line = self._format_line(record).encode() + b"\n"
             if self._handle is None:
@@ -90,7 +90,7 @@ class LineFile:
 
 
 class MetricsFile(LineFile):
-    """One JSON object a generation."""
+    """One JSON object per generation."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, format_json_line)

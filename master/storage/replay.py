@@ -72,7 +72,7 @@ def replay_run(
         config, start, logged_run = checkpoint.decode(read_first_frame(path))
         if logged_run != run:
             raise RunFolderError(
-                f"{path} is of run {logged_run[:40]!r}, not {run}: give the --run-dir of {run}"
+                f"{path} belongs to run {logged_run[:40]!r}, not {run}: give the --run-dir of {run}"
             )
         table = table or NoiseTable.open(config.noise_size, noise_dir)
         if start.noise != table.digest:
@@ -138,8 +138,8 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
         after, _ = strategy.learn(state.strategy, batch)
     elif state.anchor is None or state.anchor.generation != step.back:
         raise RunFolderError(
-            f"generation {step.generation} of the replay log goes back to generation "
-            f"{step.back}, which it has not kept"
+            f"generation {step.generation} of the replay log returns to generation "
+            f"{step.back}, which it did not keep"
         )
     else:
         strategy = strategy_of(config, (*state.changes, *step.changes), step.back, size)
@@ -285,17 +285,17 @@ def verify_digest(
 
 
 def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
-    """Compare with the newest checkpoint of the folder: words about it. Raises RunFolderError where
+    """Compare with the newest checkpoint of the folder: words about it. Raises RunFolderError if
     it differs.
     """
     checkpoints = Checkpoints(run_dir)
     data = checkpoints.read_newest()
     if checkpoints.warnings:
         raise RunFolderError(
-            f"the log is whole up to generation {state.generation}, but {checkpoints.warnings[0]}"
+            f"the log is intact up to generation {state.generation}, but {checkpoints.warnings[0]}"
         )
     if data is None:
-        return f"; there is no checkpoint to compare with, so {UNCHECKED} are as logged"
+        return f"; there is no checkpoint to compare with, so {UNCHECKED} were not checked"
     config, saved, _ = checkpoint.decode(data)
     if saved.generation > state.generation:
         raise RunFolderError(
@@ -304,7 +304,7 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
         )
     if saved.generation < state.generation:
         newest = f"the newest checkpoint is of generation {saved.generation}"
-        return f"; {newest}, so {UNCHECKED} are as logged"
+        return f"; {newest}, so {UNCHECKED} were not checked"
     if state_digest(config, saved) != state_digest(config, state):
         raise RunFolderError(
             f"the parameters of generation {state.generation} computed again differ from the "
@@ -319,7 +319,9 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
                 f"the {name} of generation {state.generation} in the replay log differs from the "
                 "newest checkpoint's: restore the log and the checkpoint from one copy"
             )
-    words = ", as the newest checkpoint's; its observation statistics and step limit agree too"
+    words = (
+        ", which the newest checkpoint has too, with the same observation statistics and step limit"
+    )
     if state.changes != saved.changes:  # honest after a --resume that set a changed setting anew
         words += ", but the settings that were changed during the run differ"
     return words

@@ -60,7 +60,7 @@ class SweepView:
         """A sentence for people, about a seed's run or the study."""
 
     def draw(self, rows: Sequence[SeedRow]) -> None:
-        """The rows as they are now, several times a second."""
+        """The rows as they are now, several times per second."""
 
     def ended(self, record: SweepRecord) -> None:
         """The study is over."""

@@ -193,5 +193,5 @@ def test_a_server_that_stays_away_is_an_error_in_one_sentence(line: Line) -> Non
     channel = RedisWorkerChannel(
         client_from_url("unix:///nowhere/redis.sock"), RUN, worker_name(1), retry=again
     )
-    with pytest.raises(RedisError, match="has been away"):
+    with pytest.raises(RedisError, match="has been unreachable"):
         channel.task()

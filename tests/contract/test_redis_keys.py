@@ -278,7 +278,7 @@ def test_on_a_full_server_a_lapsed_lease_cannot_be_had_but_renew_still_tells_wha
 
 def test_a_full_server_refuses_publish_before_anything_has_changed(full: RedisPlace) -> None:
     master = full.master()
-    with pytest.raises(RedisError, match="away or full"):
+    with pytest.raises(RedisError, match="unreachable or full"):
         master.publish(
             TOKEN, PublishRequest(P1, b"new", [block(0, 1, P1)], "{}", {"state": RUNNING})
         )

@@ -32,19 +32,22 @@ def test_the_faults_are_as_many_as_the_table_has() -> None:
 def test_the_figures_of_speed_are_those_that_were_measured() -> None:
     told = [
         (
-            r"first result ([\d.]+) s after the launch",
+            r"first result ([\d.]+) s after a worker starts",
             median("plain rq worker, launch to first result, lean"),
         ),
         (
-            r"gone ([\d.]+) s after SIGTERM",
+            r"leaves ([\d.]+) s after SIGTERM",
             median("plain rq worker, SIGTERM while it plays to exit, lean"),
         ),
         (
-            r"([\d.]+) % of bare rollouts' speed",
-            100 * median("CPU-seconds a counted step, bare loops ÷ whole run, lean"),
+            r"([\d.]+) % of the speed of bare episode loops",
+            100 * median("CPU-seconds per counted step, bare loops ÷ whole run, lean"),
         ),
-        (r"walker ([\d.]+) times", median("lean BipedalWalker ÷ stock loop, 32 episodes")),
-        (r"with EnvPool ([\d.]+),", median("envpool BipedalWalker ÷ stock loop, 32 episodes")),
+        (r"walker runs ([\d.]+) times", median("lean BipedalWalker ÷ stock loop, 32 episodes")),
+        (
+            r"or ([\d.]+) times with EnvPool",
+            median("envpool BipedalWalker ÷ stock loop, 32 episodes"),
+        ),
         (r"CartPole ([\d.]+) to", median("CartPole vectorised ÷ stock loop")),
         (r"CartPole [\d.]+ to ([\d.]+) times", median("CartPole vectorised ÷ stock loop, linear")),
     ]

@@ -184,7 +184,7 @@ def test_a_host_that_does_not_accept_holds_no_call_longer_than_the_timeout(
         calls, began = Calls(monkeypatch), time.monotonic()
         with (
             client_from_url(f"redis://127.0.0.1:{port}") as client,
-            pytest.raises(RedisError, match="away or full"),
+            pytest.raises(RedisError, match="unreachable or full"),
         ):
             RedisMasterChannel(client, RUN, Retry(0)).epoch()
         assert calls.seconds["connect"] >= SHORT / 2, (

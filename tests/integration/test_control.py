@@ -172,7 +172,7 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
         (("--stop", "nobody"), 6, "; the runs are live"),
         (("--attach", "nobody"), 2, "to watch a run, use es-status RUN --watch"),
         (("--purge", "live", "--yes"), 4, "run live is live"),
-        (("--stop", "live", "--pause", "live"), 2, "ask for one thing at a time"),
+        (("--stop", "live", "--pause", "live"), 2, "give only one of them"),
         (("--stop", "live", "--env", "X-v0"), 2, "trains nothing, so leave --env out"),
         (("--set", "sigma=1"), 2, "--set without --attach RUN"),
         (

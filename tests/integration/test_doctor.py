@@ -287,7 +287,7 @@ def test_what_a_user_is_granted_by_the_fix_is_enough(filled: Any, valkey_url: st
     _, found = checks(url, "walker-1")
     words = shlex.split(found["rights"]["fix"][found["rights"]["fix"].index("redis-cli") :])
     filled.execute_command(*words[1:])
-    assert "worker can do what a worker does" in checks(url, "walker-1")[1]["rights"]["text"]
+    assert "worker has the rights of a worker" in checks(url, "walker-1")[1]["rights"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_a_redis_that_stays_away_is_one_sentence(
     own_server.stop()
     error = run.failure(30)
     assert isinstance(error, RedisError) and str(error).startswith(
-        "Redis has been away or full for"
+        "Redis has been unreachable or full for"
     )
 
 

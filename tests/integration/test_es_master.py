@@ -206,7 +206,7 @@ def test_a_package_called_workers_on_the_path_is_refused(processes: Processes) -
     assert process.wait() == 2
     assert process.err.read_text() == (
         f"es-master: the package 'workers' that Python finds is {own}, not es-queue's: "
-        "run from another folder, or remove that one from PYTHONPATH\n"
+        "run from another folder, or remove that package from PYTHONPATH\n"
     )
 
 

@@ -78,8 +78,8 @@ def test_a_run_to_which_only_foreign_workers_come_ends(
     assert run.wait() == 3
     error = run.err.read_text()
     assert re.fullmatch(
-        r"es-master: (\d+) seats were taken by workers that cannot serve them, without a "
-        r"result: install es-queue on the hosts of the workers of queue 'default', or use "
+        r"es-master: (\d+) seats were taken by workers that cannot serve them: "
+        r"install es-queue on the hosts of the workers of queue 'default', or use "
         r"--queue with your own queue\n",
         error,
     ), error

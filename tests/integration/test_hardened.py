@@ -244,7 +244,7 @@ def test_a_worker_that_is_told_to_stop_while_redis_is_away_ends(
     else:
         wait_for(idle(server.client, "hard"), "it waits")
     server.kill()
-    wait_for(lambda: "away" in worker.said() or queue == "default", "it has noticed")
+    wait_for(lambda: "unreachable" in worker.said() or queue == "default", "it has noticed")
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 0, worker.said()
     server.start()

@@ -81,8 +81,8 @@ def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> Non
     )
     assert sentence_of(process, 5) == (
         f"no worker can join; the one on {platform.node()} reports: "
-        "forgetful:Forgetful-v0 does not repeat itself: the same seed and actions gave another "
-        "episode the second time; "
+        "forgetful:Forgetful-v0 does not repeat itself: the same seed and actions gave different "
+        "episodes; "
         "seed all its randomness in reset, or use --allow-nondeterministic and lose reproducible "
         "results"
     )

@@ -17,7 +17,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 #: What a process of a whole run is for, by a word of its command; the first that fits.
 ROLES = (
     ("server", ("valkey-server", "redis-server")),
-    ("guardian", ("guardian",)),
+    ("supervisor", ("guardian",)),
     ("workers", ("rq",)),
     ("master", ("master", "es-master", "timed_master")),
 )

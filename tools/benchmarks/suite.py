@@ -154,7 +154,7 @@ def drain(bench: Bench) -> list[Row]:
         Row(
             "drain",
             (
-                "blocks drained, decoded and accounted a CPU-second of the master, "
+                "blocks drained, decoded and accounted per CPU-second of the master, "
                 f"{found['blocks']:,} of them"
             ),
             spread(found["blocks_per_cpu_second"]),
@@ -172,7 +172,7 @@ def closing(bench: Bench) -> list[Row]:
     return [
         Row(
             f"closing-{number}",
-            f"last answer to the next publish, {name}",
+            f"last result to the next publication, {name}",
             tuple(1000 * one for one in each["wall"]),
             " ms",
             500.0,
@@ -206,7 +206,7 @@ def noise(bench: Bench) -> list[Row]:
     return [
         Row(
             "noise",
-            "noise floats a core-second, digest included",
+            "noise floats per core-second, digest included",
             spread(made),
             " M",
             100.0,
@@ -232,7 +232,7 @@ def spread(found: dict[str, float]) -> tuple[float, ...]:
 
 def rates(found: dict[str, Any]) -> dict[str, str]:
     return {
-        "steps a CPU-second": ", ".join(
+        "steps per CPU-second": ", ".join(
             f"{name} {value:,.0f}" for name, value in found["steps_per_cpu_second"].items()
         )
     }

@@ -44,7 +44,7 @@ def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) ->
 
 
 def validate_display() -> None:
-    """Raise EnvironmentFailure where no window can open; SDL would draw into nothing there."""
+    """Raise EnvironmentFailure if no window can open; SDL would draw into nothing there."""
     names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in names):
         raise EnvironmentFailure(
@@ -102,7 +102,7 @@ def open_playback(
 
 
 def save_video(recorder: VideoRecorder | None) -> str:
-    """Write the film; a line about it, empty where there is none."""
+    """Write the film; a line about it, empty if there is none."""
     if recorder is None:
         return ""
     size = recorder.save()
@@ -113,14 +113,14 @@ def save_video(recorder: VideoRecorder | None) -> str:
 
 
 def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
-    """Raise RunFolderError where the installed environment is not the one that the policy was
+    """Raise RunFolderError if the installed environment is not the one that the policy was
     trained for.
     """
     size = len(checkpoint.policy.statistics.mean)
     if spec.observation_size != size or spec.action != checkpoint.policy.action:
         raise RunFolderError(
-            f"{checkpoint.path} was trained for other spaces than the installed {spec.id} has "
-            f"({size} against {spec.observation_size} observed numbers, or other actions)"
+            f"{checkpoint.path} does not fit the installed {spec.id}: it takes observations of "
+            f"{size} numbers and gets {spec.observation_size}, or their actions differ"
         )
 
 

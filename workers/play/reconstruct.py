@@ -78,13 +78,13 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
     path = record_path(run_dir, selector.generation)
     if not path.is_file():
         raise RunFolderError(
-            f"{run_dir / FOLDER} holds no generation {selector.generation}: "
+            f"{run_dir / FOLDER} has no generation {selector.generation}: "
             f"{format_kept(recorded_generations(run_dir))}"
         )
     record = read_record(path)
     if not len(record.published):
         raise RunFolderError(
-            f"{path} holds no parameters, since {record.task.size:,} floats a generation are "
+            f"{path} holds no parameters, because {record.task.size:,} floats per generation are "
             "too many to keep: play a checkpoint instead"
         )
     if selector.slot is not None and record.row(selector.slot, selector.individual) is None:
@@ -147,16 +147,16 @@ def play_recorded(
         ) from None
     if table.digest != record.task.noise:
         raise RunFolderError(
-            f"run {record.run} was made with other noise than this es-queue makes: play it "
-            "with the es-queue that made it"
+            f"run {record.run} used another noise table than this version of es-queue makes: play "
+            "it with the version that trained it"
         )
     with open_playback(request, spec.id, given.render, given.record) as (env, recorder):
         parts = RunParts(config, spec, policy, make_strategy(config, policy.size), env)
         evaluator = Evaluator(parts, table, EpisodeControl())
         if not evaluator.fits(record.task):
             raise RunFolderError(
-                f"generation {selector.generation} was played in other spaces than the "
-                f"installed {spec.id} has"
+                f"generation {selector.generation} was played with other observation or "
+                f"action spaces than the installed {spec.id} has"
             )
         episodes = replay_episodes(
             record,
@@ -210,7 +210,7 @@ def format_report(summary: Mapping[str, Any], selector: IndividualSelector) -> l
     lines = [f"{format_policy(summary)}, {selector.name}", format_played(summary)]
     if summary["equal"] is not None:
         lines.append(
-            f"{'equal to' if summary['equal'] else 'not equal to'} what its worker answered: "
+            f"{'equal to' if summary['equal'] else 'not equal to'} the worker's result: "
             f"{summary['recorded']!r}, noise index {summary['noise_index']}, fitness "
             f"{summary['fitness']:.6g}"
         )

@@ -24,7 +24,7 @@ def summarize(
     evaluation: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """``about`` with the figures, and how they compare with the recorded ``evaluation``; recorded
-    and equal are None where nothing compares. interval: of the mean, 95 % by bootstrap over
+    and equal are None if nothing compares. interval: of the mean, 95 % by bootstrap over
     episodes, None for fewer than three.
     """
     # start-up: numpy, whose threads must be fixed before it loads
@@ -96,14 +96,14 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
     kind = " of the final evaluation" if seed is None else f" from seed {seed} on"
     lines = [format_policy(summary), format_played(summary, kind)]
     if summary.get("command"):
-        lines.insert(1, f"made by: {format_text(summary['command'])}")
+        lines.insert(1, f"trained with: {format_text(summary['command'])}")
     if summary["equal"]:
         lines.append(f"equal to the recorded evaluation to the last digit: {summary['recorded']!r}")
     elif summary["equal"] is False:
         lines.append(
             f"not equal to the recorded evaluation: {summary['eval_mean']!r} against "
             f"{summary['recorded']!r} "
-            "(another CPU type, or another release of numpy or of the environment, gives other "
+            "(another CPU type or another version of numpy or of the environment gives different "
             "bits)"
         )
     elif summary["seed"] is None:

@@ -1,14 +1,13 @@
-"""``python -m workers.play.verify``: plays slots for the master that started it, over its standard
-streams.
+"""Play slots for the es-master that started this process, over standard input and output.
 
-Frames are msgpack behind four bytes of their length, big-endian. The first one holds the run's
-settings. Each later one asks: [the task's bytes, the parameters' bytes, blocks as text]. The
-reply is [fingerprint, an answer's bytes for each block], or one text that says why nothing can
-be played.
+Frames are msgpack after their length in four bytes, big-endian. The first holds the run's settings.
+Each later one is a request: [task's bytes, parameters' bytes, blocks as text]. The reply is
+[fingerprint, an answer's bytes per block], or a text that says why nothing can be played.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import struct
 import sys
@@ -30,6 +29,7 @@ NAME = "master-0-000000"
 
 def main() -> int:
     """Reply until the master closes the pipe."""
+    argparse.ArgumentParser("python -m workers.play.verify", description=__doc__).parse_args()
     fix_numeric_environment()
     questions, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what an environment prints is no reply

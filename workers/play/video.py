@@ -52,11 +52,11 @@ class VideoRecorder:
             return
         frame = self._env.render()
         if frame is None:
-            raise EnvironmentFailure("the environment draws no picture: leave --record out")
+            raise EnvironmentFailure("the environment renders no images: leave --record out")
         self._frames.append(shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame))
 
     def save(self) -> int:
-        """Write the file, whole or not at all; returns its bytes. Raises RunFolderError where it
+        """Write the file, whole or not at all; returns its bytes. Raises RunFolderError if it
         cannot be written.
         """
         fresh = self.path.with_name(

@@ -20,10 +20,10 @@ __all__ = ["Expectation", "expected_points", "named_recipe", "recipe_for", "reci
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an evaluation gave after ``steps`` counted training steps.
+    """An evaluation after ``steps`` counted training steps.
 
-    reward: a return, the lower end of the spread that ``note`` tells
-    note:   the spread over seeds, and where it was measured
+    reward: a return, the lower end of the spread in ``note``
+    note:   the spread over seeds, and if it was measured
     """
 
     steps: int
@@ -51,7 +51,7 @@ def recipe_names() -> list[str]:
 
 
 def named_recipe(name: str) -> dict[str, Any]:
-    """Option values of the recipe of that name. Raises UsageError where there is none."""
+    """Option values of the recipe of that name. Raises UsageError if there is none."""
     if name not in _recipes_by_name():
         raise UsageError(
             f"there is no recipe {name!r}; the recipes are {', '.join(recipe_names())}"

@@ -66,7 +66,7 @@ def _resolve_preset(about: AtariId, name: str, request: EnvironmentRequest) -> s
 
 
 def validate_preprocessing(request: EnvironmentRequest) -> None:
-    """Raise UsageError where a preprocessing is asked for that nobody does."""
+    """Raise UsageError if a preprocessing is asked for that nobody does."""
     if request.preprocessing not in (AUTO, NONE):
         raise UsageError(
             f"preprocessing is {request.preprocessing}, but {request.id} is not one of "
@@ -81,7 +81,7 @@ def _is_registered_elsewhere(name: str) -> bool:
 
 
 def rom_ids(name: str) -> list[str]:
-    """The emulator's names of its games. Raises MissingPackage where ``name`` needs an emulator
+    """The emulator's names of its games. Raises MissingPackage if ``name`` needs an emulator
     that is not installed.
     """
     try:

@@ -27,7 +27,7 @@ class AreaResize:
 
     The same on every machine: in units of the smallest area that both grids share, all sums are
     whole numbers below 2**24, which float32 holds exactly, whatever the order in which a BLAS adds.
-    OpenCV's INTER_AREA differs by 1 where a mean ends in about a half, which is some pixel in
+    OpenCV's INTER_AREA differs by 1 if a mean ends in about a half, which is some pixel in
     3,500.
     """
 
@@ -104,7 +104,7 @@ class ScreenPreprocessor:
 
 
 def make_preprocessor(console: Any, kind: str, crop: str, size: int) -> ScreenPreprocessor:
-    """How ``console``, an ALEInterface with a game in it, is looked at. Raises UsageError where
+    """How ``console``, an ALEInterface with a game in it, is looked at. Raises UsageError if
     that cannot be.
     """
     if kind not in KINDS:

@@ -36,7 +36,7 @@ _OLD_NAMES = {"bool8": np.bool_, "float_": np.float64, "Inf": np.inf}
 
 
 def load_gym() -> Any:
-    """The module ``gym``, without its notice and its warnings. Raises EnvironmentFailure where it
+    """The module ``gym``, without its notice and its warnings. Raises EnvironmentFailure if it
     is not installed.
     """
     with suppress(Exception):  # whatever is wrong with a notice

@@ -27,7 +27,7 @@ REMOVED = ("Striker", "Thrower")
 
 
 def current_id(name: str) -> tuple[str, str]:
-    """The id to play for ``name``, and the sentence to say where it is another one; empty where it
+    """The id to play for ``name``, and the sentence to say where it is another one; empty if it
     is the same.
 
     Raises EnvironmentFailure for an environment that nobody has any more.

@@ -1,4 +1,4 @@
-"""What a convolutional policy is made of, and which part of its flat vector is which."""
+"""The layers of a convolutional policy, and their parts of its flat vector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Layer = tuple[Floats, Floats]  # weights float32[rows, columns], bias float32[co
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a convolutional policy is made of.
+    """The layers of a convolutional policy.
 
     stack:      its convolutions, in order
     units:      width of the hidden layer, or of the cell, between the last convolution and the

@@ -1,4 +1,4 @@
-"""Convolutions as matrix products: the patches of a picture are gathered as rows, and BLAS
+"""Convolutions as matrix products: the patches of an image are gathered as rows, and BLAS
 multiplies them by the filters.
 """
 
@@ -41,10 +41,10 @@ class Filters:
 
 @dataclass(frozen=True)
 class Convolution:
-    """Filters over pictures [height, width, channels]; weights are [kernel, kernel, channels,
+    """Filters over images [height, width, channels]; weights are [kernel, kernel, channels,
     count] in C order.
 
-    vertical_padding, horizontal_padding: zeros around the picture, in points
+    vertical_padding, horizontal_padding: zeros around the image, in pixels
     """
 
     filters: Filters
@@ -62,7 +62,7 @@ class Convolution:
 
     @property
     def padded_shape(self) -> tuple[int, int, int]:
-        """Shape of the picture with its zeros."""
+        """Shape of the image with its padding."""
         return (
             self.height + sum(self.vertical_padding),
             self.width + sum(self.horizontal_padding),
@@ -85,7 +85,7 @@ class Convolution:
 def build_convolutions(
     image_shape: ImageShape, stack: Sequence[Filters], policy: str
 ) -> list[Convolution]:
-    """The convolutions of a stack, one after another. Raises UsageError where the picture is too
+    """The convolutions of a stack, one after another. Raises UsageError if the image is too
     small for them.
     """
     height, width, channels, layers = (

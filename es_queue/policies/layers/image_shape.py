@@ -1,4 +1,4 @@
-"""What a flat observation is as a picture: rows, columns and channels."""
+"""The image in a flat observation: rows, columns and channels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from es_queue.numerics.arrays import Floats
 
 @dataclass(frozen=True)
 class ImageShape:
-    """A picture of ``height`` x ``width`` points with ``channels`` numbers each (colours, or the
+    """An image of ``height`` x ``width`` pixels with ``channels`` numbers each (colours, or the
     frames of a stack).
 
     channels_first: whether the flat observation is [channels, height, width] in C order, else
@@ -33,7 +33,7 @@ def image_shape_of(shape: tuple[int, ...], policy: str) -> ImageShape:
     """The picture that an observation of ``shape`` is: [h, w], or of the first and the last length
     the lesser counts the channels.
 
-    Raises UsageError where it is none.
+    Raises UsageError if it is none.
     """
     if len(shape) == 2:
         return ImageShape(*shape, channels=1, channels_first=True)

@@ -42,7 +42,7 @@ def fold_normalisation(
 
 
 def require_reference(reference: Floats | None, size: int) -> Floats:
-    """The reference batch float32[N, d]. Raises UsageError where there is none, or one of other
+    """The reference batch float32[N, d]. Raises UsageError if there is none, or one of other
     observations.
     """
     if reference is None:

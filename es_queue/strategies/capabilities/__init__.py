@@ -1,1 +1,1 @@
-"""What a strategy may adopt beside ``Strategy``: one capability per file."""
+"""Optional features of strategies: one capability per file."""

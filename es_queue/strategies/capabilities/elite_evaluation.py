@@ -46,7 +46,7 @@ class EliteEvaluation:
 
     generation: of the publication whose slots they are, -1 when there is no trial; names: int64[c],
     the contenders
-    fitness: float64[c + 1, E], 0 where ``status`` is not PLAYED; status: int64[c + 1, E]
+    fitness: float64[c + 1, E], 0 if ``status`` is not PLAYED; status: int64[c + 1, E]
     """
 
     generation: int

@@ -1,5 +1,5 @@
-"""Capabilities that a strategy adopts by inheriting from a class of this file, and what holds for
-strategies that have not adopted them.
+"""Capabilities that a strategy gets by inheriting from a class of this file, and their defaults for
+other strategies.
 
 Master and workers call the functions, for any strategy; the methods have the same names.
 """
@@ -49,7 +49,7 @@ class LearntSpread(ABC):
 
     @abstractmethod
     def spread(self, state: State) -> Floats:
-        """What ``tell`` must know of a state's perturbations when a later one learns from them."""
+        """What ``tell`` needs to learn later from this state's perturbations."""
 
 
 def spread(strategy: object, state: State) -> Floats:
@@ -85,7 +85,7 @@ class BuildsIndividuals(ABC):
 
 
 def genome(strategy: object, state: State) -> State:
-    """How the centre was made; nothing if only its numbers say so."""
+    """How the centre was made; nothing if only its numbers define it."""
     return strategy.genome(state) if isinstance(strategy, BuildsIndividuals) else {}
 
 
@@ -132,7 +132,7 @@ class SteadyState(ABC):
     @property
     @abstractmethod
     def handles_all_failed(self) -> bool:
-        """Whether ``tell`` has something to do when every individual failed."""
+        """Whether ``tell`` also learns if every individual failed."""
 
 
 def batch_slots(strategy: Any) -> int:

@@ -41,7 +41,7 @@ LONGEST_HISTORY = 20_000
 
 @dataclass(frozen=True)
 class Descent:
-    """What the rules know of the descents of a run.
+    """The state of a run's descents.
 
     number: of the one under way, from 0; doublings: of the population of large ones so far
     generations: that are learnt from together; updates: of this descent

@@ -21,7 +21,7 @@ class Constants:
     """What an update with λ individuals uses.
 
     weights: float64 [λ], best first; those of the better half add up to 1, the others are negative,
-    or 0 where they are not active
+    or 0 if they are not active
     mu_eff: μ_eff, the variance effective selection mass
     c_sigma, damping: c_σ and d_σ of the step size; c_c: of the covariance's path
     c_1, c_mu: of the covariance's rank-one and rank-μ updates

@@ -53,7 +53,7 @@ class BlockPublisher:
     def open(
         self, ledger: Ledger, request: PublishRequest, parameters: bytes, *, adopted: bool
     ) -> bool:
-        """Publish, unless a former master has left it open. False where Redis had another
+        """Publish, unless a former master has left it open. False if Redis had another
         publication open than this master's last.
         """
         before = self._request.publication

@@ -44,7 +44,7 @@ class BlockScheduler:
     """Cuts ranges of slots into blocks.
 
     fixed:    slots of every block, in the order given; 0 to measure
-    batch_limits: how many episodes are best played at once, None where they are played one by one
+    batch_limits: how many episodes are best played at once, None if they are played one by one
     per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one where
     it is not named
     seconds:  wall seconds that a worker needs for a slot, by kind, as measured

@@ -29,7 +29,7 @@ MOST_BATCHES_AHEAD = 2
 
 
 class UnusedResult(NamedTuple):
-    """An answered slot that no batch has used yet. result: None where it failed everywhere."""
+    """An answered slot that no batch has used yet. result: None if it failed everywhere."""
 
     publication: str
     slot: int

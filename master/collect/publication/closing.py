@@ -26,15 +26,15 @@ class Closing(Protocol):
         ...
 
     def checker_of(self, publication: str) -> AnswerChecker | None:
-        """Of an older publication; None where it is not open."""
+        """Of an older publication; None if it is not open."""
         ...
 
     def prior_refusal(self, publication: str, slot: Slot) -> str:
-        """Why a result of an older publication does not count; empty where it does."""
+        """Why a result of an older publication does not count; empty if it does."""
         ...
 
     def settle(self, slot: Slot, result: SlotResult | None, publication: str = "") -> None:
-        """A slot has a result, or None where it failed everywhere; of the newest publication where
+        """A slot has a result, or None if it failed everywhere; of the newest publication where
         none is named.
         """
         ...

@@ -1,5 +1,5 @@
 """Which slots of one kind a publication closes on, and which of them are unanswered: kept up to
-date, never counted anew.
+date, never counted again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PendingSlots:
         self.unanswered_count += new_marks.count(1)
 
     def require_slots(self, slots: Iterable[int]) -> bool:
-        """These slots, ascending, in place of what was wanted before; False where they were chosen
+        """These slots, ascending, in place of what was wanted before; False if they were chosen
         already.
         """
         chosen = tuple(slots)

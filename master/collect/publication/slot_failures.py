@@ -70,7 +70,7 @@ class SlotFailures:
         self.last_reason = f"{named}: {reason}"
 
     def check_training(self, required: int) -> None:
-        """Raises EnvironmentFailure where every training slot has failed."""
+        """Raises EnvironmentFailure if every training slot has failed."""
         if sum(kind == messages.TRAIN for kind, _ in self.slots) >= required:
             raise EnvironmentFailure(
                 f"every episode of a generation failed{self._checker.advice}; the last was "

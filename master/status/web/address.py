@@ -89,7 +89,7 @@ def bind_error(address: Address, error: OSError) -> UsageError:
     """One sentence for an address that cannot be listened on."""
     if error.errno == errno.EADDRINUSE:
         return UsageError(
-            f"web cannot be served at {address}: something else listens there; give another "
+            f"web cannot be served at {address}: another program listens there; give another "
             f"port, such as --web {Address(address.host, find_free_port(address))}"
         )
     if error.errno == errno.EACCES:
@@ -99,7 +99,7 @@ def bind_error(address: Address, error: OSError) -> UsageError:
         )
     return UsageError(
         f"web cannot be served at {address}: {error.strerror or error}; give an address of "
-        f"this host, or a port alone (:{DEFAULT_PORT}); a RUN stands before --web"
+        f"this host, or only a port (:{DEFAULT_PORT}); RUN comes before --web"
     )
 
 

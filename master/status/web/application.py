@@ -30,8 +30,8 @@ class PageApplication:
         try:
             reply = self._reply(environ)
         except Exception:
-            logging.getLogger(__name__).exception("es-status: the page could not be made")
-            reply = text_reply(500, "the page could not be made: es-status printed the reason")
+            logging.getLogger(__name__).exception("es-status: the page failed")
+            reply = text_reply(500, "the page failed: es-status printed the reason")
         start_response(status_line(reply), response_headers(reply))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [reply.body]
 

@@ -21,12 +21,12 @@ METRIC_FAMILIES = (
     ("env_steps_total", COUNTER, "env_steps", "Environment steps of training that counted"),
     ("eval_steps_total", COUNTER, "eval_steps", "Environment steps of evaluations"),
     ("episodes_total", COUNTER, "episodes", "Training episodes that counted"),
-    ("training_seconds_total", COUNTER, "seconds", "Seconds for which the run has trained"),
+    ("training_seconds_total", COUNTER, "seconds", "Seconds that the run has trained"),
     (
         "steps_per_second",
         GAUGE,
         "steps_per_second",
-        "Environment steps a second in the newest generation",
+        "Environment steps per second in the newest generation",
     ),
     (
         "return_mean",
@@ -42,7 +42,7 @@ METRIC_FAMILIES = (
     ),
     ("eval_mean", GAUGE, "eval_mean", "Mean return of the newest evaluation"),
     ("eval_best", GAUGE, "eval_best", "Mean return of the best evaluation so far"),
-    ("workers", GAUGE, "workers", "Workers of which the master knows"),
+    ("workers", GAUGE, "workers", "Workers known to the master"),
     ("eta_seconds", GAUGE, "eta", "Seconds until the nearest budget ends the run"),
     ("recovered_total", COUNTER, "recovered", "Blocks of work that were lost and issued again"),
     (
@@ -51,10 +51,15 @@ METRIC_FAMILIES = (
         "reissued",
         "Overdue blocks of work that were issued a second time",
     ),
-    ("late_total", COUNTER, "late", "Answers that came too late to count"),
-    ("duplicate_total", COUNTER, "duplicate", "Answers to what had been answered"),
+    ("late_total", COUNTER, "late", "Results that arrived too late to count"),
+    ("duplicate_total", COUNTER, "duplicate", "Results for slots that already had one"),
     ("lost_steps_total", COUNTER, "lost_steps", "Environment steps that were not used"),
-    ("updated_timestamp_seconds", GAUGE, "updated", "When the master last wrote, by its own clock"),
+    (
+        "updated_timestamp_seconds",
+        GAUGE,
+        "updated",
+        "Time of the master's last update, by its own clock",
+    ),
 )
 
 #: Name, the field with a count per run, and what it is.
@@ -63,7 +68,7 @@ COUNT_FAMILIES = (
     (
         "unread_keys",
         "unread",
-        "Keys that are too large to be read, so that something may be missing here",
+        "Keys that are too large to read, so some metrics may be missing",
     ),
 )
 
@@ -87,7 +92,7 @@ class RunMetrics:
         yield (
             "up",
             GAUGE,
-            "Whether what is shown was seen just now (1) or could not be read (0)",
+            "1 if these values were just read, 0 if Redis could not be read",
             [({}, 0.0 if self.data.get("trouble") else 1.0)],
         )
         yield (
@@ -99,7 +104,7 @@ class RunMetrics:
         yield (
             "run_healthy",
             GAUGE,
-            "Whether a run trains, or is paused by somebody",
+            "1 while a run trains or is paused on request, 0 otherwise",
             [(run_label(run), float(run["health"] == HEALTHY)) for run in runs],
         )
         for name, kind, field, text in METRIC_FAMILIES:
@@ -111,7 +116,7 @@ class RunMetrics:
         yield (
             "refused_total",
             COUNTER,
-            "Answers that were refused, by reason",
+            "Results that the master refused, by reason",
             [
                 ({"run": run, "reason": reason}, float(count))
                 for run, reasons in self.data.get("refused", {}).items()

@@ -49,7 +49,7 @@ class CachedQuery:
         """What is seen; where that failed, what was seen last, with ``trouble`` and its ``age`` in
         seconds.
 
-        Raises EsQueueError where nothing was ever seen.
+        Raises EsQueueError if nothing was ever seen.
         """
         with self._lock:
             if self._clock() - self._last_tried >= self._every:

@@ -16,17 +16,16 @@ from master.status.web.queries import DashboardQueries
 from master.status.web.server import WebServer
 
 EXPOSURE_WARNING = (
-    "WARNING: the page can be read by everyone who reaches {place}: names and settings of runs, "
-    "hosts, and tracebacks. It asks for no "
-    "password and is not encrypted; leave the address out and use  ssh -L "
-    "{port}:localhost:{port} THIS-HOST  to keep it to yourself"
+    "WARNING: anyone who reaches {place} can read the page: names and settings of runs, hosts, "
+    "and tracebacks. It has no password and no encryption. To keep it private, leave the address "
+    "out and use  ssh -L {port}:localhost:{port} THIS-HOST"
 )
 
 
 def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
     """Serve until the watcher ends it, by a KeyboardInterrupt or a signal, which is raised.
 
-    Raises UsageError where it cannot listen, and what the first look raises.
+    Raises UsageError if it cannot listen, and what the first look raises.
     """
     address = parse_web_address(given.web)
     names = given.web_host or ()

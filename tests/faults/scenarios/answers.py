@@ -252,8 +252,8 @@ def straggler(arena: Arena, count: int) -> Row:
     assert recovered(seen, "overdue") >= row.injected - 1
     assert row.injected >= count and last["recovered"] == 0, (overtaken, held_blocks, last)
     row.remark = (
-        f"{last['reissued']} slots issued again, {last['late']} late answers; seconds by which it "
-        "delayed a generation"
+        f"{last['reissued']} slots issued again, {last['late']} late results; seconds of delay "
+        "per generation"
     )
     return row
 

@@ -125,8 +125,7 @@ def disk_full(arena: Arena, count: int) -> Row:
     row.seconds.append(watch.seconds())
     finish(row, place.master, {**CARTPOLE, "generations": 110})
     row.remark = (
-        f"{row.noticed} sentences, once each; seconds until the first checkpoint after space was "
-        "freed"
+        f"{row.noticed} warnings, once each; seconds from freed space to the first checkpoint"
     )
     return row
 
@@ -156,7 +155,7 @@ def disk_full_to_the_end(arena: Arena, count: int) -> Row:
         row.equal = bool(row.equal) and master.events("summary")[-1]["digest"] == quiet_digest(
             values
         )
-    row.remark = "its own sentence; resumed with space on the disk it plays what was left"
+    row.remark = "one error message; --resume plays the rest once there is space"
     return row
 
 
@@ -188,8 +187,8 @@ def damaged(arena: Arena, count: int) -> Row:
             row.equal = False
     row.noticed += harmless
     row.remark = (
-        f"{harmless} flips changed nothing that is read (times, attributes); the others fell "
-        "back, each was named"
+        f"{harmless} flips changed only data that is not read (times, attributes); each other "
+        "file was skipped and named"
     )
     resumed(arena, older, newer)
     return row

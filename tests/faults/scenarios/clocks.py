@@ -22,7 +22,7 @@ CALM = replace(CLOCKS, overdue=60.0)
 VALUES: dict[str, Any] = {**RUN, "generations": 30}
 
 #: What a clock that jumps ahead costs on its own host: episodes, and no bit.
-WHY = "keys lapse by the server's own clock, and RQ's parent ends a horse by its own"
+WHY = "keys expire by the server's clock, and RQ ends a work horse by its own"
 
 #: Python reads it before anything else. (libfaketime makes Python's sleep fail, which waits by the
 #: monotonic clock.)

@@ -114,7 +114,7 @@ def crashes_once(arena: Arena, count: int) -> Row:
         row.seconds.append(spring(folder, "crash", lambda number=number: traces(seen) > number))  # type: ignore[misc]
     finish(row, master, {**CARTPOLE, "generations": values["generations"]})
     row.noticed = traces(seen)
-    row.remark = "the worker's next seat brings Python's traceback of the crash"
+    row.remark = "the worker's next seat reports Python's traceback of the crash"
     assert all(state_of(one.pid) not in ("", "Z") for one in parents), "RQ's parents live on"
     return row
 
@@ -129,7 +129,9 @@ def traces(seen: Seen) -> int:
     )
 
 
-@scenario("environment eats memory (the worker leaves above --worker-memory)", quick=2, full=5)
+@scenario(
+    "environment uses too much memory (the worker leaves above --worker-memory)", quick=2, full=5
+)
 def eats_memory(arena: Arena, count: int) -> Row:
     eaten = 300 if count < 5 else 2000
     folder = laid_out(arena)
@@ -153,7 +155,7 @@ def eats_memory(arena: Arena, count: int) -> Row:
     row.noticed = sum("more than --worker-memory 250" in one["reason"] for one in reports(seen))
     last = master.events("generation")[-1]
     assert last["recovered"] == last["lost_steps"] == 0, "it left in order"
-    row.remark = f"{eaten} MB each; its results counted, no death"
+    row.remark = f"{eaten} MB each; their results counted, no worker died"
     return row
 
 
@@ -198,7 +200,7 @@ def poisoned_training(arena: Arena, count: int) -> Row:
     assert records[-1]["recovered"] == 0 and len(seats) == 2 and not seen.failed_jobs()
     row.remark = (
         f"{', '.join(f'{kind} {number}' for kind, number in sorted(poisoned.items()))}; at most "
-        f"{max(attempts.values())} attempts a slot"
+        f"{max(attempts.values())} attempts per slot"
     )
     return row
 
@@ -372,8 +374,7 @@ def crashes_at_once(arena: Arena, count: int) -> Row:
         assert master.wait(180) == 5, master.said()
         row.seconds.append(watch.seconds())
         row.noticed += (
-            "seats ended with their process and without a result" in master.said()
-            and "errors.jsonl" in master.said()
+            "seats ended without a result" in master.said() and "errors.jsonl" in master.said()
         )
         assert traces(seen)
     assert all(state_of(one.pid) not in ("", "Z") for one in workers)

@@ -106,7 +106,7 @@ def cut_long(arena: Arena, count: int) -> Row:
 
 
 @scenario(
-    "two hosts: the master is cut off for longer than its lease, a standby sits beside Redis",
+    "two hosts: the master is cut off for longer than its lease, a standby runs beside Redis",
     full=5,
     slow=True,
     needs=NEEDS,

@@ -36,7 +36,7 @@ def slow(arena: Arena, count: int, **settings: float) -> Row:
         trial.advance(2)
         for name, value in settings.items():
             setattr(wire.proxy, name, value)
-        trial.advance()  # it may have begun on a good line
+        trial.advance()  # it may have begun on a good connection
         slowed.append(trial.closed())
         watch = Stopwatch()
         trial.advance()
@@ -50,7 +50,7 @@ def slow(arena: Arena, count: int, **settings: float) -> Row:
     }
     usual = median(seconds for generation, seconds in took.items() if generation not in slowed)
     row.noticed = sum(took[generation] > usual for generation in slowed)
-    row.remark = f"seconds of one generation, {usual:.2f} on a good line"
+    row.remark = f"seconds of one generation, {usual:.2f} on a good connection"
     return row
 
 

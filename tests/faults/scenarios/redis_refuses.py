@@ -138,7 +138,7 @@ def out_of_memory(arena: Arena, count: int) -> Row:
     )
 
 
-@scenario("Redis has no place for another client for 4 s (maxclients)", slow=True)
+@scenario("Redis accepts no further client for 4 s (maxclients)", slow=True)
 def too_many_clients(arena: Arena, count: int) -> Row:
     trial = Trial(arena, arena.server(), count)
     client = trial.seen.client
@@ -217,7 +217,7 @@ def evicting(arena: Arena, count: int) -> Row:
 # --- what RQ does to plain workers meanwhile
 
 GONE = (
-    r"^(\d+) of (\d+) workers did not return after Redis was away .*Restart=always.*rq "
+    r"^(\d+) of (\d+) workers did not return after the Redis outage .*Restart=always.*rq "
     r"worker-pool"
 )
 
@@ -248,7 +248,10 @@ def ended_by_rq(arena: Arena, count: int) -> Row:
     trial.ask("continue")
     noticed = row.noticed
     trial.end(row)
-    row.noticed, row.remark = noticed, "the master names them, with their hosts and what helps"
+    row.noticed, row.remark = (
+        noticed,
+        "the master names them and their hosts, and suggests a remedy",
+    )
     assert recovered(trial, REDIS_AWAY) == 1
     return row
 
@@ -289,7 +292,7 @@ def survivors(arena: Arena, count: int) -> Row:
             for worker in trial.workers:
                 worker.process.kill()
     row.remark = "; ".join(
-        f"after {seconds:g} s {left} of {6 * count} workers were there"
+        f"after {seconds:g} s {left} of {6 * count} workers were present"
         for seconds, left in stayed.items()
     )
     return row

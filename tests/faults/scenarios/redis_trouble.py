@@ -163,7 +163,7 @@ def went_back(row: Row, witness: Witness, noticed: int) -> Row:
         f"it went back {witness.backwards} times, {noticed} were noticed"
     )
     row.remark = (
-        f"{noticed} times back or in part lost, each noticed; {len(witness.digests)} "
+        f"{noticed} times older or partly lost, each noticed; {len(witness.digests)} "
         "publications seen, no name twice"
     )
     return row

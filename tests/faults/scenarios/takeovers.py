@@ -73,7 +73,7 @@ def race(arena: Arena, count: int) -> Row:
         )
         silent = not any(one.events("generation") for one in losers)
         row.noticed += [one.wait() for one in losers] == [4] * (RACERS - 1) and untouched and silent
-    row.remark = f"{RACERS} at once each time; seconds until all but one have ended"
+    row.remark = f"{RACERS} at once each time; seconds until only one is left"
     return row
 
 

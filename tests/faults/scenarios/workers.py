@@ -204,8 +204,8 @@ def worker_asleep(arena: Arena, count: int) -> Row:
     last = master.events("generation")[-1]
     row.noticed = int(last["recovered"])
     row.remark = (
-        f"seconds from its waking to its next claim; {last['duplicate']} of its answers came "
-        f"second, {last['late']} too late"
+        f"seconds from its waking to its next claim; {last['duplicate']} of its results were "
+        f"duplicates, {last['late']} too late"
     )
     return row
 
@@ -241,7 +241,7 @@ def seats_abandoned(arena: Arena, count: int) -> Row:
         if one["text"].startswith("RQ still listed")
     ]
     row.noticed = sum(int(words[3]) for words in notes)
-    row.remark = "looked at every 15 s"
+    row.remark = "checked every 15 s"
     master.signal(signal.SIGINT)
     assert master.wait() == 130
     assert left_in_rq(seen) == []

@@ -103,7 +103,7 @@ def test_a_run_that_stays_away_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_seat_is_for_a_while() -> None:
     channel, watch = Told(), EpisodeControl()
     with living(channel, watch, clocks=replace(CLOCKS, seat_lease=0.05)):
-        assert eventually(lambda: watch.leave_reason == "its lease is over")
+        assert eventually(lambda: watch.leave_reason == "its lease has expired")
 
 
 def test_an_orphan_leaves_and_a_child_stays() -> None:
@@ -143,7 +143,7 @@ def test_a_local_worker_leaves_when_the_guardian_that_started_it_is_gone() -> No
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert orphan_reason(None, os.getpid()) == "" and orphan_reason(os.getppid(), None) == ""
-    assert orphan_reason(None, ended.pid) == "the guardian that started this worker is gone"
+    assert orphan_reason(None, ended.pid) == "the supervisor that started this worker is gone"
     channel, watch = Told(), EpisodeControl()
     with living(channel, watch, supervisor=ended.pid):
         assert eventually(lambda: "guardian" in watch.leave_reason)

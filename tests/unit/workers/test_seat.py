@@ -178,10 +178,10 @@ def test_a_seat_that_ends_well_leaves_no_trace(
     def serve(channel: MemoryWorkerChannel, watch: EpisodeControl) -> None:
         channel.arrive({}, 60)
         assert [path.name for path in tmp_path.iterdir()] == ["rq_worker_1.seat"]
-        watch.leave_reason = "its lease is over"
+        watch.leave_reason = "its lease has expired"
 
     server = sitting(serve)
-    assert capsys.readouterr().out == "es-queue run: left: its lease is over\n"
+    assert capsys.readouterr().out == "es-queue run: left: its lease has expired\n"
     assert server.lives == {} and server.errors == [] and not list(tmp_path.iterdir())
 
 

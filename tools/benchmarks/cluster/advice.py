@@ -1,4 +1,4 @@
-"""How many workers one master and one Redis carry, from the fitted service times: the table of
+"""How many workers one master and one Redis can serve, from the fitted service times: the table of
 ``docs/scale.md``.
 
 A worker's time beside its episodes is its waiting between two generations, and at the end of one
@@ -230,15 +230,15 @@ def page(services: Services) -> str:
     """The advice as it stands in ``docs/scale.md``."""
     beyond = "\n".join(f"- *{why}*: {what}." for why, what in REMEDY.items())
     return (
-        "## How many workers one master and one Redis carry\n\n"
+        "## How many workers one master and one Redis can serve\n\n"
         "The tables show the largest number of workers, by the length of an episode, that spend "
         f"at least {EFFICIENCY:.0%} of their time on episodes, while the master and Redis are busy "
-        f"for at most {BUSY:.0%} of theirs. In parentheses is the first limit. The assumptions are "
+        f"for at most {BUSY:.0%} of theirs. The first limit is in parentheses. The assumptions are "
         f"mirrored pairs, episodes of about equal length, {PER_HOST} workers per host, and "
         "1 Gb/s.\n\n"
         "If lengths differ much, the longest slot of a generation bounds the synchronous schedule: "
         "its efficiency is at most a worker's mean work divided by that slot. The asynchronous "
-        "schedule has no such bound. With more workers than the population has pairs, its results "
+        "schedule has no such bound. With more workers than pairs in the population, its results "
         "only become older.\n\n"
         f"Synchronous:\n\n{table(services)}\n\nAsynchronous:\n\n{table(services, ASYNC)}\n\nTo go "
         f"beyond these limits:\n\n{beyond}\n"

@@ -27,8 +27,8 @@ simulation. Its service times were fitted to the real runs, with a network round
 millisecond.
 
 These figures were measured on two shared cores beside other work, with priority over it \
-(SCHED_RR). Service times are therefore longer than on a quiet machine, those of Redis by about \
-a half, and the modelled rows are rather too low.
+(SCHED_RR). Service times are therefore longer than on a quiet machine, by about half \
+for Redis, and the modelled efficiencies are conservative.
 
 `{COMMAND} --all --json FILE` measures everything in half an hour. `--row NAME --json ROW` \
 measures one real run, and `--raw ROW …` computes the rest from such rows. `{COMMAND} --report \
@@ -108,9 +108,9 @@ def machines(found: Found) -> str:
     """What the real runs took of the machine."""
     head = (
         (
-            "## What master and server take of a core\n\n| schedule | episodes | workers | "
-            "blocks a second | master | server | simulator | timers late | played in vain | "
-            "looks a second | beats | idle claims |\n"
+            "## CPU use of the master and the server\n\n| schedule | episodes | workers | "
+            "blocks per second | master | server | simulator | timers late | wasted | "
+            "polls per second | beats | idle claims |\n"
         )
         + "|---" * 12
         + "|\n"
@@ -168,11 +168,11 @@ def bytes_of(found: Found) -> str:
             f"- {row['workers']:,} workers on {row['hosts']} hosts, {row['schedule']}, "
             f"{row['parameters_bytes'] // 4:,} parameters, generations of 10,000 heavy episodes "
             f"in {row['seconds']:.1f} s: "
-            f"{megabytes(row['bytes_left'])} leave Redis in a generation, {row['ratio']:.2f} × "
+            f"{megabytes(row['bytes_left'])} leave Redis per generation, {row['ratio']:.2f} × "
             f"hosts × parameters + results ({megabytes(row['hosts_x_parameters_and_results'])}; "
             "1.20 × was the target). "
-            f"{megabytes(row['read_again'])} of it are answers that the master reads another "
-            f"time; without these it is {row['ratio_read_once']:.2f} ×. To workers: {parts}. "
+            f"{megabytes(row['read_again'])} of it are results that the master reads "
+            f"twice; without them it is {row['ratio_read_once']:.2f} ×. To workers: {parts}. "
             f"Redis' memory grows by {megabytes(row['memory'])}, "
             f"{row['memory'] / row['hosts_x_parameters_and_results']:.2f} × that sum."
         )
@@ -181,7 +181,7 @@ def bytes_of(found: Found) -> str:
             f"- {row['workers']:,} workers over {row['clients']:,} connections completed "
             f"{row['generations']} generation{'s' if row['generations'] > 1 else ''} of "
             f"{row['population']:,} heavy episodes, "
-            f"{row['seconds'] / row['generations']:.1f} s each, {row['late']} answers late; "
+            f"{row['seconds'] / row['generations']:.1f} s each, {row['late']} late results; "
             f"Redis used {megabytes(row['memory'])}, its process at most "
             f"{megabytes(row['redis_peak_rss'])}. "
             f"Master {percent(row['cpu']['master'])}, server {percent(row['cpu']['redis'])} of a "
@@ -192,7 +192,7 @@ def bytes_of(found: Found) -> str:
     lines.append(
         f"- A generation's overhead with {over['parameters']:,} parameters and "
         f"{over['episodes']:,} episodes on {over['workers']} workers: "
-        f"{over['last_answer_to_published']:.3f} s from the last answer to the next "
+        f"{over['last_answer_to_published']:.3f} s from the last result to the next "
         f"publication, {over['published_to_first_claim']:.3f} s to the first claim: "
         f"{percent(over['share_of_ten_seconds'])} of a generation of 10 s (below 5 % was the "
         "target)."

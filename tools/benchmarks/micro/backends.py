@@ -134,7 +134,7 @@ def _evaluator(course: Course, backend: str, table: NoiseTable) -> Evaluator:
 
 
 def rate(who: Evaluator, course: Course, start: int) -> float:
-    """Environment steps a CPU-second of the block that begins at slot ``start``."""
+    """Environment steps per CPU-second of the block that begins at slot ``start``."""
     spec = who.spec
     published = course.published(make_policy(who.config, spec.observation_size, spec.action))
     zeros, ones = (np.full(spec.observation_size, value, "<f4").tobytes() for value in (0, 1))

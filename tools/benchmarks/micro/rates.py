@@ -33,7 +33,7 @@ def measured(bench: Bench) -> list[Row]:
         rows.append(
             Row(
                 f"rate-{env}",
-                f"steps a CPU-second of one evaluator, {env}, linear policy around zero",
+                f"steps per CPU-second of one evaluator, {env}, linear policy around zero",
                 values,
             )
         )
@@ -50,7 +50,7 @@ def measured(bench: Bench) -> list[Row]:
 
 
 def steps_a_second(env: str, table: NoiseTable, blocks: int) -> float:
-    """Environment steps a CPU-second, blocks of 32 individuals, 500 steps at most."""
+    """Environment steps per CPU-second, blocks of 32 individuals, 500 steps at most."""
     config = prepare_run(
         quick_config(env=env, strategy="ars", sigma=SIGMA, population=2 * SLOTS * blocks),
         table=table,

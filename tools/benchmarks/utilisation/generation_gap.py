@@ -1,4 +1,4 @@
-"""What all workers wait for between two generations: from the last answer to the next publish.
+"""What all workers wait for between two generations: from the last result to the next publication.
 
 The real loop, learner and collector run over a channel that hands out honest answers, some at a
 time as if they had just arrived, the last one alone. Beside it stands what a second's duties cost

@@ -50,7 +50,7 @@ def measured(bench: Bench, backend: str) -> list[Row]:
             f"{number(statistics.median(found))} %"
         ),
         "a generation": f"{number(statistics.median(walls))} s, {len(found)} of them",
-        "answers that came second": str(doubled),
+        "duplicate results": str(doubled),
     }
     return [Row(f"idle-{backend}", TEXT.format(backend), tuple(means), " %", 3.0, "<", beside)]
 

@@ -39,7 +39,7 @@ from tools.benchmarks.runs import (
 
 GENERATIONS, QUICK_GENERATIONS = 10, 2
 TARGETS = {"lean": 0.95, "envpool": 0.92}
-TEXT = "CPU-seconds a counted step, bare loops ÷ whole run, {}"
+TEXT = "CPU-seconds per counted step, bare loops ÷ whole run, {}"
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ def beside(found: dict[str, list[Took]], equal: bool, work: Work) -> dict[str, s
     cpu = statistics.median(one.cpu for one in found["whole"])
     shares = {
         name: statistics.median(one.roles.get(name, 0.0) for one in found["whole"]) / cpu
-        for name in ("master", "server", "guardian", "other")
+        for name in ("master", "server", "supervisor", "other")
     }
     return {
-        "steps a CPU-second": f"bare {rate['bare']}, whole {rate['whole']}",
-        "steps a second": (
+        "steps per CPU-second": f"bare {rate['bare']}, whole {rate['whole']}",
+        "steps per second": (
             f"bare {middle([one.steps / one.wall for one in found['bare']])}, whole "
             f"{middle([one.steps / one.wall for one in found['whole']])}"
         ),

@@ -18,14 +18,14 @@ from tests.cases import each_case
 WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
     (
         {"obs_norm": False, "obs_clip": 3.0},
-        "obs_clip is 3, but without obs_norm observations are taken as they are: leave obs_clip "
+        "obs_clip is 3, but without obs_norm observations are used unchanged: leave obs_clip "
         "out, or leave --no-obs-norm out",
     ),
     ({"obs_norm": False, "obs_sample": 0.5}, "obs_sample is 0.5, but without obs_norm"),
     ({"obs_norm": False, "obs_clip": 5.0}, "obs_clip is 5, but without obs_norm"),
     (
         {"policy": "mlp", "batch_norm": "virtual", "obs_clip": 3.0},
-        "obs_clip is 3, but with batch_norm virtual observations are taken as they are",
+        "obs_clip is 3, but with batch_norm virtual observations are used unchanged",
     ),
     (
         {"eval_every": 0, "eval_episodes": 7, "target_reward": "none"},

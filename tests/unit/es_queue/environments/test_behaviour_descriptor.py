@@ -491,7 +491,8 @@ def test_a_strategy_of_ones_own_may_compare_behaviours_and_says_which() -> None:
         == outcome.digest
     )
     with pytest.raises(
-        UsageError, match="compares behaviours, and behaviour is auto: say which with --behaviour"
+        UsageError,
+        match="compares behaviours, but behaviour is auto: name a descriptor with --behaviour",
     ):
         run_ring(quick_config(**values))
 

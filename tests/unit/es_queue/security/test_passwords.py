@@ -139,15 +139,15 @@ def test_what_is_no_file_is_refused_without_waiting(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, word in (
-        ("pipe", "no regular file"),
-        ("", "no regular file"),
+        ("pipe", "not a regular file"),
+        ("", "not a regular file"),
         ("nothing", "cannot be read"),
         ("nul\0", "cannot be read"),
     ):
         with pytest.raises(UsageError, match=word):
             with_password("redis://h", tmp_path / name)
     monkeypatch.setenv(PASSWORD_FILE, "/dev/zero")
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         password_from_environment()
 
 
@@ -179,7 +179,7 @@ def test_the_flag_goes_before_the_environment_and_two_that_differ_are_refused(
         f"redis://h?password={quote(password('third'))}",
     ):
         for given in (None, file):
-            with pytest.raises(UsageError, match="another password than") as different:
+            with pytest.raises(UsageError, match="two different passwords") as different:
                 with_password(url, given)
             assert MARK not in str(different.value) + str(refused.value)
 

@@ -127,11 +127,11 @@ class Loner(SNES):
         (
             "tests.tiny:Quad",
             (
-                "tests.tiny:Quad is no class that extends es_queue.strategies.Strategy and "
+                "tests.tiny:Quad is not a class that extends es_queue.strategies.Strategy and "
                 "defines tell"
             ),
         ),
-        ("tests.tiny:eventually", "is no class that extends"),
+        ("tests.tiny:eventually", "is not a class that extends"),
         ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines tell"),
         (
             "tests.unit.es_queue.strategies.test_custom_strategy:Triple",
@@ -164,7 +164,7 @@ def test_it_may_use_any_option_and_decides_about_pairs(monkeypatch: pytest.Monke
     )
     assert config_from_json(config.to_json()) == config
     assert type(make_strategy(config, 5)).__name__ == Loner.__name__
-    with pytest.raises(UsageError, match=r"--env-seeds is pair, but .* tries no pairs"):
+    with pytest.raises(UsageError, match=r"--env-seeds is pair, but .* samples no pairs"):
         make_strategy(config_from_values({**own, "env_seeds": "pair"}, "the test"), 5)
     with pytest.raises(UsageError, match="cannot use --optimizer adam"):
         make_strategy(config_from_values({**own, "optimizer": "adam"}, "the test"), 5)

@@ -112,7 +112,7 @@ def test_a_publication_of_another_length_is_refused() -> None:
     published = strategy.published(strategy.start(ZEROS))
     assert strategy.fits(len(published), 0) and not strategy.fits(len(published) - 1, 0)
     drawn = SlotDraw(TRAIN, 0, 0, 0, ZEROS)
-    with pytest.raises(ValueError, match="no islands"):
+    with pytest.raises(ValueError, match="do not divide into islands"):
         make_builder(strategy, NOISE)(published[:-1], 0.1, drawn)
 
 

@@ -313,7 +313,7 @@ def test_a_difference_that_nobody_can_decide_is_said_and_bits_are_not_promised()
         "audit: w on a and w on b gave different results for train slot 3, and there is no "
         "third worker with equal arithmetic (on another host, if there are several) to decide "
         "which is wrong; "
-        "the first one counts, and equal bits are not guaranteed"
+        "the first result counts, and equal bits are not guaranteed"
     ]
 
 
@@ -503,7 +503,7 @@ def test_what_a_liar_answered_is_evaluated_again_and_its_later_answers_do_not_co
     bench.collector.drain(bench.ledger, 0.0)
     assert bench.collector.fleet.quarantined == {WorkerIdentity("liar", "w")}
     assert next(one for one in bench.notes if "liar" in one).startswith(
-        "audit: w on liar gave another result for centre slot 0"
+        "audit: w on liar gave a different result for centre slot 0"
     )
     assert all(
         one is None or max(one.fitness) == 1.0

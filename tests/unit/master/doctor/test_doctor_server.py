@@ -203,7 +203,7 @@ LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
     [
         ({"on_socket": True, "strangers": True}, OK, "socket"),
         ({"strangers": False, "settings": OPEN}, OK, "refused"),
-        ({"strangers": None, "settings": OPEN}, OK, "requires a password is not known"),
+        ({"strangers": None, "settings": OPEN}, OK, "unknown whether it requires a password"),
         ({"strangers": True}, WARNING, "without it"),
         ({"strangers": True, "on_loopback": True}, OK, "not known"),
         ({"strangers": True, "on_loopback": True, "information": LISTENS}, WARNING, "is not known"),

@@ -37,7 +37,9 @@ def test_workers_that_did_not_come_back_are_counted_with_their_hosts_and_what_he
     assert bench.notes == []
     bench.update("a", 4, 0.2)
     (said,) = bench.notes
-    assert said.startswith("2 of 3 workers did not return after Redis was away (on host-b, host-c)")
+    assert said.startswith(
+        "2 of 3 workers did not return after the Redis outage (on host-b, host-c)"
+    )
     assert "Restart=always" in said and "rq worker-pool" in said
     bench.update("a", 4, 10)
     assert len(bench.notes) == 1

@@ -384,7 +384,7 @@ def test_seats_that_end_with_their_process_point_at_the_environment(client: Clie
         client.fail(
             number, text="Work-horse terminated unexpectedly; waitpid returned 139 (signal 11)"
         )
-    with pytest.raises(EnvironmentFailure, match="20 seats ended with their process"):
+    with pytest.raises(EnvironmentFailure, match="20 seats ended without a result"):
         mine.tick(ALONE, {}, False)
 
 

@@ -496,7 +496,7 @@ def test_slots_that_fail_everywhere_are_the_same_for_everybody_and_the_run_goes_
     assert quiet.server.errors and "fell over" in quiet.server.errors[0]
     assert sum(record["failed"] for record in quiet.sink.records) > 0
     assert any(
-        "failed everywhere and count as the worst" in note and "fell over" in note
+        "failed on every worker and count as the worst" in note and "fell over" in note
         for note in quiet.sink.notes
     )
 

@@ -110,7 +110,7 @@ def test_a_ring_whose_steps_do_harm_goes_back_and_ends_no_worse_than_its_best() 
     back = [
         record["generation"] for record in sink.records if record.get("rolled_back") is not None
     ]
-    assert back and any("the search goes back to that" in note for note in sink.notes)
+    assert back and any("the search returns to generation" in note for note in sink.notes)
     evaluations = {
         record["generation"]: record["eval_mean"]
         for record in sink.records

@@ -183,7 +183,7 @@ def test_renewals_that_redis_does_not_answer_are_tried_again(
     def away(*given: Any) -> Any:
         calls[0] += 1
         if calls[0] in (2, 3):
-            raise RedisError("Redis has been away")
+            raise RedisError("Redis has been unreachable")
         return renew(*given)
 
     monkeypatch.setattr(master, "renew", away)

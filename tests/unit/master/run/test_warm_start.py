@@ -123,9 +123,9 @@ def test_a_ring_that_begins_warm_is_as_good_as_what_it_began_with_and_repeats_it
     [
         (
             {"obs_norm": False},
-            "it was trained with obs_norm True, this run has False: set the same",
+            "it was trained with obs_norm True, but this run has False: use the same",
         ),
-        ({"obs_clip": 1.0}, "it was trained with obs_clip 5.0, this run has 1.0"),
+        ({"obs_clip": 1.0}, "it was trained with obs_clip 5.0, but this run has 1.0"),
         ({"policy": "mlp"}, "a linear policy cannot become a mlp one"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_server_that_is_away_is_said_over_the_last_page_and_asked_again() -> N
     assert (
         "Redis at \\x1b cannot" in second
         and second.endswith("one")
-        and "looking again every 60 s" in second
+        and "reading again every 60 s" in second
     )
     assert third.startswith("there is no run") and "Redis" not in third and third.endswith("one")
 

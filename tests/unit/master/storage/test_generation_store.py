@@ -267,7 +267,7 @@ def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--generation", "77"], 6, "holds no generation 77: it has 4 of 0 to 3"),
+        (["--generation", "77"], 6, "has no generation 77: it has 4 of 0 to 3"),
         (["--generation", "x"], 2, "--generation is 'x'"),
         (
             ["--generation", "1", "--slot", "99-"],
@@ -316,11 +316,11 @@ def test_a_file_that_was_tampered_with_is_refused(
         {"seed": np.zeros(rows, "M8[s]")},
     ):
         np.savez(path, **{**arrays, **changes})
-        assert "its columns are not of numbers" in refused(
+        assert "its columns are not numeric" in refused(
             capsys, 6, tmp_path, "--generation", "1", "--slot", "1+"
         )
     path.write_bytes(b"nothing")
-    assert "no readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
+    assert "not a readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
 
 
 def test_a_record_whose_meta_is_text_is_read_as_before_and_is_four_times_its_bytes(

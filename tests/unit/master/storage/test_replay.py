@@ -88,7 +88,7 @@ def test_a_run_computed_again_from_its_log_has_the_same_digests(
     )
     assert f"generations 0 to 6 of run {RUN}" in replayed(tmp_path)
     assert outcome.digest in replayed(tmp_path)
-    assert "as the newest checkpoint's" in replayed(tmp_path)
+    assert "which the newest checkpoint has too" in replayed(tmp_path)
 
 
 def test_a_log_of_other_noise_is_refused_by_name(
@@ -193,7 +193,7 @@ def test_a_newest_checkpoint_that_cannot_be_read_and_an_empty_file_are_found(
     newest.write_bytes(whole[:500] + bytes([whole[500] ^ 255]) + whole[501:])
     with pytest.raises(
         RunFolderError,
-        match=r"the log is whole up to generation 3, but checkpoint .* was skipped",
+        match=r"the log is intact up to generation 3, but checkpoint .* was skipped",
     ):
         replayed(tmp_path)
     newest.write_bytes(whole)
@@ -279,7 +279,7 @@ def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Pat
     with pytest.raises(RunFolderError, match="holds no replay log of memory"):
         replayed(tmp_path)
     logged(tmp_path, generations=1)
-    with pytest.raises(RunFolderError, match="is of run 'memory', not other"):
+    with pytest.raises(RunFolderError, match="belongs to run 'memory', not other"):
         replay_run("other", tmp_path, tmp_path / "noise")
 
 

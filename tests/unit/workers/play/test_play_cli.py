@@ -267,7 +267,7 @@ def test_an_environment_with_other_spaces_than_the_policys_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Acrobot-v1"})
-    assert "other spaces" in refused(capsys, 6, tmp_path)
+    assert "does not fit the installed" in refused(capsys, 6, tmp_path)
 
 
 def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(

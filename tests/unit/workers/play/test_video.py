@@ -76,7 +76,7 @@ def test_an_environment_that_draws_nothing_and_a_folder_that_is_none_are_said(
         def render(self) -> Any:
             return None
 
-    with pytest.raises(EnvironmentFailure, match="draws no picture"):
+    with pytest.raises(EnvironmentFailure, match="renders no images"):
         filmed(tmp_path / "a.gif", 2, Blind())
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):

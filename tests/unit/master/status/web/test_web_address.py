@@ -124,7 +124,7 @@ def test_a_port_in_use_is_one_sentence_with_a_free_one() -> None:
             socket.create_server(("127.0.0.1", address.port))
         text = str(bind_error(address, found.value))
     assert (
-        text.startswith(f"web cannot be served at {address}: something else listens there")
+        text.startswith(f"web cannot be served at {address}: another program listens there")
         and "--web 127.0.0.1:" in text
         and "\n" not in text
     )

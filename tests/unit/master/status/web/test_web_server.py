@@ -368,7 +368,7 @@ def test_a_port_in_use_ends_the_command_with_2_and_one_sentence(
         assert main(["--web", f"127.0.0.1:{taken.getsockname()[1]}"]) == 2
     told = capsys.readouterr()
     assert (
-        told.out == "" and told.err.count("\n") == 1 and "something else listens there" in told.err
+        told.out == "" and told.err.count("\n") == 1 and "another program listens there" in told.err
     )
 
 
