@@ -205,8 +205,8 @@ LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
         ({"strangers": False, "settings": OPEN}, OK, "refused"),
         ({"strangers": None, "settings": OPEN}, OK, "unknown whether it requires a password"),
         ({"strangers": True}, WARNING, "without it"),
-        ({"strangers": True, "on_loopback": True}, OK, "not known"),
-        ({"strangers": True, "on_loopback": True, "information": LISTENS}, WARNING, "is not known"),
+        ({"strangers": True, "on_loopback": True}, OK, "unknown whether"),
+        ({"strangers": True, "on_loopback": True, "information": LISTENS}, WARNING, "may be"),
         ({"strangers": True, "on_loopback": True, "settings": OPEN}, WARNING, "without it"),
         (
             {"strangers": True, "on_loopback": True, "settings": {**OPEN, "protected-mode": "yes"}},
