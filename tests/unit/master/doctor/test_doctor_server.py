@@ -287,8 +287,8 @@ MASTER, WORKER = (
     ("as_master", "as_worker", "state", "words"),
     [
         ([], [], OK, "everything that masters and workers do"),
-        (MASTER, [], OK, "what a worker does"),
-        ([], WORKER[:1], OK, "what a master does"),
+        (MASTER, [], OK, "the rights of a worker"),
+        ([], WORKER[:1], OK, "the rights of a master"),
         (MASTER, [("INCRBY", "es:walker-1:seatno", "1")], FAILED, "INCRBY es:walker-1:seatno"),
         (MASTER, WORKER, WARNING, "can read"),
         (None, None, WARNING, "can read"),
