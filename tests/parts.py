@@ -11,6 +11,7 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.stock import StockEnvironment
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import RunningMoments
@@ -48,6 +49,16 @@ def evaluator(world: Script, spec: EnvironmentSpec | None = None, **values: Any)
     policy = make_policy(config, spec.observation_size, spec.action)
     parts = RunParts(config, spec, policy, make_strategy(config, policy.size), world)
     return Evaluator(parts, TABLE, EpisodeControl())
+
+
+def wrapped_environment(world: StockEnvironment) -> Any:
+    """The environment of the other library that this one steps."""
+    return world._environment
+
+
+def policy_size(who: Evaluator) -> int:
+    """How many parameters the evaluator's policy has."""
+    return who._policy.size
 
 
 def task_of(

@@ -130,6 +130,7 @@ class SeatWorker(Worker):
             self.birth_date = self.last_heartbeat
         to.hset(self.key, mapping=self.serialize())  # first: RQ looks at this reply
         to.expire(self.key, timeout or self.worker_ttl + 60)
+        to.expire(f"{self.key}:executions", timeout or self.worker_ttl + 60)  # of RQ 3
         to.sadd(keys.RQ_WORKERS, self.key)
         for queue in self.queue_names():
             to.sadd(keys.rq_workers(queue), self.key)
@@ -296,6 +297,8 @@ class SeatWorker(Worker):
             super().execute_job(job, queue)
         except ANY_ERROR as error:  # the horse has ended, or never began
             self._continue_after(error, "the records of a seat")
+        finally:
+            self.execution = None  # RQ 3 would give one that was left to the next seat
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         """A stop that comes while the horse is born waits until the seat has its own handler."""

@@ -177,3 +177,7 @@ class SeatQueue(Queue):
 
     def enqueue_dependents(self, *_: object, **__: object) -> None:
         """None are read."""
+
+    def move_dependents_to_ready(self, *_: object, **__: object) -> dict[str, list[str]]:
+        """RQ 3 calls this one after a success: none are read."""
+        return {}

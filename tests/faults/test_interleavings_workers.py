@@ -34,6 +34,7 @@ from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorker
 from tests.parts import TABLE, evaluator
 from tests.ring import QUICK, quick_config
 from tests.tiny import Script, eventually
+from tests.unit.workers.living import replace_heartbeat, replace_serving, serve_seat
 from tests.unit.workers.test_block_worker import Ring
 from tests.unit.workers.test_seat import JOB, Ending, Progress
 from workers import open_seat, parameter_cache, serving
@@ -143,11 +144,7 @@ def seated(
 ) -> Iterator[Callable[[Callable[[], None]], Recorder]]:
     """A seat that serves a run without blocks; ``joining`` is called each time before it joins."""
     monkeypatch.setattr(parameter_cache, "host_private_directory", lambda: tmp_path)
-    monkeypatch.setattr(
-        ServedSeat,
-        "_make_heartbeat",
-        lambda self, channel, watch, config, about: Ending(about, False),
-    )
+    replace_heartbeat(monkeypatch, lambda *arguments: Ending(arguments[-1], False))
 
     def serve(joining: Callable[[], None]) -> Recorder:
         channel, watch = (
@@ -163,7 +160,8 @@ def seated(
             return JoinResult(who, TABLE.digest, "0" * 32, "stock")
 
         monkeypatch.setattr(serving, "join", joined)
-        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
+        seat = ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)  # type: ignore[arg-type]
+        serve_seat(seat, channel, watch)
         return channel
 
     yield serve
@@ -222,7 +220,7 @@ def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
             master.reconcile("1-00000000", ReconcileRequest(publication, [("train", 0, 4)], 4))
         )
 
-    monkeypatch.setattr(ServedSeat, "_serve", serve)
+    replace_serving(monkeypatch, serve)
     for _ in range(2):
         ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK).join_and_serve()
     assert [one is not None and one.requeued for one in found] == [0, 4], (

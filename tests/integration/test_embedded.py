@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
+from es_queue.util.file_lock import try_lock
 from master.services import private_server
 from master.services.private_server import PrivateServer
 from master.services.seal import seal
@@ -35,6 +36,14 @@ MASTER_OF_BOUND_SERVER = MASTER.format(start="server.start()")
 MASTER_OF_UNBOUND_SERVER = MASTER.format(
     start="t = threading.Thread(target=server.start); t.start(); t.join()"
 )
+
+
+def is_free(lock: Path) -> bool:
+    """Whether nobody leads the server of this lock's folder."""
+    file = try_lock(lock)
+    if file is not None:
+        os.close(file)
+    return file is not None
 
 
 def test_only_its_user_can_reach_the_server(server: PrivateServer, client: redis.Redis) -> None:
@@ -192,8 +201,6 @@ def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(
     guest = PrivateServer(server.folder)
     guest.start()
     assert pid_of(guest) == pid_of(server)
-    assert server._owner_lock is not None
-    assert guest._owner_lock is None
     guest.stop()
     assert server.is_alive()
 
@@ -226,7 +233,7 @@ def test_a_server_that_outlived_its_owner_is_ended_before_a_second_starts(
     server.start()
     try:
         assert not running(pid)
-        assert server._owner_lock is not None
+        assert not is_free(server.folder / "owner.lock")
         with redis.Redis.from_url(server.url) as client:
             assert client.get("made by") == b"the first master"
     finally:
@@ -243,7 +250,7 @@ def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path:
     server = PrivateServer(tmp_path)
     with pytest.raises(RedisError, match=r"ended with code 1; .*redis\.log ends: .*base file"):
         server.start()
-    assert server._owner_lock is None
+    assert is_free(server.folder / "owner.lock")
 
 
 def test_without_any_server_the_remedy_is_named(

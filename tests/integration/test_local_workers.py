@@ -61,6 +61,10 @@ def run_job(client: redis.Redis, function: str, *arguments: object, queue: str =
     return Queue(queue, connection=client).enqueue(function, args=arguments, job_timeout=100)
 
 
+def running_count(workers: LocalWorkers) -> int:
+    return len(workers._running())
+
+
 def result_of(job: Job) -> object:
     wait_until(lambda: job.get_status(refresh=True) in ("finished", "failed"))
     return job.return_value()
@@ -76,7 +80,7 @@ def test_local_workers_do_the_jobs_of_their_queue(
 ) -> None:
     workers = make_workers(2, queue)
     assert result_of(run_job(client, "math.hypot", 3, 4, queue=queue)) == 5.0
-    assert len(workers._running()) == 2
+    assert running_count(workers) == 2
 
 
 def test_local_workers_keep_the_noise_table_where_they_are_told_to(
@@ -153,7 +157,7 @@ def test_a_killed_worker_is_replaced_after_its_back_off(
     pid = result_of(run_job(client, "os.getppid"))
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(workers._running()) == 0)
+    wait_until(lambda: running_count(workers) == 0)
     assert workers.supervise() == []
     wait_until(lambda: workers.supervise() == [1])
     assert result_of(run_job(client, "os.getppid")) != pid
@@ -178,7 +182,7 @@ def test_a_horse_that_lost_its_worker_is_told_to_leave(
     workers = make_workers()
     pid = with_busy_horse(client)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(workers._running()) == 0)
+    wait_until(lambda: running_count(workers) == 0)
     assert len(session_of(pid)) == 1
     workers.supervise()
     wait_until(lambda: session_of(pid) == [])
@@ -192,7 +196,7 @@ def test_stop_ends_a_busy_worker_and_its_horse(
     workers = make_workers()
     pid = with_busy_horse(client)
     workers.stop(deadline)
-    assert len(workers._running()) == 0
+    assert running_count(workers) == 0
     wait_until(lambda: session_of(pid) == [])
 
 
@@ -219,7 +223,7 @@ def test_stop_ends_a_deaf_horse_whose_worker_is_gone_already(
     pid = with_busy_horse(client, "builtins.exec", code)
     wait_until(deaf.exists)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(workers._running()) == 0)
+    wait_until(lambda: running_count(workers) == 0)
     workers.supervise()
     workers.stop()
     wait_until(lambda: session_of(pid) == [])
@@ -233,7 +237,7 @@ def test_stop_ends_workers_that_answer_no_signal(
     pid = with_busy_horse(client)
     os.kill(pid, signal.SIGSTOP)
     workers.stop(deadline=0.0)
-    assert len(workers._running()) == 0
+    assert running_count(workers) == 0
     wait_until(lambda: session_of(pid) == [])
 
 

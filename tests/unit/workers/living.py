@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from es_queue.protocol.channel import WorkerFlags
 from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
+from workers.serving import ServedSeat
 
 CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
 RUNNING = WorkerFlags("running")
+
+
+def serve_seat(seat: ServedSeat, channel: Any, watch: EpisodeControl) -> None:
+    """What a seat does once its channel is open."""
+    seat._serve(channel, watch)
+
+
+def replace_serving(monkeypatch: pytest.MonkeyPatch, serve: Callable[..., None]) -> None:
+    """Seats call ``serve(seat, channel, watch)`` once their channel is open."""
+    monkeypatch.setattr(ServedSeat, "_serve", serve)
+
+
+def replace_heartbeat(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any]) -> None:
+    """The heartbeats of seats are what ``make(seat, channel, watch, config, about)`` gives."""
+    monkeypatch.setattr(ServedSeat, "_make_heartbeat", make)
 
 
 class Told(MemoryWorkerChannel):

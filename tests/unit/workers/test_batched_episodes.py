@@ -16,7 +16,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.protocol.messages import Answer, Block
 from tests.cases import each_case
-from tests.parts import TABLE, config_of, task_of
+from tests.parts import TABLE, config_of, policy_size, task_of
 from tests.tiny import BOX, spec_of
 from workers.batched_episodes import BatchedFitness, EpisodeBatch, EpisodeSpec, Outcome, play_batch
 from workers.episode import (
@@ -386,7 +386,7 @@ class Faulty(Short):
 def block_of(
     who: Evaluator, kind: str, stop: int, said: list[FailureReport] | None = None
 ) -> Answer:
-    size = who._policy.size
+    size = policy_size(who)
     task, published = task_of(
         size, 2, limit=30, parameters=np.random.default_rng(2).normal(size=size)
     )

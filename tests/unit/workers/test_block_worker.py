@@ -131,13 +131,10 @@ def test_of_two_workers_of_a_host_one_asks_for_the_header_of_large_parameters(
     monkeypatch.setattr(parameter_cache, "MIN_SHARED_BYTES", 1)
     monkeypatch.setattr(parameter_cache, "host_private_directory", lambda: tmp_path)
     ring = Ring(Script(), "train 0 1")
-    others = [
-        BlockWorker(Patient(ring.server, name), ring.who, QUICK, TABLE.digest)
-        for name in (ME, "host-2-abcdef")
-    ]
+    channels: list[Any] = [Patient(ring.server, name) for name in (ME, "host-2-abcdef")]
+    others = [BlockWorker(channel, ring.who, QUICK, TABLE.digest) for channel in channels]
     asked: list[str] = []
-    for other in others:
-        channel: Any = other._channel
+    for channel, other in zip(channels, others, strict=True):
         monkeypatch.setattr(
             channel,
             "task",

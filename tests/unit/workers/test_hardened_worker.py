@@ -15,13 +15,14 @@ import pytest
 import redis
 from rq import Queue, Worker
 from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobError, StopRequested
+from rq.executions import Execution
 from rq.job import Job, JobStatus
 
 from es_queue.errors import UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import CONNECT_SECONDS, SOCKET_SECONDS
 from es_queue.protocol.seats import SEAT_FUNCTION, ReconnectBackoff, reconnecting_client
-from master.services.local_workers import HARDENED_CLASSES, LocalWorkers
+from master.services.local_workers import HARDENED_CLASSES, LocalWorkers, WorkerProcess
 from tests.cases import each_case
 from workers import hardened_worker
 from workers.hardened_worker import NoSerializer, SeatJob, SeatQueue, SeatWorker
@@ -62,6 +63,14 @@ def worker(*queues: str, **options: Any) -> SeatWorker:
         prepare_for_work=False,
         **options,
     )
+
+
+def stopping_worker() -> SeatWorker:
+    """One that was told to stop."""
+    found = worker()
+    found.pid = os.getpid()
+    found.handle_warm_shutdown_request()
+    return found
 
 
 def test_the_names_that_users_type_are_these_classes() -> None:
@@ -240,10 +249,11 @@ def test_every_method_that_is_replaced_is_one_that_rq_has() -> None:
     }
     for ours, theirs in ((SeatJob, Job), (SeatWorker, Worker), (SeatQueue, Queue)):
         replaced = {name for name in vars(ours) if not name.startswith("__") and name not in own}
-        # RQ 2.9 has no webhooks, and RQ 3 counts the time of a job otherwise.
+        # RQ 2.9 has no webhooks, and RQ 3 counts the time of a job and moves dependents otherwise.
         assert {name for name in replaced if not hasattr(theirs, name)} <= {
             "send_webhooks",
             "set_current_job_working_time",
+            "move_dependents_to_ready",
         }
         for name in replaced:
             if inspect.isfunction(called := getattr(theirs, name, None)):
@@ -266,10 +276,11 @@ def test_a_warm_stop_is_passed_on_to_the_horse(monkeypatch: pytest.MonkeyPatch) 
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *about: sent.append(about))
     found = worker()
-    assert not found._should_stop()
     found.pid, found._horse_pid = os.getpid(), 4321
     found.handle_warm_shutdown_request()
-    assert sent == [(4321, signal.SIGTERM)] and found._should_stop()
+    assert sent == [(4321, signal.SIGTERM)]
+    with pytest.raises(redis.exceptions.ConnectionError):  # it waits for Redis no longer
+        found.connection.ping()
 
 
 def test_a_stop_that_comes_while_the_horse_is_born_is_kept_for_the_seat(
@@ -286,19 +297,54 @@ def test_a_stop_that_comes_while_the_horse_is_born_is_kept_for_the_seat(
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_an_execution_that_redis_refused_is_not_left_for_the_next_seat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RQ 3 would give the horse the first of those that the worker holds."""
+    found = stopping_worker()
+
+    def refuse(own: Worker, *_: object) -> None:
+        own.execution = Execution("0123", SEAT, own.connection)
+        raise redis.exceptions.ResponseError("refused")
+
+    monkeypatch.setattr(Worker, "execute_job", refuse)
+    with pytest.raises(StopRequested):
+        found.execute_job(job({}), SeatQueue("default", found.connection))
+    held = vars(found)
+    assert not held.get("execution") and not held.get("executions")
+
+
+def test_a_heartbeat_keeps_the_worker_and_its_list_of_executions() -> None:
+    sent: list[tuple[object, ...]] = []
+
+    class Pipeline:
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *words, **_: sent.append((name, *words))
+
+    worker().heartbeat(90, pipeline=Pipeline())
+    assert {("expire", f"rq:worker:w{kind}", 90) for kind in ("", ":executions")} <= set(sent)
+
+
+def test_a_job_has_no_dependents_to_enqueue_however_rq_asks() -> None:
+    queue = SeatQueue("default", worker().connection)
+    queue.enqueue_dependents(job({}))
+    assert queue.move_dependents_to_ready(job({})) == {}
+
+
 def test_a_horse_whose_worker_died_waits_for_redis_no_longer() -> None:
     found = worker()
-    found._is_horse, found.pid = True, os.getppid()
-    assert not found._should_stop()
-    found.pid = os.getppid() + 1
-    assert found._should_stop()
+    found._is_horse, found.pid = True, os.getppid() + 1
+    with pytest.raises(redis.exceptions.ConnectionError):
+        found.connection.ping()
 
 
-def test_a_worker_that_is_to_stop_bears_nothing_more() -> None:
-    found = worker()
-    found._stopping[0] = 1
+def test_a_worker_that_is_to_stop_bears_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise redis.exceptions.ResponseError("refused")
+
+    monkeypatch.setattr(Worker, "check_for_suspension", refuse)
     with pytest.raises(StopRequested):
-        found._continue_after(redis.exceptions.ConnectionError("away"), "a job")
+        stopping_worker().check_for_suspension(False)
 
 
 def test_patience_waits_a_second_at_most_and_says_so_once_a_minute() -> None:
@@ -343,10 +389,14 @@ def test_a_masters_own_workers_are_hardened_unless_the_user_names_other_classes(
 ) -> None:
     for name in HARDENED_CLASSES:
         monkeypatch.delenv(name, raising=False)
-    workers = LocalWorkers(1, "default", NOWHERE, Path())
-    assert HARDENED_CLASSES.items() <= workers._environment().items()
-    monkeypatch.setenv("RQ_WORKER_CLASS", "rq.SimpleWorker")
-    assert (
-        workers._environment()["RQ_WORKER_CLASS"] == "rq.SimpleWorker"
-        and "RQ_JOB_CLASS" not in workers._environment()
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        WorkerProcess,
+        "start",
+        lambda process, command, log, environment, url: given.append(environment),
     )
+    LocalWorkers(1, "default", NOWHERE, Path()).start()
+    monkeypatch.setenv("RQ_WORKER_CLASS", "rq.SimpleWorker")
+    LocalWorkers(1, "default", NOWHERE, Path()).start()
+    assert HARDENED_CLASSES.items() <= given[0].items()
+    assert given[1]["RQ_WORKER_CLASS"] == "rq.SimpleWorker" and "RQ_JOB_CLASS" not in given[1]

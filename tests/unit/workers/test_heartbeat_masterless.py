@@ -36,10 +36,14 @@ class Masterless:
         self.asked += 1
         return self.waits
 
+    def leave_reason(self, later: float = 0.0) -> str:
+        """Why it must leave, so many seconds later; empty while it may stay."""
+        return self.life._leave_reason(self.now + later)
+
     def left_after(self, seconds: int) -> int | None:
         """Look each second; after how many it must leave."""
         for second in range(seconds + 1):
-            reason = self.life._leave_reason(self.now)
+            reason = self.leave_reason()
             self.now += 1.0
             if reason:
                 assert reason == "the run has no master"
@@ -76,9 +80,7 @@ def test_a_lease_that_lapsed_while_redis_was_away_says_nothing_of_the_master(
 ) -> None:
     run = Masterless(monkeypatch, waits=True)
     assert run.left_after(15) is None
-    assert (
-        run.life._leave_reason(run.now - 30.0) == ""
-    )  # the answer came thirty seconds after the question
+    assert run.leave_reason(-30.0) == ""  # the answer came thirty seconds after the question
     assert run.left_after(20) is None
 
 
@@ -89,7 +91,7 @@ def test_it_asks_no_more_than_once_a_beat_who_else_wants_the_worker(
     assert run.left_after(20) is None
     for _ in range(10):
         run.now += 0.1
-        run.life._leave_reason(run.now)
+        run.leave_reason()
     assert run.asked == 1
 
 
@@ -102,8 +104,8 @@ def test_an_ended_run_is_told_from_one_that_goes_on(monkeypatch: pytest.MonkeyPa
         (WorkerFlags("stopped"), True),
     ):
         run.channel.told = orders
-        run.life._leave_reason(run.now)
+        run.leave_reason()
         assert run.life.has_run_ended == ended
     run.channel.told = WorkerFlags(None)
-    run.life._leave_reason(run.now + 2 * life_module.GONE_SECONDS)
+    run.leave_reason(2 * life_module.GONE_SECONDS)
     assert run.life.has_run_ended

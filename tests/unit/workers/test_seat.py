@@ -24,6 +24,7 @@ from es_queue.protocol.connection import OUTAGE_ERRORS
 from tests.cases import each_case
 from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, quick_config
+from tests.unit.workers.living import replace_heartbeat, replace_serving, serve_seat
 from workers import join, open_seat, parameter_cache, seat, serving
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
@@ -162,9 +163,7 @@ def sitting(
     before = signal.getsignal(signal.SIGTERM)
 
     def sit(serve: Callable[..., None]) -> MemoryServer:
-        monkeypatch.setattr(
-            ServedSeat, "_serve", lambda self, channel, watch: serve(channel, watch)
-        )
+        replace_serving(monkeypatch, lambda _, channel, watch: serve(channel, watch))
         ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK).join_and_serve()
         return server
 
@@ -308,12 +307,13 @@ def serving_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...,
             watch.leave_reason = "the test is over"
             joining()
 
-        monkeypatch.setattr(ServedSeat, "_make_heartbeat", life)
+        replace_heartbeat(monkeypatch, life)
         monkeypatch.setattr(serving, "join", joined)
         channel = MemoryWorkerChannel(
             MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef"
         )
-        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
+        seat = ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)  # type: ignore[arg-type]
+        serve_seat(seat, channel, watch)
         return lives[0].about()
 
     return serve

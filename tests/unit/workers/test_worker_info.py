@@ -12,6 +12,7 @@ from es_queue.protocol.timing import Clocks
 from es_queue.util import host_info
 from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, quick_config
+from tests.unit.workers.living import replace_heartbeat, serve_seat
 from workers import heartbeat as worker_facts
 from workers import join, serving
 from workers.episode import EpisodeControl
@@ -100,7 +101,7 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
     class Joined:
         noise_digest, numerics = "ab" * 16, "cd" * 16
 
-    monkeypatch.setattr(ServedSeat, "_make_heartbeat", life)
+    replace_heartbeat(monkeypatch, life)
     monkeypatch.setattr(serving, "join", lambda config, given: Joined)
     monkeypatch.setattr(serving, "validate_noise", refuse)
 
@@ -110,7 +111,7 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
     channel = MemoryWorkerChannel(
         MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef"
     )
-    ServedSeat(None, "run", "abcdef", Job, QUICK)._serve(channel, watch)  # type: ignore[arg-type]
+    serve_seat(ServedSeat(None, "run", "abcdef", Job, QUICK), channel, watch)  # type: ignore[arg-type]
     told = lives[0].about()
     assert (
         told.keys() >= NAMES

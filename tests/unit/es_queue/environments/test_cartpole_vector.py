@@ -31,6 +31,7 @@ from es_queue.numerics.fingerprint import BEYOND_AVX2, bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Answer, Block, Task
 from tests.cases import each_case
+from tests.parts import policy_size
 from tests.ring import NOISE, quick_config
 from workers.episode import EpisodeControl
 from workers.evaluator import Evaluator
@@ -228,7 +229,7 @@ def test_one_by_one_and_in_pictures_cartpole_is_gymnasiums_own() -> None:
 
 
 def block(who: Evaluator, kind: str, stop: int) -> Answer:
-    size = who._policy.size
+    size = policy_size(who)
     published = np.random.default_rng(3).normal(0, 0.3, size).astype(np.float32)
     mean, std = np.full(4, 0.1, "<f4").tobytes(), np.full(4, 0.7, "<f4").tobytes()
     task = Task(

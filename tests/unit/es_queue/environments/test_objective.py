@@ -233,10 +233,15 @@ def test_an_objective_draws_nothing_and_is_played_one_by_one() -> None:
         open_environment(request, "human")
 
 
-def test_the_function_gets_the_vector_and_the_seed_of_the_episode() -> None:
+def test_the_function_gets_the_vector_and_the_seed_of_the_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     heard: list[tuple[list[float], int]] = []
+    monkeypatch.setattr(
+        "tests.objectives.sphere",
+        lambda vector, seed: heard.append((vector.tolist(), seed)) or 2.5,
+    )
     world = open_environment(EnvironmentRequest(SPHERE, parameters=4))
-    world._function = lambda vector, seed: heard.append((vector.tolist(), seed)) or 2.5  # type: ignore[attr-defined]
     world.reset(7)
     assert world.step(np.zeros(4, np.float32))[1:] == (2.5, True)
     assert heard == [([0.0] * 4, 7)]

@@ -18,6 +18,7 @@ from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec
 from es_queue.environments.stock import StockEnvironment
 from tests.cases import each_case
+from tests.parts import wrapped_environment
 
 MUJOCO = (
     "Ant",
@@ -65,7 +66,7 @@ def is_clean(request: EnvironmentRequest, seeds: range, steps: int) -> bool:
     """Whether each episode is the same in a used object and in a fresh one."""
     spec, used = describe(request), open_environment(request)
     assert spec.clean_reset and isinstance(used, StockEnvironment)
-    first = used._environment
+    first = wrapped_environment(used)
     for seed in seeds:
         trace(used, 1000 + seed, 2 * steps, chance(spec.action, 2.0, seed))
         trace(used, 2000 + seed, steps // 2, chance(spec.action, 0.3, seed))
@@ -77,7 +78,7 @@ def is_clean(request: EnvironmentRequest, seeds: range, steps: int) -> bool:
         fresh.close()
         if played[0] != played[1]:
             return False
-    assert used._environment is first
+    assert wrapped_environment(used) is first
     used.close()
     return True
 
@@ -109,7 +110,7 @@ def test_mujoco_writes_no_log_into_the_current_folder(
     )  # its model has an attribute that MuJoCo warns of
     assert isinstance(world, StockEnvironment)
     world.reset(0)
-    simulation: Any = world._environment.unwrapped
+    simulation: Any = wrapped_environment(world).unwrapped
     simulation.data.qpos[:] = 1e12
     world.step(np.zeros(6, np.float32))
     assert list(tmp_path.iterdir()) == [] and capfd.readouterr().err == ""

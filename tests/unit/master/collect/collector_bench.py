@@ -12,6 +12,7 @@ from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
 from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.blocks.reissuer import CollectorParts
 from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.worker_watch import CollectorCallbacks
@@ -64,6 +65,20 @@ class Bench:
             prefix=self.prefix,
         )
         self.what = PublishRequest(PUBLICATION, b"task", (), "{}", {"state": "running"})
+
+    @property
+    def parts(self) -> CollectorParts:
+        return self.collector._parts
+
+    @property
+    def next_tick(self) -> float:
+        """When the collector looks again, by ``time.monotonic``."""
+        return self.collector._next_tick
+
+    @property
+    def silent_workers(self) -> set[str]:
+        """The ids of workers that hold blocks and answer nothing."""
+        return self.collector._reissuer._silent.names
 
     def make_channel(self) -> Any:
         return MemoryMasterChannel(self.server)

@@ -13,7 +13,6 @@ from es_queue.protocol.messages import Answer, Block
 from master.collect import collector as module
 from master.collect import stream_reader
 from master.collect.ledger import Ledger
-from master.collect.stream_reader import StreamReader
 from tests.ring import QUICK
 from tests.tiny import eventually
 from tests.unit.master.collect.collector_bench import (
@@ -23,10 +22,6 @@ from tests.unit.master.collect.collector_bench import (
     Bench,
     all_but_one_block,
 )
-
-
-def reader_of(bench: Bench) -> StreamReader:
-    return bench.collector._parts.reader
 
 
 def test_opening_publishes_what_is_owed_in_blocks() -> None:
@@ -70,7 +65,7 @@ def test_a_pause_issues_nothing_twice_and_looks_no_oftener(monkeypatch: pytest.M
     bench.collector.inbox.paused_by = "ada"
     for _ in range(3):
         bench.tick()
-        assert bench.todo() == [] and bench.collector._next_tick == now[0] + 1.0
+        assert bench.todo() == [] and bench.next_tick == now[0] + 1.0
         now[0] += 60.0
         bench.server.lives = {
             name: (about, now[0] + 60) for name, (about, _) in bench.server.lives.items()
@@ -103,7 +98,7 @@ def test_an_answer_that_comes_just_before_reconcile_is_neither_issued_again_nor_
         return reconcile(token, owed)
 
     monkeypatch.setattr(bench.channel, "reconcile", late)
-    monkeypatch.setattr(reader_of(bench), "rewind", lambda: pytest.fail("all is read again"))
+    monkeypatch.setattr(bench.parts.reader, "rewind", lambda: pytest.fail("all is read again"))
     bench.tick()
     assert (
         bench.todo() == waiting
@@ -118,7 +113,7 @@ def test_an_outage_within_a_tick_kills_nobody(monkeypatch: pytest.MonkeyPatch) -
     worker = bench.worker()
     held, drained, outages = (
         worker.claim(0.0),
-        reader_of(bench).drain_fully,
+        bench.parts.reader.drain_fully,
         [bench.channel.outages],
     )
 
@@ -128,7 +123,7 @@ def test_an_outage_within_a_tick_kills_nobody(monkeypatch: pytest.MonkeyPatch) -
         return drained(ledger, workers)
 
     monkeypatch.setattr(type(bench.channel), "outages", property(lambda _: outages[0]))
-    monkeypatch.setattr(reader_of(bench), "drain_fully", away)
+    monkeypatch.setattr(bench.parts.reader, "drain_fully", away)
     bench.tick()
     assert bench.server.claims[worker.worker] == [str(held)] and bench.server.attempts == {}
 
@@ -164,7 +159,7 @@ def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench().open()
-    monkeypatch.setattr(reader_of(bench), "drain", lambda ledger, wait, workers: False)
+    monkeypatch.setattr(bench.parts.reader, "drain", lambda ledger, wait, workers: False)
     seen = [0]
     reconcile = bench.channel.reconcile
     monkeypatch.setattr(
@@ -183,12 +178,12 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    tail = reader_of(bench)._cursors[bench.ledger.publication]
+    tail = bench.parts.reader._cursors[bench.ledger.publication]
     tail.seen.update(str(number) for number in range(10 * stream_reader.MOST_REREAD_PER_SECOND))
     for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
         now[0] += later
         tail.cursor = "7-0"
-        reader_of(bench).reread()
+        bench.parts.reader.reread()
         assert tail.cursor == cursor
 
 

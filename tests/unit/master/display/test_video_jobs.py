@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,24 +46,43 @@ def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return how
 
 
+def waiting_for(path: Path) -> str:
+    """What a player does that ends when there is such a file."""
+    return f"import time, os\nwhile not os.path.exists({str(path)!r}): time.sleep(0.01)"
+
+
 def asked(player: Path) -> list[list[str]]:
     path = player.with_name("asked")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def settled(one: VideoJobs) -> None:
+@pytest.fixture
+def players(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The players that were started, the last one last."""
+    start, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def remember(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", remember)
+    return started
+
+
+def settled(players: list[subprocess.Popen[bytes]]) -> None:
     """Nothing is under way."""
-    process = one._process
-    if process is not None:
+    for process in players:
         process.wait(60)
 
 
-def test_a_film_is_made_when_so_many_generations_have_passed(tmp_path: Path, player: Path) -> None:
+def test_a_film_is_made_when_so_many_generations_have_passed(
+    tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
+) -> None:
     fail_on_notes()
     one = VideoJobs(tmp_path / "run", 10, None)
     for generation in (0, 3, 9, 12, 15, 19, 31):
         one.add(generation)
-        settled(one)
+        settled(players)
     one.close()
     assert [words[words.index("--generation") + 1] for words in asked(player)] == ["0", "12", "31"]
     assert all(
@@ -80,9 +101,7 @@ def generations(player: Path) -> list[str]:
 def test_films_are_made_one_after_the_other_and_none_is_left_out(
     tmp_path: Path, player: Path
 ) -> None:
-    player.write_text(
-        f"import time, os\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
-    )
+    player.write_text(waiting_for(tmp_path / "go"))
     said = collect_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(4):
@@ -96,31 +115,34 @@ def test_films_are_made_one_after_the_other_and_none_is_left_out(
     assert said == ["4 films are still to be made: Ctrl-C leaves them out"]
 
 
-def test_a_run_that_ends_early_makes_no_other_film(tmp_path: Path, player: Path) -> None:
+def test_a_run_that_ends_early_makes_no_other_film(
+    tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
+) -> None:
     fail_on_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
-    settled(one)
+    settled(players)
     one.add(1)
     one.add(2)
-    settled(one)
+    settled(players)
     one.close(0.0)
     assert generations(player) == ["0", "1"]
 
 
 def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> None:
+    player.write_text(waiting_for(tmp_path / "go"))
     said = collect_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(3):
         one.add(generation)
     one.drop(1)
+    (tmp_path / "go").write_text("")
     one.close()
     assert generations(player) == ["0", "2"] and "some are left out" in said[0]
 
 
 def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player: Path) -> None:
-    waits = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
-    player.write_text(f"import time, os, sys\n{waits}\nsys.exit('0' in sys.argv)")
+    player.write_text(f"{waiting_for(tmp_path / 'go')}\nsys.exit('0' in sys.argv)")
     said = collect_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(3):
@@ -133,13 +155,15 @@ def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player
     assert not any("no more films" in text for text in said)
 
 
-def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, player: Path) -> None:
+def test_a_film_that_fails_is_said_once_and_ends_the_filming(
+    tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
+) -> None:
     player.write_text("sys.exit('es-play: Objective draws nothing')")
     said = collect_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     for generation in range(4):
         one.add(generation)
-        settled(one)
+        settled(players)
     one.close()
     assert (
         said == ["no more films are made (Objective draws nothing); training continues"]
@@ -147,26 +171,29 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(tmp_path: Path, pla
     )
 
 
-def test_a_film_that_does_not_end_is_ended_with_its_run(tmp_path: Path, player: Path) -> None:
-    player.write_text("import time\nwhile True: time.sleep(60)")
-    fail_on_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    one.add(0)
-    process = one._process
-    assert process is not None
-    one.close(seconds=0.01)
-    assert process.poll() is not None
-
-
-def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
-    tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_film_that_does_not_end_is_ended_with_its_run(
+    tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
 ) -> None:
     player.write_text("import time\nwhile True: time.sleep(60)")
     fail_on_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
-    process = one._process
-    assert process is not None
+    (process,) = players
+    one.close(seconds=0.01)
+    assert process.poll() is not None
+
+
+def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
+    tmp_path: Path,
+    player: Path,
+    players: list[subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    player.write_text("import time\nwhile True: time.sleep(60)")
+    fail_on_notes()
+    one = VideoJobs(tmp_path / "run", 1, None)
+    one.add(0)
+    (process,) = players
     wait = process.wait
 
     def interrupted(seconds: float | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -161,9 +161,20 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     return found
 
 
+def opened_seats(manager: SeatManager) -> dict[str, None]:
+    """The seats that the master remembers to have opened, the oldest first."""
+    return manager._failed._opened
+
+
+def remember_opened(manager: SeatManager, numbers: Iterable[int]) -> None:
+    """Just these seats were opened."""
+    opened_seats(manager).clear()
+    opened_seats(manager).update(dict.fromkeys(map(seat, numbers)))
+
+
 def keeper(client: Client) -> SeatManager:
     found = SeatManager(client, "default", RUN, NONCE, 960)  # type: ignore[arg-type]
-    found._failed._opened = dict.fromkeys(seat(number) for number in range(1, 100))
+    remember_opened(found, range(1, 100))
     return found
 
 
@@ -336,7 +347,7 @@ def test_only_seats_that_this_master_has_opened_can_fail(client: Client) -> None
 def test_a_seat_that_workers_opened_and_took_between_two_looks_can_fail(client: Client) -> None:
     said = collect_notes()
     mine = keeper(client)
-    mine._failed._opened = dict.fromkeys([seat(1), seat(4)])
+    remember_opened(mine, [1, 4])
     client.fail(3, "rq-7", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
     client.fail(5, "rq-8", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
     mine.tick(ALONE, {}, False)
@@ -350,7 +361,7 @@ def test_seats_that_were_opened_are_remembered_up_to_a_bound(
     mine = keeper(client)
     client.numbers = 100
     mine.tick(ALONE, {}, False)
-    assert list(mine._failed._opened) == [seat(98), seat(99), seat(101)]
+    assert list(opened_seats(mine)) == [seat(98), seat(99), seat(101)]
 
 
 def test_after_a_few_failures_two_seats_are_open(client: Client) -> None:

@@ -25,14 +25,14 @@ from master.loop.listeners import Outcome
 from master.loop.schedule import AsynchronousSchedule, SynchronousSchedule, make_schedule
 from master.loop.state import RunState
 from master.run.setup import prepare_run
-from master.storage import checkpoint
+from master.storage import checkpoint, replay_log
 from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
-from master.storage.replay_log import ReplayLog, ReplayStep, list_log_files, read_frames
+from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.cases import each_case
 from tests.memory_channel import MemoryServer, MemoryWorkerChannel
-from tests.ring import QUICK, Sink, make_loop, quick_config, run_ring, workers
+from tests.ring import QUICK, Sink, collector_of, make_loop, quick_config, run_ring, workers
 from tests.tiny import MOODY, QUAD, eventually
 from workers.episode import EpisodeControl
 from workers.join import join
@@ -133,7 +133,7 @@ def test_a_replay_from_the_order_of_use_has_the_same_digest(strategy: str, tmp_p
 def test_a_replay_that_begins_in_the_middle_knows_the_older_publications(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ReplayLog, "is_full", property(lambda log: log._size > 4000))
+    monkeypatch.setattr(replay_log, "FILE_BYTES", 4000)
     outcome, _ = logged(tmp_path, config_of(generations=30), 4)
     found = list_log_files(tmp_path / "replay")
     assert len(found) > 2
@@ -374,7 +374,7 @@ def test_a_paused_run_issues_nothing_until_it_goes_on() -> None:
     setup, server = prepare_run(config_of(), table=TABLE), MemoryServer()
     sink = Sink()
     loop = make_loop(setup, server, sink)
-    requests = loop._collector.inbox
+    requests = collector_of(loop).inbox
     requests.paused_by = "ada"
     thread = threading.Thread(target=loop.run, args=(setup.initial_state(),), daemon=True)
     thread.start()
@@ -394,7 +394,7 @@ def test_the_newest_publication_always_has_blocks() -> None:
     book = loop._publish(setup.initial_state(), {}, None).ledger
     for answered in range(1, PAIRS):
         assert hand.answer(hand.claim())
-        loop._collector.drain(book, 0.0)
+        collector_of(loop).drain(book, 0.0)
         assert book.answer_counts() == (answered, PAIRS)
         assert any(" train " in entry for entry in server.todo), (
             f"nothing to do after {answered} answers"
@@ -406,7 +406,7 @@ def test_what_is_answered_in_a_pause_has_nothing_issued_in_its_place() -> None:
     setup = prepare_run(config_of(), table=TABLE)
     loop = make_loop(setup, MemoryServer(), Sink())
     book = loop._publish(setup.initial_state(), {}, None).ledger
-    collector = loop._collector
+    collector = collector_of(loop)
     book.require("train", 1)
     collector.inbox.paused_by = "ada"
     collector.drain(book, 0.0)

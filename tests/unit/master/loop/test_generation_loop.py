@@ -33,7 +33,7 @@ from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
 from tests.cases import each_case
 from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
-from tests.ring import QUICK, Sink, make_loop, quick_config, workers
+from tests.ring import QUICK, Sink, collector_of, make_loop, quick_config, workers
 from tests.tiny import MOODY, QUAD, eventually
 
 TABLE = NoiseTable.in_memory(2**16)
@@ -564,7 +564,7 @@ def test_a_fleet_that_does_not_agree_is_written_down_for_good(
     monkeypatch.setattr(module, "LEAST_SECONDS_BETWEEN_SAVES", 0.0)
     run = Run(tiny(generations=3))
     loop = run.loop()
-    loop._collector.fleet.is_uniform = False
+    collector_of(loop).fleet.is_uniform = False
     with workers(run.server, run.setup.config, TABLE, 1):
         assert not loop.run(run.setup.initial_state()).state.reproducible
     state = checkpoint.decode(run.saved.all[1][1])[1]
@@ -632,7 +632,7 @@ def test_max_seconds_stops_a_run_that_no_worker_joins(monkeypatch: pytest.Monkey
 def test_more_seconds_that_a_person_gives_count_for_the_open_generation() -> None:
     run = Run(tiny(generations=2, max_seconds=0.001))
     loop = run.loop()
-    loop._collector.inbox.pending_changes.append(Change(1, {"max_seconds": 0.0}))
+    collector_of(loop).inbox.pending_changes.append(Change(1, {"max_seconds": 0.0}))
     with workers(run.server, run.setup.config, TABLE):
         outcome = loop.run(run.setup.initial_state())
     assert (outcome.state.reason, outcome.state.generation) == ("generations", 2)
@@ -640,9 +640,9 @@ def test_more_seconds_that_a_person_gives_count_for_the_open_generation() -> Non
 
 def test_max_seconds_does_not_count_a_pause() -> None:
     run = Run(tiny(max_seconds=0.3))
-    loop = run.loop(interrupted=lambda: loop._collector.paused_seconds > 0.5)
-    loop._collector.inbox.paused_by = "a person"
+    loop = run.loop(interrupted=lambda: collector_of(loop).paused_seconds > 0.5)
+    collector_of(loop).inbox.paused_by = "a person"
     with pytest.raises(Interrupted):
         loop.run(run.setup.initial_state())
     assert loop.current is not None and loop.current.state.stage == TRAINING
-    assert loop._totals.seconds(loop.current.state) < loop._collector.paused_seconds
+    assert loop._totals.seconds(loop.current.state) < collector_of(loop).paused_seconds

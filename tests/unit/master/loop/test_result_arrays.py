@@ -21,7 +21,7 @@ from es_queue.numerics.slot_plan import GenerationPlan
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
 from master.collect.blocks import block_publisher, block_scheduler
-from master.collect.collector import Interrupted
+from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import Ledger
 from master.collect.publication.pending_slots import PendingSlots, to_ranges
 from master.loop import result_arrays
@@ -301,17 +301,18 @@ def test_nothing_is_gathered_where_an_audit_may_replace_a_result() -> None:
 # --- what follows the publish
 
 
-def test_a_stop_in_the_final_episodes_leaves_the_chosen_policy_in_its_file(tmp_path: Path) -> None:
+def test_a_stop_in_the_final_episodes_leaves_the_chosen_policy_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(tiny(generations=3, eval_every=1, final_episodes=4), saved=Checkpoints(tmp_path))
-    loop = run.loop()
-    collect = loop._collector.collect
+    loop, collect = run.loop(), Collector.collect
 
-    def stopped(ledger: Ledger, is_over: Callable[[], bool]) -> bool:
+    def stopped(collector: Collector, ledger: Ledger, is_over: Callable[[], bool]) -> bool:
         if messages.FINAL in ledger.required:
             raise Interrupted
-        return collect(ledger, is_over)
+        return collect(collector, ledger, is_over)
 
-    loop._collector.collect = stopped  # type: ignore[method-assign]
+    monkeypatch.setattr(Collector, "collect", stopped)
     with workers(run.server, run.setup.config, TABLE, 1), pytest.raises(Interrupted):
         loop.run(run.setup.initial_state(), None)
     best = loop.current.state.best
@@ -335,15 +336,15 @@ def test_a_best_policy_that_could_not_be_written_is_tried_again(
     )  # generation 0 alone is evaluated while it trains
     loop = run.loop()
     seen: list[bool] = []
-    collect = loop._collector.collect
+    collect = Collector.collect
 
-    def looked(ledger: Ledger, is_over: Callable[[], bool]) -> bool:
-        is_complete = collect(ledger, is_over)
+    def looked(collector: Collector, ledger: Ledger, is_over: Callable[[], bool]) -> bool:
+        is_complete = collect(collector, ledger, is_over)
         best = loop.current.state.best
         seen.append(best is not None and Checkpoints(tmp_path).is_best_stored(best))
         return is_complete
 
-    loop._collector.collect = looked  # type: ignore[method-assign]
+    monkeypatch.setattr(Collector, "collect", looked)
     with workers(run.server, run.setup.config, TABLE, 1):
         loop.run(run.setup.initial_state(), None)
     assert seen[:3] == [False, False, True]

@@ -21,6 +21,7 @@ from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
 from es_queue.numerics.slot_plan import evaluation_seeds
 from es_queue.protocol.messages import FINAL, Block, Task
 from tests.cases import each_case
+from tests.parts import policy_size
 from workers.episode import EpisodeControl
 from workers.join import JoinResult, join
 from workers.play import playback
@@ -56,7 +57,7 @@ def policy_vectors(worker: JoinResult) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """Parameters and observation statistics that make every bit of the arithmetic count."""
     generator = np.random.default_rng(1)
     spec = worker.evaluator.spec
-    size = worker.evaluator._policy.size
+    size = policy_size(worker.evaluator)
     draw = generator.standard_normal
     mean, std = 0.1 * draw(spec.observation_size), np.exp(0.3 * draw(spec.observation_size))
     return (0.3 * draw(size)).astype(np.float32), mean.astype(np.float32), std.astype(np.float32)

@@ -28,6 +28,7 @@ from es_queue.environments.registry import find_environment  # noqa: E402
 from es_queue.environments.stock import StockEnvironment  # noqa: E402
 from es_queue.errors import EnvironmentFailure, UsageError  # noqa: E402
 from master.run.setup import validate_environment_settings  # noqa: E402
+from tests.parts import wrapped_environment  # noqa: E402
 from tests.unit.es_queue.environments.test_stock_resets import is_clean  # noqa: E402
 from workers.episode import EpisodeControl, play_episode  # noqa: E402
 
@@ -85,9 +86,8 @@ def test_presets_shape_what_is_seen_and_frames_limit_the_steps(
         True,
     )
     world = open_environment(request)
-    assert (
-        isinstance(world, StockEnvironment) and world._environment.observation_space.shape == shape
-    )
+    assert isinstance(world, StockEnvironment)
+    assert wrapped_environment(world).observation_space.shape == shape
     first = world.reset(3)
     assert first.dtype == np.float32 and 0 <= first.min() < first.max() <= 1
     world.close()
