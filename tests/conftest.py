@@ -25,8 +25,8 @@ os.environ.setdefault(
 )
 
 
-#: How long an example takes says nothing on a busy machine.
-hypothesis.settings.register_profile("busy", deadline=None)
+#: How long an example takes says nothing on a busy machine. A failure prints what repeats it.
+hypothesis.settings.register_profile("busy", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("busy")
 
 

@@ -15,6 +15,7 @@ from es_queue.protocol import keys
 from es_queue.protocol.control_client import EPOCH_SECONDS, MAX_WAITING, ControlClient, LeaseStatus
 from es_queue.protocol.control_messages import PAUSE, ControlRequest
 from es_queue.protocol.seats import open_seats
+from tests.cases import each_case
 from tests.contract.places import P0, RUN, RedisPlace, block
 
 REQUEST = ControlRequest("0a0b0c0d", PAUSE, "ada@host", 1.0)
@@ -66,7 +67,7 @@ def test_requests_that_were_answered_are_forgotten_and_no_others(
     assert place.master().requests() == [REQUEST.encode()]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("replies", "expected"),
     [
         ('{"0a0b0c0d": "paused"}', "paused"),

@@ -75,9 +75,7 @@ def test_the_next_seat_is_opened_while_the_run_is_running(opened: list[tuple[Any
     assert opened == [("default", "run", "abcdef", 1, 960)]
 
 
-@pytest.mark.parametrize(
-    "state", [None, b"paused", b"stopping", b"stopped", b"finished", b"failed"]
-)
+@each_case("state", [None, b"paused", b"stopping", b"stopped", b"finished", b"failed"])
 def test_no_seat_is_opened_for_a_run_that_is_not_running(
     opened: list[tuple[Any, ...]], state: bytes | None
 ) -> None:
@@ -92,7 +90,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("error", [*OUTAGE_ERRORS, *REFUSALS])
+@each_case("error", [*OUTAGE_ERRORS, *REFUSALS])
 def test_a_redis_that_is_away_or_refuses_does_not_end_the_seat(
     opened: list[tuple[Any, ...]], error: type[Exception]
 ) -> None:

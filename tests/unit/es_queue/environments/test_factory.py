@@ -222,7 +222,7 @@ def test_a_missing_box2d_gives_the_command_that_installs_it(
     )
 
 
-@pytest.mark.parametrize("fault", ["reset", "step"])
+@each_case("fault", ["reset", "step"])
 def test_an_environment_that_raises_is_reported_with_type_and_text(own: str, fault: str) -> None:
     sentence = failure(EnvironmentRequest(own, arguments=(("fault", fault),)))
     text = {"reset": "RuntimeError: the motor burnt", "step": "ValueError: bad action 1"}[fault]

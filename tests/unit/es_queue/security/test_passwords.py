@@ -151,7 +151,7 @@ def test_what_is_no_file_is_refused_without_waiting(
         password_from_environment()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mode", "warned"),
     [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)],
 )

@@ -19,11 +19,12 @@ from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strateg
 from es_queue.strategies.base import make_builder
 from es_queue.strategies.capabilities.hooks import SlotDraw, migrate_state
 from es_queue.strategies.islands import islands_of
+from tests.cases import each_case
 
 NOISE, SIZE = testing.NOISE, testing.SIZE
 ZEROS = np.zeros(SIZE, np.float32)
 PLAIN = ["ars", "openai_es", "pgpe", "snes", "csa_es", "sep_cma_es", "cma_es", "lm_ma_es"]
-each_plain = pytest.mark.parametrize("name", PLAIN)
+each_plain = each_case("name", PLAIN)
 
 
 def made(**settings: Any) -> Strategy:
@@ -71,13 +72,13 @@ def decayed_mean(means: list[float]) -> float:
 
 
 @each_plain
-@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@each_case("check", testing.CHECKS)
 def test_islands_do_what_every_strategy_must(check: Callable[[Strategy], None], name: str) -> None:
     check(made(strategy=name))
 
 
 @each_plain
-@pytest.mark.parametrize(("generations", "count"), [(2, 4), (3, 2), (5, 2), (6, 1), (9, 1)])
+@each_case(("generations", "count"), [(2, 4), (3, 2), (5, 2), (6, 1), (9, 1)])
 def test_islands_are_separate_searches_of_which_the_worse_half_ends(
     name: str, generations: int, count: int
 ) -> None:
@@ -161,13 +162,13 @@ def test_a_schedule_of_sigma_holds_on_each_island() -> None:
         np.testing.assert_array_equal(migrated[f"{row}.sigma"], state[f"{row}.sigma"] * 0.5)
 
 
-@pytest.mark.parametrize("name", ["ga", "novelty", "random_search"])
+@each_case("name", ["ga", "novelty", "random_search"])
 def test_a_strategy_whose_slots_differ_has_no_islands(name: str) -> None:
     with pytest.raises(UsageError, match="leave islands out"):
         made(strategy=name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "sentence"),
     [
         ({"population": 7}, "use --population 8 or more"),

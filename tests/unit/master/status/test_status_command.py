@@ -29,6 +29,7 @@ from master.status.redis_reader import (
 )
 from master.status.render import Page, format_plain, print_page
 from master.status.views import make_run_page, make_runs_page
+from tests.cases import each_case
 
 PROGRESS = {
     "state": "running",
@@ -108,13 +109,13 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
 # --- state
 
 
-@pytest.mark.parametrize("state", ["running", "paused", "stopping"])
+@each_case("state", ["running", "paused", "stopping"])
 def test_a_run_that_wants_a_master_and_has_none_is_orphaned(state: str) -> None:
     assert seen(leased=False, state=state).state == ORPHANED
     assert seen(leased=True, state=state).state == state
 
 
-@pytest.mark.parametrize("state", ["stopped", "finished", "failed"])
+@each_case("state", ["stopped", "finished", "failed"])
 def test_a_run_that_ended_is_no_orphan(state: str) -> None:
     assert seen(leased=False, state=state).state == state
 
@@ -240,7 +241,7 @@ def test_the_master_is_named_while_it_holds_the_lease() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("config", "words"),
     [
         ({"max_steps": 2_000_000}, "███████░░░░░  765,433 of 2.00 M steps left, about 67 min"),
@@ -296,8 +297,8 @@ def test_json_of_a_run_has_its_workers_its_budget_and_its_curve() -> None:
     } and found["evaluations"] == [{"generation": 0, "eval_mean": 1.5}]
 
 
-@pytest.mark.parametrize("progress", [HOSTILE, {}])
-@pytest.mark.parametrize("as_json", [False, True])
+@each_case("progress", [HOSTILE, {}])
+@each_case("as_json", [False, True])
 def test_odd_values_neither_crash_nor_reach_the_terminal(
     progress: dict[str, str], as_json: bool
 ) -> None:
@@ -348,7 +349,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@each_case("columns", [40, 60, 80, 120])
 def test_a_table_on_a_terminal_keeps_whole_run_ids(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,7 +374,7 @@ def closed_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "argv",
     [
         ["BAD RUN"],
@@ -388,7 +389,7 @@ def test_bad_usage_is_refused_in_one_sentence(
     refused(capsys, 2, *argv)
 
 
-@pytest.mark.parametrize("url", ["http://h", "redis://[::1", "redis://h:port", "nonsense"])
+@each_case("url", ["http://h", "redis://[::1", "redis://h:port", "nonsense"])
 def test_a_url_that_cannot_be_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, 3, "--redis-url", url)
 
@@ -449,7 +450,7 @@ def test_private_servers_are_those_with_a_socket(
         )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "by_flag", "way"),
     [
         ("redis://host:1/2", True, " --redis-url redis://host:1/2"),

@@ -12,6 +12,7 @@ from es_queue.errors import UsageError
 from es_queue.numerics import threads
 from es_queue.strategies import Batch
 from es_queue.strategies.covariance.cma_es import CMAES, MOST_PARAMETERS
+from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import (
     Paper,
     doubles,
@@ -22,7 +23,7 @@ from tests.unit.es_queue.strategies.covariance.tutorial import (
 SIZE = 12
 
 
-@pytest.mark.parametrize("active", [True, False])
+@each_case("active", [True, False])
 def test_a_step_is_the_papers(active: bool) -> None:
     strategy, state, batch, rows = middle("cma_es", active=active)
     paper, before = Paper(32, SIZE, active), doubles(state)

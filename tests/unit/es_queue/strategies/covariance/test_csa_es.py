@@ -9,6 +9,7 @@ import pytest
 
 from es_queue import testing
 from es_queue.strategies.covariance import CSAES
+from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import (
     Paper,
     doubles,
@@ -17,7 +18,7 @@ from tests.unit.es_queue.strategies.covariance.tutorial import (
 )
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.3])
+@each_case("rate", [1.0, 0.3])
 def test_a_step_is_the_papers(rate: float) -> None:
     strategy, state, batch, rows = middle("csa_es", learning_rate=rate)
     paper, before = Paper(32, strategy.size, active=False), doubles(state)

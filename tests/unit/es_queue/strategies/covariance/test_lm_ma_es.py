@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
 from es_queue import testing
 from es_queue.strategies.covariance import LMMAES
+from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import Floats, Paper, doubles, middle
 
 SIZE = 12
@@ -25,7 +25,7 @@ def applied(directions: Floats, z: Floats) -> Floats:
     return d
 
 
-@pytest.mark.parametrize("generations", [0, 3, 30])
+@each_case("generations", [0, 3, 30])
 def test_a_step_is_the_papers(generations: int) -> None:
     strategy = testing.sample_strategy(LMMAES, population=POPULATION)
     state = testing.begin(strategy, generations)

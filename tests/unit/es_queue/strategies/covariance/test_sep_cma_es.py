@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from es_queue.strategies.covariance.sep_cma_es import SepCMAES
+from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import (
     Floats,
     Paper,
@@ -19,8 +20,8 @@ from tests.unit.es_queue.strategies.covariance.tutorial import (
 SIZE = 12
 
 
-@pytest.mark.parametrize("active", [True, False])
-@pytest.mark.parametrize("length", [1.0, 30.0], ids=["path moves", "path stands still"])
+@each_case("active", [True, False])
+@each_case("length", [1.0, 30.0])
 def test_a_step_is_the_papers(active: bool, length: float) -> None:
     strategy, state, batch, rows = middle("sep_cma_es", active=active)
     state["path"][:] = length / math.sqrt(SIZE)
