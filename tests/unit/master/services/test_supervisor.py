@@ -162,7 +162,7 @@ def test_the_state_brings_the_error_with_which_a_guardian_failed(files: Supervis
     assert name == FAILED and type(error) is RunFolderError and str(error) == "no log"
 
 
-@each_case("kind", ["SystemExit", "annotations", "EXIT_DONE", "", None])
+@pytest.mark.parametrize("kind", ["SystemExit", "annotations", "EXIT_DONE", "", None])
 def test_an_unknown_kind_of_error_is_a_redis_error(
     files: SupervisorFiles, kind: str | None
 ) -> None:
@@ -171,7 +171,7 @@ def test_an_unknown_kind_of_error_is_a_redis_error(
     assert type(error) is RedisError and str(error) == "because"
 
 
-@each_case("text", ["", "[]", "7", "{}", "\xff"])
+@pytest.mark.parametrize("text", ["", "[]", "7", "{}", "\xff"])
 def test_a_damaged_state_is_none(files: SupervisorFiles, text: str) -> None:
     files.state.write_text(text, encoding="latin-1")
     assert files.read_state() == ("", None)

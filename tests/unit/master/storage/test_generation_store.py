@@ -20,7 +20,6 @@ from master.storage.generation_store import (
     RecordReader,
     surplus_generations,
 )
-from tests.cases import each_case
 from tests.ring import Sink, quick_config, run_ring
 from tests.unit.workers.play.test_play_cli import played, refused
 
@@ -164,7 +163,7 @@ def test_a_generation_alone_is_its_unperturbed_policy(
 # --- bounded
 
 
-@each_case("most", [2, 3, 10, 33])
+@pytest.mark.parametrize("most", [2, 3, 10, 33])
 def test_however_long_a_run_lives_files_stay_bounded_and_its_whole_life_in_view(most: int) -> None:
     there: list[int] = []
     for generation in range(3000):
@@ -265,7 +264,7 @@ def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
 # --- bad input
 
 
-@each_case(
+@pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
         (["--generation", "77"], 6, "has no generation 77: it has 4 of 0 to 3"),

@@ -372,7 +372,7 @@ def test_a_port_in_use_ends_the_command_with_2_and_one_sentence(
     )
 
 
-@each_case(
+@pytest.mark.parametrize(
     "flags", [("--watch",), ("--json",), ("--doctor",), ("--keys",), ("walker-1", "--errors")]
 )
 def test_a_page_and_another_way_to_look_are_not_given_together(
