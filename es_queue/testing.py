@@ -154,8 +154,6 @@ def check_purity(strategy: Strategy) -> None:
     assert is_same(state, copies), "tell must not change the state"
     assert np.array_equal(batch.fitness, fitness), "tell must not change the batch"
     assert not is_same(after, state), "tell must learn from a generation"
-    for name in state:
-        assert after[name].dtype == state[name].dtype, f"tell must keep the type of {name}"
     twin = type(strategy)(strategy.config, strategy.size, strategy.pace)
     assert is_same(after, twin.learn(state, batch)[0]), "tell must depend on its arguments only"
 

@@ -50,17 +50,6 @@ class Changes(ARS):
         return after, info
 
 
-class Widens(ARS):
-    """An array of its state becomes float64."""
-
-    def start(self, parameters: Any) -> Any:
-        return {**super().start(parameters), "steps": np.zeros(1, np.float32)}
-
-    def tell(self, state: Any, batch: Any) -> Any:
-        after, info = super().tell({"parameters": state["parameters"]}, batch)
-        return {**after, "steps": np.zeros(1)}, info
-
-
 class Counts(ARS):
     """It remembers what it has done."""
 
@@ -96,7 +85,6 @@ class FailureIsBest(ARS):
         (WrongLength, "fits must accept the length of what is published"),
         (ByBlock, "a slot must have the same bits in any block"),
         (Changes, "tell must not change the state"),
-        (Widens, "tell must keep the type of steps"),
         (Counts, "tell must depend on its arguments only"),
         (FewFigures, "figures must hold gradient_norm, no_step, norm, sigma, update_ratio"),
         (FailureIsBest, "all failures must count the same"),

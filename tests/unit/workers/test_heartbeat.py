@@ -146,7 +146,7 @@ def test_a_local_worker_leaves_when_the_guardian_that_started_it_is_gone() -> No
     assert orphan_reason(None, ended.pid) == "the supervisor that started this worker is gone"
     channel, watch = Told(), EpisodeControl()
     with living(channel, watch, supervisor=ended.pid):
-        assert eventually(lambda: "guardian" in watch.leave_reason)
+        assert eventually(lambda: "supervisor" in watch.leave_reason)
 
 
 def test_a_server_that_does_not_answer_is_a_reason_to_leave_and_the_thread_goes_on() -> None:

@@ -96,7 +96,7 @@ def test_a_list_of_seeds_can_be_taken_away_as_it_is(tmp_path: Path) -> None:
 
 def test_it_is_said_who_made_it_and_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--pretrained", "CartPole-v1", "--episodes", "1"]) == 0
-    assert "made by: es-master --env CartPole-v1 --seed 1\n" in capsys.readouterr().out
+    assert "trained with: es-master --env CartPole-v1 --seed 1\n" in capsys.readouterr().out
     assert main(["--pretrained", "Nothing-v0"]) == 2
     assert (
         "there is no bundled policy for 'Nothing-v0'; there are policies for Acrobot-v1, "
@@ -139,7 +139,7 @@ def test_a_runs_policy_is_added_and_takes_the_place_of_the_former(
     told = capsys.readouterr().out
     assert (
         "equal to the recorded evaluation to the last digit" in told
-        and "made by: es-master --env CartPole-v1 --seed 3" in told
+        and "trained with: es-master --env CartPole-v1 --seed 3" in told
     )
 
 

@@ -176,7 +176,7 @@ def test_batches_without_behaviours_are_an_error() -> None:
     strategy = made()
     state = strategy.start(START)
     for values in ({"behaviour": BEHAVIOUR[:2]}, {"centre_behaviour": MEASURED[:2]}):
-        with pytest.raises(ValueError, match="are due"):
+        with pytest.raises(ValueError, match="but must have"):
             learnt(strategy, state, **values)
 
 

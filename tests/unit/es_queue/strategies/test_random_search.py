@@ -134,7 +134,7 @@ def test_the_digest_is_of_the_elite_alone() -> None:
 def test_second_results_that_do_not_fit_the_candidates_are_an_error(
     again: tuple[float, ...],
 ) -> None:
-    with pytest.raises(ValueError, match="where 3 are due"):
+    with pytest.raises(ValueError, match="not 3"):
         made().learn(begun(made()), batch(*again))
 
 

@@ -218,7 +218,7 @@ def test_fitness_that_does_not_fit_the_slots_is_an_error(
     name: str, shape: tuple[int | None, ...]
 ) -> None:
     strategy = made(strategy=name)
-    with pytest.raises(ValueError, match="is due"):
+    with pytest.raises(ValueError, match="but must have"):
         strategy.learn(
             begun(strategy),
             Batch(NOISE, np.arange(4), np.zeros([one or strategy.per_slot for one in shape])),

@@ -188,7 +188,7 @@ def test_returns_of_cut_episodes_are_labelled_and_others_are_not(report: Any) ->
 def test_the_recipes_expectation_stands_beside_a_run_and_changes_with_its_steps(
     report: Any,
 ) -> None:
-    config = RunConfig(env="BipedalWalker-v3", strategy="pgpe", policy="linear")
+    config = RunConfig(env="BipedalWalker-v3", strategy="snes", policy="linear")
     first, *_, last = expected_points(config.env)
     it, out, _ = report(config=config)
     it.generation(record(0, env_steps=400_000, eval_mean=-90.0))
@@ -381,7 +381,9 @@ def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> s
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", "40")
-    it, out, clock = report(Terminal(), RunConfig(env="BipedalWalker-v3", max_steps=20_000_000))
+    it, out, clock = report(
+        Terminal(), RunConfig(env="BipedalWalker-v3", strategy="snes", max_steps=20_000_000)
+    )
     it.live({"workers": 0, "answered": 0, "slots": 65})
     for generation in range(3):
         clock.now += 1
@@ -423,7 +425,7 @@ def test_a_terminal_shows_what_a_person_asks_first(
     assert "none, waiting for one to join" in screen
     last = screen[screen.rindex("╭") :]
     for text in (
-        "some-run · BipedalWalker-v3 · pgpe, linear",
+        "some-run · BipedalWalker-v3 · snes, linear",
         "3,000 of 20.00 M",
         "20 % of episodes cut short",
         "-88.0, best -88.0, in generation 2",

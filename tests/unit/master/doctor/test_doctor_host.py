@@ -175,7 +175,7 @@ def test_packages_that_cannot_be_imported_do_not_take_the_doctor_with_them(
         text=True,
         timeout=100,
     )
-    assert done.stdout.startswith("3 failed   redis"), done.stderr
+    assert "3 failed" in done.stdout, done.stderr
     assert re.search(r"failed +environment +CartPole-v1: ImportError: it is broken", done.stdout)
     assert re.search(r"failed +noise .*numpy", done.stdout)
 
