@@ -15,6 +15,14 @@ from es_queue.errors import UsageError
 #: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
 #: otherwise.
 TUNED_SETTINGS = ("strategy", "policy", "optimizer")
+#: Settings of other groups that are part of that set: how fast the method learns decides them.
+PACE_SETTINGS = ("restart_deadlines", "step_limit")
+#: A recipe's setting on the left gives way to an explicit one on the right.
+GIVES_WAY = {
+    "restart_deadlines": ("schedule", "islands", "restarts", "rollback"),
+    "step_limit": ("schedule",),
+    "observe": ("env_arg", "wrapper"),
+}
 
 
 def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfig:
@@ -58,11 +66,19 @@ def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> di
         for name in TUNED_SETTINGS
         if name in values
     )
+    recipe = {
+        name: value
+        for name, value in recipe.items()
+        if values.keys().isdisjoint(GIVES_WAY.get(name, ()))
+    }
+    if values.get("eval_every") == 0:
+        recipe.pop("restart_deadlines", None)
     groups = {name: option.metadata["group"] for name, option in option_fields().items()}
     return {
         name: value
         for name, value in recipe.items()
-        if name not in values and (tuned or groups.get(name) != "search")
+        if name not in values
+        and (tuned or (groups.get(name) != "search" and name not in PACE_SETTINGS))
     }
 
 

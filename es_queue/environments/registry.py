@@ -156,9 +156,12 @@ def _find_spec(name: str) -> EnvSpec | None:
 
 
 def _find_class(module: str, name: str) -> EnvSpec | None:
-    """The spec of a class or function in the user's module that makes the environment."""
-    is_found = callable(getattr(sys.modules.get(module), name, None))
-    return EnvSpec(name, entry_point=f"{module}:{name}") if is_found else None
+    """The spec of an environment's class in the user's module; a function is none, for settings
+    come from others, and some packages have functions that run the text they are given.
+    """
+    kind = getattr(sys.modules.get(module), name, None)
+    is_environment = isinstance(kind, type) and issubclass(kind, gymnasium.Env)
+    return EnvSpec(name, entry_point=f"{module}:{name}") if is_environment else None
 
 
 def validate_reserved_arguments(request: EnvironmentRequest) -> None:
@@ -189,8 +192,8 @@ def format_unknown_id(name: str, known: list[str]) -> str:
     names = {known_id.rpartition("-v")[0]: known_id for known_id in known}
     near = [names[near_name] for near_name in nearest_names(bare, names)]
     hint = f"did you mean {' or '.join(near)}?" if near else format_suggestion(name, known)
-    if version == "5" and not near:  # as all games of Atari
-        hint = f"an Atari game is ALE/{name} (pip install 'es-queue[atari]')"
+    if version == "5" and not near and "/" not in name:  # as all games of Atari
+        hint = f"if it is an Atari game, use ALE/{name} (pip install 'es-queue[atari]')"
     hint = hint or "name your own as module:Class, or module:Id-v0 if the module registers it"
     return f"there is no environment {name!r}: {hint}"
 

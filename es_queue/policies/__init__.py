@@ -58,28 +58,28 @@ def make_policy(
     """
     inputs = PolicyInputs(observation_size, action.outputs, shape, reference)
     policy = _make_by_kind(config, action, inputs)
-    numbers = parse_observe(config.observe)
-    if numbers is not None:
-        _validate_observe(config, numbers, policy)
-        selected = PolicyInputs(len(numbers), action.outputs)
-        policy = SelectedInputsPolicy(_make_by_kind(config, action, selected), policy, numbers)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
             f"the policy {config.policy_name} has {policy.size:,} parameters here, and at "
             f"most {MAX_PARAMETERS:,} are possible: use narrower layers, or another policy"
         )
-    return policy
+    numbers = parse_observe(config.observe)
+    if numbers is None:
+        return policy
+    _validate_observe(config, numbers, policy)
+    selected = PolicyInputs(len(numbers), action.outputs)
+    return SelectedInputsPolicy(_make_by_kind(config, action, selected), policy, numbers)
 
 
 def _validate_observe(config: RunConfig, numbers: tuple[int, ...], policy: Policy) -> None:
     if max(numbers) >= policy.observation_size:
         raise UsageError(
-            f"observe is {config.observe}, but the observation has the numbers 0 to "
+            f"observe is {config.observe[:60]}, but the observation has the numbers 0 to "
             f"{policy.observation_size - 1}"
         )
-    if not policy.row_length:
+    if not policy.row_length or ":" in config.policy:
         raise UsageError(
-            f"observe is {config.observe}, but policies on pictures, your own policies and "
+            f"observe is {config.observe[:60]}, but policies on pictures, your own policies and "
             "batch_norm virtual need the whole observation: set observe to all"
         )
 

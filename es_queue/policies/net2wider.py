@@ -35,8 +35,11 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
     if isinstance(small, SelectedInputsPolicy) and isinstance(large, SelectedInputsPolicy):
         if not np.array_equal(small.numbers, large.numbers):
             raise UsageError("its policy observes other numbers: use the same --observe, or all")
+        _validate_observations(small, large)
         return widen(small.policy, parameters, large.policy, first)
     small, parameters = on_whole_observation(small, parameters)
+    if isinstance(large, SelectedInputsPolicy):
+        raise UsageError("its policy observes other numbers than this run: use --observe all")
     if small.description and small.description == large.description:
         return parameters
     if type(small) is not type(large) or policy_kind(small) != policy_kind(large):
@@ -56,15 +59,19 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
             f"its policy returns {small.outputs} numbers for an action, but this environment "
             f"takes {large.outputs}"
         )
+    _validate_observations(small, large)
+    pairs = zip(layer_arrays(small, parameters), layer_arrays(large, first), strict=True)
+    return np.concatenate(
+        [array.ravel() for old, new in pairs for array in _embed(old, new)]
+    ).astype(np.float32)
+
+
+def _validate_observations(small: Policy, large: Policy) -> None:
     if small.observation_size > large.observation_size:
         raise UsageError(
             f"its policy takes {small.observation_size} observations, but this environment has "
             f"only {large.observation_size}: warm start can add observations, not remove them"
         )
-    pairs = zip(layer_arrays(small, parameters), layer_arrays(large, first), strict=True)
-    return np.concatenate(
-        [array.ravel() for old, new in pairs for array in _embed(old, new)]
-    ).astype(np.float32)
 
 
 def layer_arrays(policy: Policy, vector: Floats) -> list[LayerArrays]:

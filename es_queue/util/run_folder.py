@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ NAMING_FILES = (STUDY_FILE, "run.json", "summary.json")
 MOST_BYTES = 2**22
 MOST_NAMES = 10
 FILE_SUFFIXES = (".npz", ".json")
+SEED_FOLDER = re.compile(r"s[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class NamedRun:
         """The runs of a study that have begun, in the order of their seeds; else the run itself."""
         if not self.is_study:
             return [self]
-        folders = [path for path in self.folder.glob("s*") if path.name[1:].isdigit()]
+        folders = [path for path in self.folder.glob("s*") if SEED_FOLDER.fullmatch(path.name)]
         folders.sort(key=lambda path: int(path.name[1:]))
         return [NamedRun(f"{self.run}-{path.name}", path) for path in folders]
 
@@ -66,16 +68,26 @@ def find_run(word: str | Path) -> NamedRun:
     """The run of that name, in that folder, or with that file; it need not exist."""
     name, path = str(word), Path(word)
     if RUN_ID.fullmatch(name):
-        study, _, seed = name.rpartition("-s")
+        study, _, seed = name.rpartition("-")
         default = NamedRun(name, runs_folder() / name)
-        for run in (default, NamedRun(name, runs_folder() / study / f"s{seed}")):
-            if read_run_name(run.folder):
-                return run
+        if read_run_name(default.folder):
+            return default
+        if study and SEED_FOLDER.fullmatch(seed):
+            member = NamedRun(name, runs_folder() / study / seed)
+            if read_run_name(member.folder) == name:
+                return member
         return NamedRun(read_run_name(path), path) if read_run_name(path) else default
-    for folder in (path, *path.parents[:2]) if path.exists() else ():
+    for folder in (path, *path.parents[:2]) if _exists(path) else ():
         if run_name := read_run_name(folder):
             return NamedRun(run_name, folder)
     return NamedRun(path.absolute().name, path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, or a folder that may not be searched
+        return False
 
 
 def read_run_name(folder: Path) -> str:

@@ -56,19 +56,20 @@ LEAVE_SECONDS = 15.0
 def run_control_command(
     args: ControlArgs, launch: Launch, write: Callable[[str], None] = print
 ) -> int:
-    """Do what is asked, of every run of a study; returns the exit code. Raises EsQueueError in one
-    sentence.
-    """
-    for run in existing_paths(args.run, launch).named_run.members:
-        command = ControlCommand(args, run, launch, write)
-        verbs = {
-            STOP: command.stop,
-            PAUSE: command.pause,
-            CONTINUE: command.resume,
-            PURGE: command.purge,
-            ATTACH: command.change,
-        }
-        verbs[args.verb]()
+    """Do what is asked of a run; returns the exit code. Raises EsQueueError in one sentence."""
+    run = existing_paths(args.run, launch).named_run
+    if run.is_study:
+        names = ", ".join(member.run for member in run.members)
+        raise UsageError(f"{run.run} is a study of several runs: name one of {names}")
+    command = ControlCommand(args, run, launch, write)
+    verbs = {
+        STOP: command.stop,
+        PAUSE: command.pause,
+        CONTINUE: command.resume,
+        PURGE: command.purge,
+        ATTACH: command.change,
+    }
+    verbs[args.verb]()
     return EXIT_DONE
 
 

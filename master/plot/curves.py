@@ -51,7 +51,7 @@ def learning_curves(
     """
     groups = group_runs(runs)
     if labels:
-        if len(set(labels)) != len(groups):
+        if len(labels) != len(groups) or len(set(labels)) != len(labels):
             raise UsageError(
                 f"--label is given {len(labels)} times for {len(groups)} curves: give each curve "
                 "its own"

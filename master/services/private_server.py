@@ -120,7 +120,7 @@ class PrivateServer:
             connection.settimeout(PING_SECONDS)
             try:
                 connection.connect(str(self.socket_path))
-            except ConnectionRefusedError:
+            except (ConnectionRefusedError, FileNotFoundError):
                 return None
             except OSError:  # it is busy, or another user's
                 pass

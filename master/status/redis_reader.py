@@ -325,7 +325,10 @@ class RedisReader:
         )
         hashes, _ = self._read_hashes([run_keys.progress for run_keys in all_keys], PROGRESS_FIELDS)
         command = format_command("es-master")
-        words = [run if self.folder is None else find_run(self.folder).word for run, _ in runs]
+        named = [] if self.folder is None else find_run(self.folder).members
+        words = [
+            next((member.word for member in named if member.run == run), run) for run, _ in runs
+        ]
         return [
             RunSummary(
                 run,

@@ -45,6 +45,7 @@ NERVOUS = replace(CLOCKS, beat_ttl=1.0)
 #: limits, evaluations.
 WALKER: dict[str, Any] = {
     "env": "BipedalWalker-v2",
+    "strategy": "pgpe",
     "seed": 11,
     "population": 8,
     "min_steps": 300,

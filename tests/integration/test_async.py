@@ -18,6 +18,7 @@ from tests.integration.processes import NERVOUS, Master, Processes, Seen, flags,
 
 VALUES: dict[str, Any] = {
     "env": "BipedalWalker-v3",
+    "strategy": "pgpe",
     "schedule": "async",
     "max_lag": 100,
     "seed": 11,

@@ -183,6 +183,14 @@ def test_a_class_of_a_module_is_an_environment_without_an_id(
     assert "no environment 'text'" in failure(EnvironmentRequest("class_module:text"))
 
 
+def test_a_function_of_a_module_is_never_called_as_an_environment(tmp_path: Path) -> None:
+    mark = tmp_path / "called"
+    arguments = (("astr", f"open({str(mark)!r}, 'w').close()"), ("dict", None))
+    request = EnvironmentRequest("numpy.testing:runstring", arguments)
+    assert "no environment 'runstring'" in failure(request)
+    assert not mark.exists()
+
+
 def test_a_game_of_atari_is_named_with_its_package() -> None:
     assert "ALE/Pong-v5 (pip install" in failure(EnvironmentRequest("Pong-v5"))
 

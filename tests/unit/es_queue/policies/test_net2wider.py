@@ -146,3 +146,9 @@ def test_a_policy_of_some_numbers_grows_to_the_whole_observation() -> None:
     )
     with pytest.raises(UsageError, match="observes other numbers"):
         widen(small, parameters, other, other.initial(3, "zero"))
+    whole = RNG.normal(size=large.size).astype(np.float32)
+    with pytest.raises(UsageError, match="use --observe all"):
+        widen(large, whole, small, small.initial(3, "zero"))
+    longer = make_policy(RunConfig(observe="0-2"), 8, action)
+    with pytest.raises(UsageError, match="can add observations, not remove them"):
+        widen(longer, parameters, small, small.initial(3, "zero"))

@@ -364,6 +364,30 @@ def test_a_policy_of_your_own_receives_the_whole_observation_in_spite_of_the_rec
     assert resolve({"env": WALKER, "policy": "nature"}).observe == "all"
 
 
+@each_case(
+    "explicit",
+    [
+        {"schedule": "async"},
+        {"islands": 2},
+        {"rollback": True, "eval_episodes": 50},
+        {"strategy": "cma_es", "restarts": "ipop"},
+        {"eval_every": 0, "target_reward": "none"},
+        {"strategy": "pgpe"},
+        {"policy": "mlp"},
+    ],
+)
+def test_restarts_of_the_recipe_give_way_to_what_cannot_be_combined_with_them(
+    explicit: dict[str, Any],
+) -> None:
+    assert resolve({"env": WALKER}).restart_deadlines != "none"
+    assert resolve({"env": WALKER, **explicit}).restart_deadlines == "none"
+
+
+@each_case("explicit", [{"env_arg": (("hardcore", True),)}, {"wrapper": ("my_module:Stack",)}])
+def test_another_observation_is_received_whole(explicit: dict[str, Any]) -> None:
+    assert resolve({"env": WALKER, **explicit}).observe == "all"
+
+
 def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_rest() -> None:
     config = resolve({"env": WALKER, "strategy": "ars"})
     assert (config.population, config.sigma) == (RunConfig.population, RunConfig.sigma)
