@@ -90,7 +90,7 @@ def test_the_table_is_large_and_the_page_shows_it() -> None:
     ("user", "told_by"),
     [
         ("master", "everything that masters and workers do"),
-        ("worker", "what a worker does"),
+        ("worker", "the rights of a worker"),
         ("viewer", "can read"),
     ],
 )
@@ -191,7 +191,7 @@ def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
         if missing is not None:
             del before[tmp_path / "keys" / missing]
             (tmp_path / "keys" / missing).unlink()
-        with pytest.raises(UsageError, match="is there already"):
+        with pytest.raises(UsageError, match="exists already"):
             acl.write_acl_files(tmp_path / "keys")
     assert {path: path.read_bytes() for path in (tmp_path / "keys").iterdir()} == before
 

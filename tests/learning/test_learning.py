@@ -129,7 +129,7 @@ def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_the_recipe_walks_within_two_million_steps(tmp_path: Path) -> None:
-    """Seed 4 of docs/results.md: over 260 there, with the lidar of version 3 on any back end."""
+    """Seed 4 of docs/results.md: over 300 there, within a million steps."""
     summary = summary_of(
         tmp_path / "run", "--env", "BipedalWalker-v3", "--seed", "4", "--final-episodes", "20"
     )
