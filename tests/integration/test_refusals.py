@@ -110,7 +110,7 @@ def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -
     process = processes.master("--resume", "nothing")
     assert "there is no run nothing in runs; there are no runs" in sentence_of(process, 6)
     process = processes.master("--resume", "nothing", url=valkey_url)
-    assert "there is no run nothing in redis://" in sentence_of(process, 6)
+    assert f"there is no run nothing in {valkey_url}; there are no runs" in sentence_of(process, 6)
     assert not (processes.folder / "runs/nothing").exists()
 
 

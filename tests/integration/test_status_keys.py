@@ -110,7 +110,7 @@ def test_the_keys_of_one_run_are_listed_alone(
     filled.set("es:walker-10:config", "{}")
     found = [one["key"] for one in told(capsys, valkey_url, "walker-1", "--keys")["keys"]]
     assert found and all(key.startswith(OWN.prefix) for key in found)
-    assert main(["nothing", "--keys", "--redis-url", valkey_url]) == 2
+    assert main(["nothing", "--keys", "--redis-url", valkey_url]) == 6
 
 
 @pytest.mark.parametrize(

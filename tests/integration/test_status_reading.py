@@ -133,7 +133,7 @@ def test_the_master_and_waiting_requests_are_read(
 def test_an_unknown_run_is_bad_usage(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["nothing", "--redis-url", valkey_url]) == 2
+    assert main(["nothing", "--redis-url", valkey_url]) == 6
     assert "walker-1" in capsys.readouterr().err
 
 
