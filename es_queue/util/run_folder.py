@@ -53,6 +53,12 @@ class NamedRun:
         return [NamedRun(f"{self.run}-{path.name}", path) for path in folders]
 
     @property
+    def several_runs(self) -> str:
+        """The rest of a sentence about a study, for a command that takes one run."""
+        names = ", ".join(run.run for run in self.members)
+        return f"is a study of several runs: name one of {names}"
+
+    @property
     def server_folder(self) -> Path:
         """The folder of the private server; the runs of a study share one."""
         parent = self.folder.parent
@@ -142,8 +148,7 @@ def checkpoint_path(word: str | Path, which: str = "best") -> Path:
         return path
     folder = existing_folder(path)
     if (folder / STUDY_FILE).is_file():
-        names = ", ".join(run.run for run in find_run(folder).members)
-        raise RunFolderError(f"{folder} is a study of several runs: name one of {names}")
+        raise RunFolderError(f"{folder} {find_run(folder).several_runs}")
     others = sorted(folder.glob("checkpoints/generation-*.npz"))
     if which == "last":
         if others:

@@ -59,8 +59,7 @@ def run_control_command(
     """Do what is asked of a run; returns the exit code. Raises EsQueueError in one sentence."""
     run = existing_paths(args.run, launch).named_run
     if run.is_study:
-        names = ", ".join(member.run for member in run.members)
-        raise UsageError(f"{run.run} is a study of several runs: name one of {names}")
+        raise UsageError(f"{run.run} {run.several_runs}")
     command = ControlCommand(args, run, launch, write)
     verbs = {
         STOP: command.stop,

@@ -153,7 +153,7 @@ class VideoJobs:
 
 
 def validate_video_support(every: int) -> None:
-    """Raises UsageError if films are wanted and what writes them is missing."""
+    """Raises UsageError if a run asks for films and the package for them is missing."""
     if not every:
         return
     try:
