@@ -15,6 +15,7 @@ from es_queue.protocol.channel import (
     PublishResult,
     RenewResult,
 )
+from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
     HIGHER,
@@ -40,7 +41,7 @@ WRITES: dict[str, Callable[[MasterChannel, str], object]] = {
     "renew": lambda master, token: master.renew(token, "me", 9.0, {"state": "mine"}, {"late": 1}),
     "finish": lambda master, token: master.finish(token, {"state": "mine"}, 60, b"checkpoint"),
 }
-each_write = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+each_write = each_case("write", WRITES)
 
 
 def contents(place: Place) -> object:
@@ -57,37 +58,38 @@ def contents(place: Place) -> object:
 
 
 @each_write
-@pytest.mark.parametrize("token", [LOWER, SAME_NUMBER], ids=["lower", "same number"])
+@each_case("token", [LOWER, SAME_NUMBER])
 def test_a_write_with_a_lower_token_or_another_nonce_is_fenced_and_changes_nothing(
-    place: Place, write: Callable[..., object], token: str
+    place: Place, write: str, token: str
 ) -> None:
+    place.flush()
     master = place.publish(P0, block(0, 4))
     master.stage(P1, b"12345678")
     before = contents(place)
     with pytest.raises(FencedError):
-        write(master, token)
+        WRITES[write](master, token)
     assert contents(place) == before
 
 
 @each_write
-@pytest.mark.parametrize("token", [HIGHER, TOKEN], ids=["higher", "same"])
+@each_case("token", [HIGHER, TOKEN])
 def test_a_write_with_a_higher_or_the_same_token_is_accepted_and_the_token_stored(
-    place: Place, write: Callable[..., object], token: str
+    place: Place, write: str, token: str
 ) -> None:
+    place.flush()
     master = place.publish(P0, block(0, 4))
     master.stage(P1, b"12345678")
-    write(master, token)
+    WRITES[write](master, token)
     assert master.epoch() == token
 
 
 @each_write
-def test_a_write_is_accepted_where_no_token_is_stored(
-    place: Place, write: Callable[..., object]
-) -> None:
+def test_a_write_is_accepted_where_no_token_is_stored(place: Place, write: str) -> None:
+    place.flush()
     master = place.master()
     master.stage(P1, b"12345678")
     assert master.epoch() is None
-    write(master, LOWER)
+    WRITES[write](master, LOWER)
     assert master.epoch() == LOWER
 
 
@@ -176,8 +178,9 @@ def test_publish_after_a_flush_brings_back_what_is_asked_for(place: Place) -> No
     assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
 
 
-@pytest.mark.parametrize("lost", ["task", "results"])
+@each_case("lost", ["task", "results"])
 def test_publish_mends_a_publication_of_which_a_part_was_lost(place: Place, lost: str) -> None:
+    place.flush()
     master = place.publish(P0, block(0, 4))
     place.lose(lost, P0)
     assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, False)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from es_queue.protocol.channel import ReconcileReport
+from tests.cases import each_case
 from tests.contract.places import ABOUT, P0, P1, TOKEN, TTL, Place, block, owed, texts, worker_name
 
 
@@ -186,8 +185,9 @@ def test_late_answers_are_told_of_each_that_lives(place: Place) -> None:
     assert reconcile(place).late == {place.worker(1).worker: 2, place.worker(2).worker: 3}
 
 
-@pytest.mark.parametrize("late", ["", "many", "1.5", "-3"])
+@each_case("late", ["", "many", "1.5", "-3"])
 def test_a_worker_that_counts_badly_cannot_hurt_the_master(place: Place, late: str) -> None:
+    place.flush()
     place.publish(P0)
     place.worker().arrive({**ABOUT, "late": late}, TTL)
     assert reconcile(place).late == {}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-import pytest
-
 from es_queue.protocol.channel import RUNNING, WorkerFlags
+from tests.cases import each_case
 from tests.contract.places import ABOUT, P0, P1, TOKEN, TTL, Place, block, owed, texts, wait_until
 
 
@@ -63,11 +62,12 @@ def test_many_workers_never_share_a_block(place: Place) -> None:
     assert Counter(place.answers()) == Counter(text.encode() for text in texts(*blocks))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "garbage",
     ["", "nonsense", f"{P0} train 4 4", f"{P0} train 0 5000", f"{P0} other 0 1", "é" * 10],
 )
 def test_what_is_no_block_is_dropped_from_claims_and_by_a_claim(place: Place, garbage: str) -> None:
+    place.flush()
     place.publish(P0)
     worker = place.arrived()
     place.add_claim(garbage)

@@ -14,6 +14,7 @@ from es_queue.protocol import keys, seats
 from es_queue.protocol.channel import ReconcileReport, RenewResult
 from es_queue.security import bounded_reads
 from master.fleet.seat_manager import SeatManager
+from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
     P0,
@@ -56,8 +57,9 @@ def peak(client: Any) -> int:
 # --- noise among the workers
 
 
-@pytest.mark.parametrize("name", NO_WORKERS)
+@each_case("name", NO_WORKERS)
 def test_what_is_no_workers_id_is_noise_among_the_workers(place: Place, name: str) -> None:
+    place.flush()
     master = place.publish(P0, block(0, 4))
     place.enrol(name)
     place.arrived().claim(0.01)
@@ -74,12 +76,11 @@ def test_ids_at_their_bounds_are_workers_to_the_script_as_well(place: Place) -> 
     assert set(place.master().workers()) == set(reconcile(place).claims) == names
 
 
-@pytest.mark.parametrize(
-    ("key", "member"), [("worker:a:todo", "a:todo"), ("claims:a:workers", "a:workers")]
-)
+@each_case("member", ["a:todo", "a:workers"])
 def test_a_key_that_has_the_name_of_two_ends_no_master(
-    redis_place: RedisPlace, key: str, member: str
+    redis_place: RedisPlace, member: str
 ) -> None:
+    redis_place.flush()
     master, prefix = redis_place.publish(P0, block(0, 4)), redis_place.keys.prefix
     redis_place.client.lpush(f"{prefix}worker:{member}", "x")
     redis_place.client.sadd(f"{prefix}claims:{member}", "x")
@@ -89,14 +90,15 @@ def test_a_key_that_has_the_name_of_two_ends_no_master(
     master.finish(TOKEN, {"state": "finished"}, 60, None)
 
 
-@pytest.mark.parametrize("kind", ["string", "set", "list", "hash", "stream"])
-@pytest.mark.parametrize(
+@each_case("kind", ["string", "set", "list", "hash", "stream"])
+@each_case(
     "name",
     ["workers", "todo", "attempts", "errors", "commands", f"claims:{MINE}", f"worker:{MINE}"],
 )
 def test_a_key_of_another_type_ends_neither_master_nor_script(
     redis_place: RedisPlace, name: str, kind: str
 ) -> None:
+    redis_place.flush()
     master, client, key = (
         redis_place.publish(P0, block(0, 4)),
         redis_place.client,
@@ -285,7 +287,7 @@ def test_blocks_are_put_into_the_claims_of_a_living_worker_alone(place: Place) -
     assert not master.extend(TOKEN, P0, [block(2, 3)], to=worker_name(2)) and place.claims(2) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         f"{P0} train 9007199254740992 9007199254744000",
@@ -294,6 +296,7 @@ def test_blocks_are_put_into_the_claims_of_a_living_worker_alone(place: Place) -
     ],
 )
 def test_a_range_of_numbers_that_no_slot_has_ends_nothing(place: Place, text: str) -> None:
+    place.flush()
     place.publish(P0)
     place.arrived()
     place.add_todo(text)
@@ -326,13 +329,12 @@ def spoil(place: RedisPlace, entry: str) -> None:
     place.client.execute_command("XADD", place.keys.results(P0), "NOMKSTREAM", entry, "answer", "x")
 
 
-@pytest.mark.parametrize(
-    "entry", [LAST, f"{(int(time.time()) + 2 * 86400) * 1000}-0"], ids=["last", "in-two-days"]
-)
-@pytest.mark.parametrize("discarded", [False, True])
+@each_case("entry", [LAST, f"{(int(time.time()) + 2 * 86400) * 1000}-0"])
+@each_case("discarded", [False, True])
 def test_a_stream_with_an_id_of_the_far_future_is_not_whole_and_publishing_makes_it_anew(
     redis_place: RedisPlace, entry: str, discarded: bool
 ) -> None:
+    redis_place.flush()
     master = redis_place.publish(P0, block(0, 4))
     spoil(redis_place, entry)
     if discarded:
@@ -382,10 +384,11 @@ def test_a_queue_with_an_element_of_any_length_is_not_read(
     assert len(said) == 1 and "empty it, or use --queue" in said[0]
 
 
-@pytest.mark.parametrize("value", [10**13, -5, 2**63 - 1, "no number", None])
+@each_case("value", [10**13, -5, 2**63 - 1, "no number", None])
 def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wanted(
     redis_client: redis.Redis, value: Any
 ) -> None:
+    redis_client.flushall()
     counter = keys.RunKeys("mine").seatno
     redis_client.rpush(counter, "x") if value is None else redis_client.set(counter, value)
     for _ in range(3):

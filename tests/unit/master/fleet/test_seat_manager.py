@@ -417,7 +417,7 @@ def test_a_trace_that_says_nothing_is_no_import_failure(packed: bytes) -> None:
 # --- sharing workers between runs
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mine", "other", "leave"),
     [
         (2, 0, 1),
