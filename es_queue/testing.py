@@ -128,7 +128,7 @@ def check_published(strategy: Strategy) -> None:
     assert published.dtype == np.float32 and published.ndim == 1, "published must be float32 [n]"
     assert published.flags.c_contiguous, "published must be contiguous"
     assert strategy.fits(len(published), 0), "fits must accept the length of what is published"
-    assert not strategy.fits(1, 0), "fits must refuse a length that cannot be"
+    assert not strategy.fits(1, 0), "fits must refuse an impossible length"
     centre = strategy.centre(published)
     assert np.array_equal(centre, state["parameters"]), "centre must be the state's parameters"
 
@@ -199,7 +199,7 @@ def check_extremes(strategy: Strategy) -> None:
     after, info = strategy.learn(state, batch)
     assert all(np.isfinite(array).all() for array in after.values())
     assert all(np.isfinite(value) for value in info.values())
-    assert is_same(after, state) == bool(info["no_step"]), "no_step must say if nothing changed"
+    assert is_same(after, state) == bool(info["no_step"]), "no_step must be 1 if nothing changed"
 
 
 def check_figures(strategy: Strategy) -> None:

@@ -22,7 +22,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 
 #: Why an episode without a usable behaviour has failed.
-NOT_FINITE = "the episode's behaviour holds what is not finite"
+NOT_FINITE = "the episode's behaviour contains a number that is not finite"
 
 
 class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go

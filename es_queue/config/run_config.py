@@ -302,7 +302,7 @@ class RunConfig(PolicySettings, StrategySettings):
     reward_floor: str = option(
         NONE,
         "episodes",
-        "raise rewards below this number to it, only in the fitness",
+        "in the fitness, a reward below this number counts as this number",
     )
 
     patience: str = option(
@@ -428,7 +428,7 @@ class RunConfig(PolicySettings, StrategySettings):
     max_seconds: float = option(
         0.0,
         "evaluation",
-        "stop after this time; the open generation is dropped, the final episodes still follow",
+        "stop training after this time and drop the open generation; the final episodes follow",
         unit="seconds",
         allowed=(0.0, None),
         default_word="none",

@@ -153,7 +153,7 @@ class StrategySettings:
     behaviour_episodes: int = option(
         5,
         "search",
-        "episodes whose mean behaviour is archived for each new centre (novelty)",
+        "episodes whose mean behaviour is archived for each updated member (novelty)",
         allowed=(1, 1000),
     )
 
@@ -168,7 +168,7 @@ class StrategySettings:
     directions: int = option(
         0,
         "search",
-        "number of paths of which the matrix is a product; auto is 4 + 3 ln of the parameters "
+        "number of evolution paths that form the matrix; auto is 4 + 3 ln n for n parameters "
         "(lm_ma_es)",
         allowed=(0, 1000),
         default_word="auto",
@@ -224,7 +224,8 @@ class StrategySettings:
     members: int = option(
         5,
         "search",
-        "number of centres trained in turn; novel ones more often (novelty)",
+        "number of unperturbed policies (members); the more novel ones are trained more often "
+        "(novelty)",
         allowed=(1, 100),
     )
 

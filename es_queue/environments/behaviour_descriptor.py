@@ -108,6 +108,6 @@ def validate_length(numbers: int) -> None:
     """Raise EnvironmentFailure for a behaviour that an answer has no room for."""
     if not 0 < numbers <= MAX_NUMBERS:
         raise EnvironmentFailure(
-            f"the behaviour has {numbers} numbers, where 1 to {MAX_NUMBERS} are possible: "
+            f"the behaviour has {numbers} numbers, but must have 1 to {MAX_NUMBERS}: "
             "use module:function to select the relevant ones"
         )

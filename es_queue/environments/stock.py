@@ -229,7 +229,7 @@ def _format_make_error(
     if isinstance(error, TypeError) and request.arguments:
         given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
         return f"{entry.id} does not accept the arguments {given}: {describe_error(error)}"
-    return f"{entry.id} cannot be made: {describe_error(error)}"
+    return f"{entry.id} cannot be created: {describe_error(error)}"
 
 
 def _load_wrapper(path: str) -> Any:

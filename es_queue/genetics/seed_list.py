@@ -158,8 +158,8 @@ def refuse_long(data: bytes) -> None:
     elements = sum(data.count(sign) for sign in (b",", b"[", b"{"))
     if len(data) > MAX_BYTES or elements > MOST_ELEMENTS:
         raise DecodeError(
-            f"{len(data)} bytes of JSON with {elements} elements, where at most {MAX_BYTES} and "
-            f"{MOST_ELEMENTS} are possible"
+            f"{len(data)} bytes of JSON with {elements} elements, but at most {MAX_BYTES} and "
+            f"{MOST_ELEMENTS} are allowed"
         )
 
 

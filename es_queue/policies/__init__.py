@@ -79,7 +79,7 @@ def _validate_observe(config: RunConfig, numbers: tuple[int, ...], policy: Polic
         )
     if not policy.row_length or ":" in config.policy:
         raise UsageError(
-            f"observe is {config.observe[:60]}, but policies on pictures, your own policies and "
+            f"observe is {config.observe[:60]}, but policies on images, your own policies and "
             "batch_norm virtual need the whole observation: set observe to all"
         )
 

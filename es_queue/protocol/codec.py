@@ -107,7 +107,7 @@ def decode(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Messag
     Raises only DecodeError.
     """
     if len(data) > limit:
-        raise DecodeError(f"{len(data)} bytes where at most {limit} are possible")
+        raise DecodeError(f"{len(data)} bytes, but at most {limit} are allowed")
     try:
         reader = Reader(data)
         message = read(reader)
@@ -170,7 +170,7 @@ def is_count(text: str) -> bool:
 def decode_loosely(data: bytes) -> Any:
     """What a short message of another version holds, for people to look at. Raises DecodeError."""
     if len(data) > LOOSE_BYTES:
-        raise DecodeError(f"{len(data)} bytes where at most {LOOSE_BYTES} are shown")
+        raise DecodeError(f"{len(data)} bytes but at most {LOOSE_BYTES} are shown")
     try:
         return msgpack.unpackb(
             data,

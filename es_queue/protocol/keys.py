@@ -9,18 +9,18 @@
 | es:<run>:iteration           | string | the open generation, decimal          | run              |
 | es:<run>:progress            | hash   | state, publication, generation,       | run              |
 |                              |        | reward_mean … as plain text; open:    |                  |
-|                              |        | older publications that are open      |                  |
-|                              |        | still (--schedule async)              |                  |
-| es:<run>:history             | stream | one entry a generation, the names of  | run              |
-|                              |        | progress                              |                  |
+|                              |        | older publications that still count   |                  |
+|                              |        | (--schedule async)                    |                  |
+| es:<run>:history             | stream | one entry per generation, with the    | run              |
+|                              |        | fields of progress                    |                  |
 | es:<run>:parameters:<p>      | string | raw little-endian float32             | until <p> closes |
 | es:<run>:task                | string | msgpack header of the open            | run              |
 |                              |        | publication                           |                  |
 | es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind>   | run              |
 |                              |        | <start> <stop>"                       |                  |
 | es:<run>:claims:<worker>     | list   | blocks that the worker holds          | until it leaves  |
-| es:<run>:results:<p>         | stream | one header entry, then answers        | until <p> closes |
-| es:<run>:workers             | set    | worker ids that ever claimed          | run              |
+| es:<run>:results:<p>         | stream | one header entry, then results        | until <p> closes |
+| es:<run>:workers             | set    | ids of all workers that have joined   | run              |
 | es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, | beat             |
 |                              |        | steps per second                      |                  |
 | es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers     | until <p> closes |
@@ -29,8 +29,8 @@
 | es:<run>:errors              | list   | reports of workers as JSON, newest    | run              |
 |                              |        | last                                  |                  |
 | es:<run>:epoch               | string | fencing token "<n>-<nonce>"           | run              |
-| es:<run>:master              | string | the lease: who is master              | lease            |
-| es:<run>:checkpoint          | string | what resume needs, an .npz            | run              |
+| es:<run>:master              | string | the lease: which master leads the run | lease            |
+| es:<run>:checkpoint          | string | the .npz that a resume reads          | run              |
 | es:<run>:commands            | list   | requests from other terminals, as     | run              |
 |                              |        | JSON                                  |                  |
 | es:<run>:seatno              | string | counter of opened seats               | run              |

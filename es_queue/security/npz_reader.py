@@ -110,7 +110,7 @@ def decode_meta(text: NDArray[Any]) -> dict[str, Any]:
         elif text.ndim == 1 and text.dtype == np.uint8:
             meta = strict_json.loads(text.tobytes(), MAX_META, finite=False)
     except DecodeError as error:
-        raise ValueError(f"its array 'meta' is not what it should be: {error}") from None
+        raise ValueError(f"its array 'meta' is invalid: {error}") from None
     if not isinstance(meta, dict):
         raise ValueError("its array 'meta' is not a JSON object")
     return meta

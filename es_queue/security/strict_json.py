@@ -22,7 +22,7 @@ def loads(data: bytes | str, limit: int, finite: bool = True) -> Any:
     which JSON has not.
     """
     if len(data) > limit:
-        raise DecodeError(f"{len(data)} bytes of JSON where at most {limit} are possible")
+        raise DecodeError(f"{len(data)} bytes of JSON, but at most {limit} are allowed")
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
         reals: dict[str, Any] = (

@@ -62,7 +62,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         Setting(
             "members",
             5,
-            "number of centres trained in turn; novel ones more often",
+            "number of unperturbed policies (members); the more novel ones are trained more often",
             low=1,
             high=100,
         ),

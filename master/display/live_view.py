@@ -164,5 +164,5 @@ class LiveView(DisplayView):
             return ""
         return (
             f"{format_bar(answered, slots, BAR_WIDTH)} {format_compact(answered)} of "
-            f"{format_compact(slots)} answered"
+            f"{format_compact(slots)} results"
         )

@@ -69,7 +69,7 @@ class VideoJobs:
                 self._filmed = None
             else:
                 self._queue.remove(generation)
-            LOGGER.warning("films cannot keep up with the generations: some are left out")
+            LOGGER.warning("films take longer than generations: some are skipped")
 
     def _start_next(self) -> None:
         if not self._is_busy() and self._queue:
@@ -105,7 +105,7 @@ class VideoJobs:
         try:
             waiting = len(self._queue) + (self._process is not None)
             if seconds and waiting > 1:
-                LOGGER.warning(f"{waiting} films are still to be made: Ctrl-C leaves them out")
+                LOGGER.warning(f"making {waiting} more films: Ctrl-C skips them")
             while self._process is not None:
                 self._process.wait(seconds)
                 if not self._is_busy() and seconds:

@@ -112,7 +112,7 @@ def check_state(summary: RunSummary) -> Finding:
         return failed(f"{summary.run} has no master", f"continue it with\n{summary.resume}")
     if summary.state == "failed":
         return warning(
-            f"{summary.run} failed: {sanitize(summary.progress.get('why', 'it gives no reason'))}",
+            f"{summary.run} failed: {sanitize(summary.progress.get('why', 'no reason recorded'))}",
             f"fix that, then continue it with\n{summary.resume}",
         )
     return ok(f"{summary.run} is {state}")
@@ -132,7 +132,7 @@ def check_workers(run: str, workers: Sequence[Texts]) -> Finding:
         )
     if not joined:
         return warning(
-            f"none serves {run}",
+            f"no worker serves {run}",
             "see the checks listening and rq; es-status shows whether other runs have all workers",
         )
     return ok(f"{joined} joined ({format_hosts(about['host'] for about in workers)})")

@@ -79,8 +79,8 @@ class ConfigTimeline:
         """
         if len(changes) >= MOST_CHANGES:
             return (
-                f"the settings of this run were changed {len(changes)} times, which is the most "
-                "that a run keeps"
+                f"the settings of this run were changed {len(changes)} times, and a run "
+                "keeps no more changes"
             )
         try:
             requested = (*changes, Change(generation, validate_changes(settings, "the request")))

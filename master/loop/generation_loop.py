@@ -166,7 +166,7 @@ class Loop:
         played = sum(total_steps(list(results.values())) for results in ledger.results.values())
         LOGGER.info(
             f"--max-seconds has passed: generation {state.generation} is dropped with {answered} "
-            f"of {slots} slots answered, and training ends"
+            f"of {slots} results, and training ends"
         )
         paused = self._collector.take_paused_seconds()
         counters = state.add_counts(

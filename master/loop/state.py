@@ -118,7 +118,7 @@ class OpenPublication:
     ) -> OpenPublication:
         spread, counted = (arrays[f"open.{publication}.{name}"] for name in ("spread", "counted"))
         if counted.ndim != 2 or counted.shape[1] != 2:
-            raise ValueError("counted slots are no ranges")
+            raise ValueError("the counted slots are not ranges")
         return cls(
             publication, int(step_limit), spread.astype(np.float32), counted.astype(np.int64)
         )

@@ -101,7 +101,7 @@ def train(
     from master.run.session import Session
 
     if resume is None and (config is None or changes):
-        raise UsageError("train() needs a config for a new run; changes= goes with resume=")
+        raise UsageError("train() needs a config for a new run; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
     for name in ("run_dir", "noise_dir"):
         if given.get(name) is not None:

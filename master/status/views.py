@@ -234,7 +234,7 @@ def format_answered(done: str | None) -> str:
     """``64/130`` as words."""
     parts = [parse_number(part) for part in (done or "").split("/")]
     return (
-        f", {format_whole(str(parts[0]))} of {format_whole(str(parts[1]))} slots answered"
+        f", {format_whole(str(parts[0]))} of {format_whole(str(parts[1]))} results"
         if len(parts) == 2 and None not in parts
         else ""
     )
@@ -321,8 +321,8 @@ def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[
 def format_worker_count(details: RunDetails) -> str:
     more = " or more" if details.ever_claimed > MOST_WORKERS else ""
     return (
-        f"{len(details.workers):,}{more} living of {details.ever_claimed:,} that ever "
-        f"claimed{', a mixed fleet' if len(fingerprints(details)) > 1 else ''}"
+        f"{len(details.workers):,}{more} living of {details.ever_claimed:,} that have "
+        f"joined{', a mixed fleet' if len(fingerprints(details)) > 1 else ''}"
     )
 
 

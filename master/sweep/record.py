@@ -124,7 +124,7 @@ def load_record(folder: Path) -> SweepRecord:
         return _parse_record(json.loads(data), str(path))
     except (ValueError, TypeError, KeyError, RecursionError, UsageError) as error:
         raise RunFolderError(
-            f"{path} is not what es-master wrote there ({type(error).__name__}: "
+            f"{path} was changed or damaged ({type(error).__name__}: "
             f"{str(error)[:200]}); restore it from a copy, or start again"
         ) from None
 

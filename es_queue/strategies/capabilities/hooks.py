@@ -165,7 +165,7 @@ class ComparesBehaviour:
         Setting(
             "behaviour_episodes",
             5,
-            "episodes whose mean behaviour is archived for each new centre",
+            "episodes whose mean behaviour is archived for each updated member",
             low=1,
             high=1000,
         ),

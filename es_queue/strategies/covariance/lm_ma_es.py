@@ -35,7 +35,7 @@ class LMMAES(CSAES):
         Setting(
             "directions",
             0,
-            "number of paths of which the matrix is a product; auto is 4 + 3 ln of the parameters",
+            "number of evolution paths that form the matrix; auto is 4 + 3 ln n for n parameters",
             low=0,
             high=1000,
             default_word="auto",

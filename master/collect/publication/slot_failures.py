@@ -59,13 +59,13 @@ class SlotFailures:
         failed = f"{named} failed {self._reports[slot].total()} times"
         if reason.startswith(messages.HOST_FAILURE):
             raise EnvironmentFailure(
-                f"{failed} because the hosts lack something: "
+                f"{failed} because of the workers' hosts: "
                 f"{reason.removeprefix(messages.HOST_FAILURE)}"
             )
         if reason.startswith(messages.STRATEGY_FAILURE):
             raise StrategyFailure(reason.removeprefix(messages.STRATEGY_FAILURE))
         if slot[0] not in messages.TRAINED:
-            raise EnvironmentFailure(f"{failed}, and an evaluation has no worst result: {reason}")
+            raise EnvironmentFailure(f"{failed}, and an evaluation must be complete: {reason}")
         self.slots.add(slot)
         self.last_reason = f"{named}: {reason}"
 

@@ -46,7 +46,7 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
                 "--web-host NAME"
             )
         anchor = "" if given.run is None else f"#run={checked_run_id(given.run)}"
-        out.write_line(f"{page_url(address)}{anchor}  (Ctrl-C ends the page, no run)")
+        out.write_line(f"{page_url(address)}{anchor}  (Ctrl-C stops the page; runs continue)")
         server.serve_forever()
     return 0
 

@@ -90,7 +90,7 @@ function budget(run) {
 function workers(run) {
   const shownWorkers = [...run.living].sort((one, other) => String(one.host).localeCompare(String(other.host)) || (one.pid || 0) - (other.pid || 0)).slice(0, MOST_WORKERS);
   const more = run.living.length - shownWorkers.length;
-  put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} that ever claimed${more > 0 ? `, ${whole(more)} not shown` : ""}`);
+  put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} that have joined${more > 0 ? `, ${whole(more)} not shown` : ""}`);
   const columns = [["host", ""], ["pid", "right"], ["back end", ""], ["steps/s", "right"], ["generation", "right"], ["block", ""], ["late", "right"], ["joined", "right"], ["seen", "right"]];
   table(byId("workers"), shownWorkers.length ? columns : [], shownWorkers.map((one) => [
     one.host || DASH, one.pid === null ? DASH : String(one.pid ?? DASH), one.backend || DASH, whole(one.steps_per_second), (one.generation || DASH).replace(/^generation /, ""),

@@ -171,7 +171,7 @@ def where(environment: gymnasium.Env[Any, Any]) -> float:
         (asked("CartPole-v1", "tests.deceptive:quarter"), "cannot be read: AttributeError"),
         (
             asked(MAZE, "tests.deceptive:nothing"),
-            f"the behaviour has 0 numbers, where 1 to {MAX_NUMBERS} are possible",
+            f"the behaviour has 0 numbers, but must have 1 to {MAX_NUMBERS}",
         ),
     ],
 )
@@ -439,7 +439,7 @@ def test_an_episode_that_ends_with_what_is_not_finite_has_failed() -> None:
     )
     assert (
         not told.results
-        and "the episode's behaviour holds what is not finite" in told.failures[0][1]
+        and "the episode's behaviour contains a number that is not finite" in told.failures[0][1]
     )
 
 

@@ -284,7 +284,7 @@ def test_a_wrapper_that_is_none_gives_a_sentence(own: str, tmp_path: Path) -> No
     assert "do not return a gymnasium.Env" in failure(
         EnvironmentRequest(own, wrappers=("own_module:words",))
     )
-    assert "cannot be made: TypeError" in failure(
+    assert "cannot be created: TypeError" in failure(
         EnvironmentRequest(own, wrappers=("own_module:nothing",))
     )
 

@@ -176,7 +176,7 @@ def test_a_slot_that_failed_everywhere_is_in_the_batch_once_and_never_counts_aga
         book.accept(answer(NEW, failed=((1, f"attempt {attempt}"),)))
     assert [(one.slot, one.result) for one in book.closing.unused] == [(1, None)]
     assert not book.accept(answer(NEW, 1)) and len(book.closing.unused) == 1
-    with pytest.raises(Exception, match="because the hosts lack something"):
+    with pytest.raises(Exception, match="because of the workers' hosts"):
         for attempt in range(FAILURES):
             book.accept(answer(NEW, failed=((2, f"{HOST_FAILURE}{attempt}"),)))
 

@@ -384,7 +384,7 @@ def test_what_a_host_lacked_stops_the_run_and_scores_nothing() -> None:
         EnvironmentFailure,
         match=(
             r"train slot 2 \(generation 4 of CartPole-v1, environment seed \d+\) failed 3 times "
-            r"because the hosts lack something: OSError: No space left"
+            r"because of the workers' hosts: OSError: No space left"
         ),
     ):
         book.accept(answer(failures=((2, "host: OSError: No space left on device"),)))

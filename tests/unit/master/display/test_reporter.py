@@ -432,7 +432,7 @@ def test_a_terminal_shows_what_a_person_asks_first(
         "▁▅█  -90.0 to -88.0",
         "2 blocks recovered, 3 late",
         "better than 61 %",
-        "20 of 65 answered",
+        "20 of 65 results",
         "about 10 min left",
         "evaluations near 500,000 steps",
     ):

@@ -112,7 +112,7 @@ def test_films_are_made_one_after_the_other_and_none_is_left_out(
     one.close()
     assert generations(player) == ["0", "1", "2", "3"]
     assert [one.needs(generation) for generation in range(5)] == [False] * 4 + [True]
-    assert said == ["4 films are still to be made: Ctrl-C leaves them out"]
+    assert said == ["making 4 more films: Ctrl-C skips them"]
 
 
 def test_a_run_that_ends_early_makes_no_other_film(
@@ -138,7 +138,7 @@ def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> No
     one.drop(1)
     (tmp_path / "go").write_text("")
     one.close()
-    assert generations(player) == ["0", "2"] and "some are left out" in said[0]
+    assert generations(player) == ["0", "2"] and "some are skipped" in said[0]
 
 
 def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_sound_fleet_has_nothing_to_mend() -> None:
             WARNING,
             ["1 joined, 1 cannot"],
         ),
-        ([], "workers", WARNING, ["none serves walker-1"]),
+        ([], "workers", WARNING, ["no worker serves walker-1"]),
     ],
 )
 def test_what_is_not_well_with_workers_is_told_with_their_hosts(

@@ -231,13 +231,13 @@ def test_what_cannot_be_had_of_gym_gives_a_sentence(aged: str) -> None:
     assert "does not accept the arguments colour='red'" in failure(
         asked(aged, arguments=(("colour", "red"),))
     )
-    assert "cannot be made: TypeError: the wrappers do not return a gym environment" in failure(
+    assert "cannot be created: TypeError: the wrappers do not return a gym environment" in failure(
         asked(aged, wrappers=("aged_module:words",))
     )
     assert "max_episode_steps is not allowed" in failure(
         asked("CartPole-v1", arguments=(("max_episode_steps", 5),))
     )
-    assert "cannot be imported" in failure(asked("Hopper-v2")) or "cannot be made" in failure(
+    assert "cannot be imported" in failure(asked("Hopper-v2")) or "cannot be created" in failure(
         asked("Hopper-v2")
     )
 
