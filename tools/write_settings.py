@@ -80,10 +80,10 @@ def strategy_facts() -> list[str]:
     for name, kind in STRATEGIES.items():
         lines += [
             f'    "{name}": StrategyFacts(',
-            f"        pairs={kind.per_slot == 2},",
-            f"        asynchronous={kind.asynchronous},",
-            f"        optimizers={words(kind.optimizers)},",
-            *name_lines("settings", sorted(kind.used_settings())),
+            f"        pairs={kind.facts().pairs},",
+            f"        asynchronous={kind.facts().asynchronous},",
+            f"        optimizers={words(kind.facts().optimizers)},",
+            *name_lines("settings", kind.facts().settings),
             "    ),",
         ]
     return [*lines, "}"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
 from es_queue.config.deadlines import parse_deadlines
+from es_queue.config.declarations import StrategyFacts
 from es_queue.config.episode_rules import (
     parse_floor,
     parse_patience,
@@ -217,7 +218,8 @@ def validate_combinations(config: RunConfig) -> None:
     _validate_population(config)
     _validate_audit(config)
     _validate_async(config)
-    _validate_optimizer(config)
+    if config.strategy in STRATEGIES:
+        validate_strategy(config, STRATEGIES[config.strategy])
     validate_strategy_settings(config)
     if -1 < config.sigma_learning_rate < 0:
         raise UsageError(
@@ -352,12 +354,6 @@ def _validate_async(config: RunConfig) -> None:
                 "use it: leave it out, or use the schedule async"
             )
         return
-    asynchronous = tuple(name for name, facts in STRATEGIES.items() if facts.asynchronous)
-    if config.strategy in STRATEGIES and config.strategy not in asynchronous:
-        raise UsageError(
-            f"schedule is async, but {config.strategy} learns from whole generations: use "
-            f"the schedule sync, or the strategy {_format_choices(asynchronous)}"
-        )
     for name in ("min_steps", "audit", "rollback", "restart_deadlines", "islands"):
         if getattr(config, name) != getattr(type(config), name):
             raise UsageError(
@@ -373,18 +369,6 @@ def _validate_async(config: RunConfig) -> None:
 
 def _validate_population(config: RunConfig) -> None:
     population, largest = config.population, config.population_max
-    facts = STRATEGIES.get(config.strategy)
-    if facts is not None and facts.pairs:
-        for name, value in (("population", population), ("population_max", largest)):
-            if value % 2:
-                raise UsageError(
-                    f"{name} is {value}, but {config.strategy} samples mirrored pairs: use "
-                    "an even number"
-                )
-    elif config.env_seeds == "pair" and facts is not None:
-        raise UsageError(
-            f"env_seeds is pair, but {config.strategy} samples no pairs: use generation or slot"
-        )
     if config.strategy == "ga" and config.truncation > population:
         raise UsageError(
             f"truncation is {config.truncation}, but a population has {population} "
@@ -400,11 +384,47 @@ def _validate_population(config: RunConfig) -> None:
             f"population_max is {largest}, but only min_steps lets the population grow: set "
             "min_steps as well"
         )
-    if config.top > population // 2:
+
+
+def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
+    """Refuse what a strategy of these facts cannot do. Raises UsageError."""
+    strategy, population, islands = config.strategy, config.population, config.islands
+    individuals = 2 if facts.pairs else 1
+    for name in ("population", "population_max"):
+        if getattr(config, name) % individuals:
+            raise UsageError(
+                f"{name} is {getattr(config, name)}, but {strategy} samples mirrored pairs: use "
+                "an even number"
+            )
+    if config.env_seeds == "pair" and not facts.pairs:
         raise UsageError(
-            f"top is {config.top}, but a population of {population} has {population // 2} "
-            f"pairs: use at most {population // 2}"
+            f"env_seeds is pair, but {strategy} samples no pairs: use generation or slot"
         )
+    least = 2 * individuals * islands
+    if islands > 1 and population < least:
+        raise UsageError(
+            f"population is {population}, but each of {islands} islands needs two slots: use "
+            f"{least} or more"
+        )
+    most = population // individuals // islands
+    if config.top > most:
+        place = "a population" if islands == 1 else f"the first of {islands} islands in one"
+        raise UsageError(
+            f"top is {config.top}, but {place} of {population} has {most} pairs: use at most {most}"
+        )
+    if config.schedule == ASYNC and not facts.asynchronous:
+        able = tuple(name for name, other in STRATEGIES.items() if other.asynchronous)
+        fix = "set asynchronous = True in its class"
+        if strategy in STRATEGIES:
+            fix = f"the strategy {_format_choices(able)}"
+        raise UsageError(
+            f"schedule is async, but {strategy} learns from whole generations: use the schedule "
+            f"sync, or {fix}"
+        )
+    if config.optimizer not in ("auto", *facts.optimizers):
+        known = _format_choices(("auto", *facts.optimizers))
+        fix = f"use {known}" if facts.optimizers else "leave it at auto"
+        raise UsageError(f"optimizer is {config.optimizer}, but {strategy} does not take it: {fix}")
 
 
 def ineffective_settings(config: RunConfig) -> dict[str, str]:
@@ -469,17 +489,6 @@ def _unused_option_error(
         f"{name} is {text}, but the {chooser} {chosen} does not use it: leave it out, or "
         f"use the {chooser} {_format_choices(users)}"
     )
-
-
-def _validate_optimizer(config: RunConfig) -> None:
-    if config.strategy not in STRATEGIES:
-        return
-    allowed = STRATEGIES[config.strategy].optimizers
-    if config.optimizer != "auto" and config.optimizer not in allowed:
-        fix = f"use {_format_choices(('auto', *allowed))}" if allowed else "leave it at auto"
-        raise UsageError(
-            f"optimizer is {config.optimizer}, but {config.strategy} does not take it: {fix}"
-        )
 
 
 def _optimizer(config: RunConfig) -> str:

@@ -8,10 +8,11 @@ from inspect import isabstract
 
 import numpy as np
 
-from es_queue.config.run_config import ASYNC, AUTO, RunConfig
+from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.config.schedules import rate_factors
+from es_queue.config.validation import validate_strategy
 from es_queue.errors import UsageError
-from es_queue.security.user_code import check_import
+from es_queue.security.user_code import load_attribute
 from es_queue.strategies.base import (
     Batch,
     NoiseRows,
@@ -53,8 +54,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     Raises UsageError for what cannot be.
     """
     kind = strategy_class(config)
-    _validate_population(config, kind)
-    _validate_optimizer(config, kind)
+    validate_strategy(config, kind.facts())
     if kind.wants_behaviour and ":" in config.strategy and config.behaviour == AUTO:
         raise UsageError(
             f"the strategy {config.strategy} compares behaviours, but behaviour is auto: name a "
@@ -62,11 +62,6 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
         )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
-    if config.schedule == ASYNC and not kind.asynchronous:
-        raise UsageError(
-            f"schedule is async, but the strategy {config.strategy} learns from whole "
-            "generations: use the schedule sync, or set asynchronous = True in its class"
-        )
     return kind(config, size, rate_factors(config, generation))
 
 
@@ -103,14 +98,7 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
 
 def load_strategy_class(path: str) -> type[Strategy]:
     """The Strategy that ``module:Class`` names. Raises UsageError in one sentence."""
-    module, _, name = path.partition(":")
-    check_import(f"strategy {path}", module)
-    try:
-        loaded = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
-        raise UsageError(
-            f"the strategy {path} cannot be imported: {type(error).__name__}: {error}"
-        ) from None
+    loaded = load_attribute(f"strategy {path}", path, UsageError)
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(
             f"the strategy {path} is not a class that extends es_queue.strategies.Strategy and "
@@ -122,34 +110,3 @@ def load_strategy_class(path: str) -> type[Strategy]:
             f"for pairs"
         )
     return loaded
-
-
-def _validate_population(config: RunConfig, kind: type[Strategy]) -> None:
-    slots, rest = divmod(config.population, kind.per_slot)
-    if rest:
-        raise UsageError(
-            f"{config.strategy} samples pairs, so --population {config.population} must be even"
-        )
-    if config.env_seeds == "pair" and kind.per_slot != 2:
-        raise UsageError(
-            f"--env-seeds is pair, but {config.strategy} samples no pairs: use generation or slot"
-        )
-    if slots < 2 * config.islands and config.islands > 1:
-        raise UsageError(
-            f"--population {config.population} has {slots} slots, and each of {config.islands} "
-            f"islands needs two: use --population {2 * config.islands * kind.per_slot} or more"
-        )
-    if config.top > slots // config.islands:
-        raise UsageError(
-            f"--top {config.top} is more than the {slots // config.islands} pairs of the "
-            + ("population" if config.islands == 1 else "first islands")
-        )
-
-
-def _validate_optimizer(config: RunConfig, kind: type[Strategy]) -> None:
-    if config.optimizer in (AUTO, *kind.optimizers):
-        return
-    known = " or ".join(kind.optimizers) or "none"
-    raise UsageError(
-        f"{config.strategy} cannot use --optimizer {config.optimizer}; it takes {known}"
-    )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
+from es_queue.config.declarations import Setting, StrategyFacts
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
@@ -145,6 +145,13 @@ class Strategy(ABC):
             for base in reversed(cls.__mro__)
             for setting in vars(base).get("settings", ())
         }
+
+    @classmethod
+    def facts(cls) -> StrategyFacts:
+        """What settings are checked against."""
+        return StrategyFacts(
+            cls.per_slot == 2, cls.asynchronous, cls.optimizers, tuple(sorted(cls.used_settings()))
+        )
 
     # --- what is published, and what workers do with it
 

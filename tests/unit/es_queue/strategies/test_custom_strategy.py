@@ -164,7 +164,7 @@ def test_it_may_use_any_option_and_decides_about_pairs(monkeypatch: pytest.Monke
     )
     assert config_from_json(config.to_json()) == config
     assert type(make_strategy(config, 5)).__name__ == Loner.__name__
-    with pytest.raises(UsageError, match=r"--env-seeds is pair, but .* samples no pairs"):
+    with pytest.raises(UsageError, match=r"env_seeds is pair, but .* samples no pairs"):
         make_strategy(config_from_values({**own, "env_seeds": "pair"}, "the test"), 5)
-    with pytest.raises(UsageError, match="cannot use --optimizer adam"):
+    with pytest.raises(UsageError, match=r"optimizer is adam, but .* does not take it"):
         make_strategy(config_from_values({**own, "optimizer": "adam"}, "the test"), 5)

@@ -171,9 +171,12 @@ def test_a_strategy_whose_slots_differ_has_no_islands(name: str) -> None:
 @each_case(
     ("settings", "sentence"),
     [
-        ({"population": 7}, "use --population 8 or more"),
-        ({"strategy": "openai_es", "population": 14}, "use --population 16 or more"),
-        ({"strategy": "ars", "population": 32, "top": 5}, "4 pairs of the first islands"),
+        ({"population": 7}, "each of 4 islands needs two slots: use 8 or more"),
+        ({"strategy": "openai_es", "population": 14}, "use 16 or more"),
+        (
+            {"strategy": "ars", "population": 32, "top": 5},
+            "the first of 4 islands in one of 32 has 4 pairs: use at most 4",
+        ),
     ],
 )
 def test_a_population_that_is_too_small_for_its_islands_is_refused(

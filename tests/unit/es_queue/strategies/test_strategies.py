@@ -266,21 +266,24 @@ def test_signs_are_asked_for_exactly_where_shaping_is_of_signs(shaping: str) -> 
         ),
         (
             {"strategy": "pgpe", "population": 31},
-            "pgpe samples pairs, so --population 31 must be even",
+            "population is 31, but pgpe samples mirrored pairs: use an even number",
         ),
-        ({"strategy": "ars", "top": 17}, "--top 17 is more than the 16 pairs of the population"),
+        (
+            {"strategy": "ars", "top": 17},
+            "top is 17, but a population of 32 has 16 pairs: use at most 16",
+        ),
         (
             {"strategy": "openai_es", "optimizer": "clipup"},
-            "openai_es cannot use --optimizer clipup; .*adam or sgd",
+            "optimizer is clipup, but openai_es does not take it: use auto, adam or sgd",
         ),
         (
             {"strategy": "ars", "optimizer": "adam"},
-            "ars cannot use --optimizer adam; it takes none",
+            "optimizer is adam, but ars does not take it: leave it at auto",
         ),
         ({"strategy": "ars", "size": 0}, "no parameters to train"),
         (
             {"strategy": "snes", "env_seeds": "pair"},
-            "--env-seeds is pair, but snes samples no pairs: use generation or slot",
+            "env_seeds is pair, but snes samples no pairs: use generation or slot",
         ),
     ],
 )
