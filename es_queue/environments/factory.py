@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import cast, overload
 
 import gymnasium
+import numpy as np
 
 from es_queue.config.action_bins import with_bins
 from es_queue.config.run_config import AUTO
@@ -42,10 +43,10 @@ from es_queue.environments.registry import (
     find_environment,
     format_missing_package,
 )
-from es_queue.environments.space_codec import neutral_action
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.environments.stock import StockEnvironment
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.policies.actions import ActionMap
 from es_queue.security.user_code import describe_error
 
 _WALKER_ACTION = ActionSpec("box", shape=(4,), low=(-1.0,) * 4, high=(1.0,) * 4)
@@ -387,7 +388,8 @@ def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> 
 def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:
     try:
         first = env.reset(_PROBE_SEED)
-        second = env.step(neutral_action(spec.action))[0]
+        idle = ActionMap(spec.action, "clip").act_one(np.zeros(spec.action.outputs, np.float32))
+        second = env.step(idle)[0]
     except Exception as error:
         raise EnvironmentFailure(
             f"{spec.id} fails when it is played: {describe_error(error)}"

@@ -11,18 +11,14 @@ import numpy as np
 from gymnasium import spaces
 
 from es_queue.environments.observation_layout import (
-    Encoder,
     ObservationGroup,
     ObservationLeaf,
     ObservationTree,
     array_leaf,
-    flatten,
     join_name,
-    make_encoder,
 )
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EnvironmentFailure
-from es_queue.numerics.arrays import Floats
 
 Adapter = Callable[[Any], Any]
 
@@ -80,29 +76,6 @@ def _one_hot(sizes: list[int], starts: list[int]) -> ObservationLeaf:
     return ObservationLeaf(sum(sizes), tuple(sizes), tuple(starts))
 
 
-def observation_encoder(space: spaces.Space[Any], environment_id: str) -> tuple[int, Encoder]:
-    """Size of the flat observation, and the function that makes a new one from what ``space``
-    yields. Raises as ``observation_tree``.
-    """
-    tree = observation_tree(space, environment_id)
-    if isinstance(tree, ObservationLeaf):
-        return tree.size, _one_hot_encoder(tree) if tree.choices else flatten
-    return tree.size, make_encoder(tree)
-
-
-def _one_hot_encoder(tree: ObservationLeaf) -> Encoder:
-    """One-hot, unchecked, for environments that have nothing else."""
-    sizes, total = np.array(tree.choices), tree.size
-    offsets = np.cumsum(sizes) - sizes - np.array(tree.starts)
-
-    def encode(observation: Any) -> Floats:
-        flat = np.zeros(total, np.float32)
-        flat[offsets + np.asarray(observation).reshape(-1)] = 1.0
-        return flat
-
-    return encode
-
-
 def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
     """The ActionSpec of ``space``; EnvironmentFailure for one that no policy can serve."""
     if isinstance(space, spaces.Box):
@@ -131,14 +104,3 @@ def action_adapter(space: spaces.Space[Any]) -> Adapter:
     if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
         return lambda action: np.rint(action).astype(space.dtype)
     return lambda action: action
-
-
-def neutral_action(spec: ActionSpec) -> Any:
-    """A harmless action for trying an environment out: zero, or the bound nearest to it."""
-    if spec.kind == "box":
-        return np.clip(0.0, spec.low, spec.high).astype(np.float32).reshape(spec.shape)
-    if spec.kind == "discrete":
-        return spec.starts[0]
-    if spec.kind == "multidiscrete":
-        return np.array(spec.starts, np.int64).reshape(spec.shape)
-    return np.zeros(spec.shape, np.int8)

@@ -23,12 +23,16 @@ from es_queue.environments.behaviour_descriptor import (
 )
 from es_queue.environments.gym_compat.old_gym import make_gym_environment
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.observation_layout import ObservationLeaf, ObservationTree
+from es_queue.environments.observation_layout import (
+    ObservationLeaf,
+    ObservationTree,
+    flatten,
+    make_encoder,
+)
 from es_queue.environments.registry import RegisteredEnvironment, format_missing_package
 from es_queue.environments.space_codec import (
     action_adapter,
     action_spec,
-    observation_encoder,
     observation_tree,
 )
 from es_queue.environments.spaces import EnvironmentSpec
@@ -75,13 +79,14 @@ class StockEnvironment:
         self._environment = make_environment(entry, request, render_mode)
         self._was_reset = False
         self._measure = make_measure(resolve_behaviour(entry, request))
-        self._encode = observation_encoder(self._environment.observation_space, entry.id)[1]
+        tree = observation_tree(self._environment.observation_space, entry.id)
+        is_array = isinstance(tree, ObservationLeaf) and not tree.choices
+        self._encode = flatten if is_array else make_encoder(tree)
         self._adapt = action_adapter(self._environment.action_space)
-        self.spec = self._describe()
+        self.spec = self._describe(tree)
 
-    def _describe(self) -> EnvironmentSpec:
+    def _describe(self, tree: ObservationTree) -> EnvironmentSpec:
         entry, space = self._entry, self._environment.observation_space
-        tree = observation_tree(space, entry.id)
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
         low, high = declared_bounds(space)
         lowest, highest = self._reward_range()

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import VIRTUAL, RunConfig, option_fields
 from es_queue.config.validation import checked_value
 from es_queue.environments.observation_layout import (
-    Encoder,
+    ObservationLeaf,
     ObservationTree,
-    flatten,
     from_json,
     make_encoder,
 )
@@ -60,17 +59,14 @@ class SavedPolicy:
         actions: ActionMap,
         parameters: Floats,
         statistics: FrozenStatistics,
-        discrete: tuple[int, int] | None,
-        observation: ObservationTree | None = None,
+        observation: ObservationTree,
     ) -> None:
         self.config = config
         self.action = actions.spec
         self.parameters = parameters
         self.statistics = statistics
         self.policy = policy
-        self._size = policy.observation_size
-        self._discrete = discrete
-        self._encode = None if observation is None else make_encoder(observation)
+        self._encode = make_encoder(observation)
         self._bound = policy.bind(parameters[None])
         self._actions = actions
 
@@ -99,8 +95,7 @@ class SavedPolicy:
             validate_length(
                 parameters, "parameters", policy.size
             )  # before anything is as large as the meta says
-            discrete = discrete_space(meta, policy.observation_size)
-            observation = composite_space(meta, policy.observation_size)
+            observation = observation_parts(meta, policy.observation_size)
             actions = ActionMap(action, config.action_bound)
         except KeyError as error:
             raise RunFolderError(f"the checkpoint's meta has no {error}") from None
@@ -124,7 +119,7 @@ class SavedPolicy:
                 "the checkpoint's array 'obs_std' contains a deviation that is not above zero"
             )
         statistics = FrozenStatistics(mean, std, config.obs_clip)
-        return cls(config, policy, actions, parameters, statistics, discrete, observation)
+        return cls(config, policy, actions, parameters, statistics, observation)
 
     def begin(self) -> None:
         """An episode begins: a policy with memory forgets the one before."""
@@ -138,29 +133,14 @@ class SavedPolicy:
         MultiDiscrete space yields. Raises UsageError for an observation of another size,
         NonFiniteOutput where the policy breaks down.
         """
-        flat = self._flatten(observation)
+        try:
+            flat = self._encode(observation)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the policy does not take this observation: {error}") from None
         with np.errstate(all="ignore"):
             if self.config.obs_norm:
                 flat = self.statistics.normalize(flat)
             return self._actions.act_one(self._bound.act_one(flat))
-
-    def _flatten(self, observation: Any) -> Floats:
-        if self._encode is not None:
-            return self._encode_composite(self._encode, observation)
-        if self._discrete is not None:
-            return one_hot(int(observation), *self._discrete)
-        flat = flatten(observation)
-        if len(flat) != self._size:
-            raise UsageError(
-                f"the policy takes observations of {self._size} numbers, not {len(flat)}"
-            )
-        return flat
-
-    def _encode_composite(self, encode: Encoder, observation: Any) -> Floats:
-        try:
-            return encode(observation)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"the policy does not take this observation: {error}") from None
 
 
 def load_policy(path: str | Path) -> SavedPolicy:
@@ -220,40 +200,17 @@ def validate_import(name: str) -> None:
         )
 
 
-def discrete_space(meta: Mapping[str, Any], observation_size: int) -> tuple[int, int] | None:
-    """(n, start) of a discrete observation space, None for any other. Raises ValueError where n
-    does not fit.
+def observation_parts(meta: Mapping[str, Any], size: int) -> ObservationTree:
+    """What observations are made of, from a checkpoint's meta. Raises ValueError if that does not
+    make ``size`` numbers.
     """
-    if meta.get("discrete_observation") is None:
-        return None
-    size = int(meta["discrete_observation"])
-    if size != observation_size:
-        raise ValueError(f"{size} discrete observations do not make {observation_size} numbers")
-    return size, int(meta.get("observation_start") or 0)
-
-
-def composite_space(meta: Mapping[str, Any], observation_size: int) -> ObservationTree | None:
-    """What a Dict, Tuple or MultiDiscrete observation is made of, None for any other. Raises
-    ValueError where it does not fit.
-    """
-    if meta.get("observation") is None:
-        return None
-    tree = from_json(meta["observation"])
-    if tree.size != observation_size:
-        raise ValueError(
-            f"observations of {tree.size} numbers do not make {observation_size} numbers"
-        )
+    if meta.get("observation") is not None:
+        tree = from_json(meta["observation"])
+    elif meta.get("discrete_observation") is not None:
+        count = int(meta["discrete_observation"])
+        tree = ObservationLeaf(count, (count,), (int(meta.get("observation_start") or 0),))
+    else:
+        return ObservationLeaf(size)
+    if tree.size != size:
+        raise ValueError(f"observations of {tree.size} numbers do not make {size} numbers")
     return tree
-
-
-def one_hot(value: int, size: int, start: int) -> Floats:
-    """float32[size] with a one for ``value`` of start … start + size - 1. Raises UsageError beyond
-    it.
-    """
-    if not start <= value < start + size:
-        raise UsageError(
-            f"the policy takes observations from {start} to {start + size - 1}, not {value}"
-        )
-    flat = np.zeros(size, np.float32)
-    flat[value - start] = 1
-    return flat

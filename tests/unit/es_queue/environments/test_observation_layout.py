@@ -25,7 +25,7 @@ from es_queue.environments.observation_layout import (
     named_parts,
     to_json,
 )
-from es_queue.environments.space_codec import observation_encoder, observation_tree
+from es_queue.environments.space_codec import observation_tree
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from master.doctor.environment import ProbeRequest, probe_environments
@@ -82,15 +82,16 @@ if "Gather-v0" not in gymnasium.registry:
 
 
 def test_nested_parts_become_one_vector_in_the_spaces_order() -> None:
-    size, encode = observation_encoder(SPACE, "Own-v0")
+    tree = observation_tree(SPACE, "Own-v0")
+    encode = make_encoder(tree)
     found = encode(SEEN)
-    assert (found.tolist(), found.dtype, size) == (FLAT, np.float32, len(FLAT))
+    assert (found.tolist(), found.dtype, tree.size) == (FLAT, np.float32, len(FLAT))
     assert encode(SEEN) is not encode(SEEN), "an observation is the caller's to keep"
 
 
 def test_the_order_is_that_of_gymnasiums_own_flattening() -> None:
     SPACE.seed(4)
-    encode = observation_encoder(SPACE, "Own-v0")[1]
+    encode = make_encoder(observation_tree(SPACE, "Own-v0"))
     for _ in range(20):
         one = SPACE.sample()
         assert encode(one).tolist() == spaces.flatten(SPACE, one).astype(np.float32).tolist()
@@ -121,7 +122,7 @@ def test_every_part_has_a_name_and_a_place() -> None:
 )
 def test_what_is_made_of_other_parts_is_refused_by_name(wrong: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        observation_encoder(SPACE, "Own-v0")[1](wrong)
+        make_encoder(observation_tree(SPACE, "Own-v0"))(wrong)
 
 
 def test_a_tree_survives_json() -> None:
@@ -178,7 +179,7 @@ def test_a_planted_tree_is_refused(planted: Any) -> None:
 )
 def test_parts_that_no_policy_can_observe_are_refused_by_name(space: Any, sentence: str) -> None:
     with pytest.raises(EnvironmentFailure, match=sentence):
-        observation_encoder(space, "Own-v0")
+        observation_tree(space, "Own-v0")
 
 
 def test_an_environment_is_described_and_played_with_its_parts() -> None:
@@ -301,5 +302,5 @@ def test_a_picture_of_bytes_comes_as_zero_to_one_everywhere_and_other_numbers_as
         make_encoder(tree)({"camera": picture, "ram": memory}).tolist()
         == [np.float32(0.2)] * 6 + [51.0] * 6
     )
-    _, encode = observation_encoder(spaces.Box(0, 255, (2, 3), np.uint8), "here")
+    encode = make_encoder(observation_tree(spaces.Box(0, 255, (2, 3), np.uint8), "here"))
     assert encode(picture).tolist() == [np.float32(0.2)] * 6

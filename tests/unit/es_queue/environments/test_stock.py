@@ -16,13 +16,14 @@ from gymnasium import spaces
 
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.observation_layout import make_encoder
 from es_queue.environments.space_codec import (
     action_adapter,
     action_spec,
-    neutral_action,
-    observation_encoder,
+    observation_tree,
 )
 from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.policies.actions import ActionMap
 from tests.cases import each_case
 
 CLEAN = (
@@ -208,9 +209,9 @@ def test_observations_are_the_callers_to_keep(ageing: str) -> None:
 def test_observations_become_flat_float32(
     space: spaces.Space[Any], observation: Any, flat: list[float]
 ) -> None:
-    size, encode = observation_encoder(space, "Own-v0")
-    encoded = encode(observation)
-    assert (encoded.tolist(), encoded.dtype, size) == (flat, np.float32, len(flat))
+    tree = observation_tree(space, "Own-v0")
+    encoded = make_encoder(tree)(observation)
+    assert (encoded.tolist(), encoded.dtype, tree.size) == (flat, np.float32, len(flat))
 
 
 @each_case(
@@ -230,7 +231,8 @@ def test_an_idle_action_is_an_action_of_its_space(
 ) -> None:
     spec = action_spec(space, "Own-v0")
     assert (spec.kind, spec.outputs) == (kind, outputs)
-    assert space.contains(action_adapter(space)(neutral_action(spec)))
+    idle = ActionMap(spec, "clip").act_one(np.zeros(outputs, np.float32))
+    assert space.contains(action_adapter(space)(idle))
 
 
 def test_a_box_keeps_its_bounds_in_c_order() -> None:
@@ -246,7 +248,7 @@ def test_a_box_of_integers_gets_the_nearest_ones() -> None:
 
 def test_other_spaces_are_refused_with_a_sentence() -> None:
     with pytest.raises(EnvironmentFailure, match="observations of Own-v0 are a Text"):
-        observation_encoder(spaces.Text(3), "Own-v0")
+        observation_tree(spaces.Text(3), "Own-v0")
     with pytest.raises(EnvironmentFailure, match="actions of Own-v0 are a Tuple"):
         action_spec(spaces.Tuple([spaces.Discrete(2)]), "Own-v0")
 

@@ -108,7 +108,7 @@ def test_a_discrete_observation_is_one_hot_from_its_start():
 
 def test_an_observation_of_another_size_is_refused():
     policy = SavedPolicy.from_arrays(*checkpoint())
-    with pytest.raises(UsageError, match="4 numbers, not 3"):
+    with pytest.raises(UsageError, match="3 numbers, but must have 4"):
         policy.act(np.zeros(3))
 
 
