@@ -11,6 +11,7 @@ import importlib
 import sys
 import warnings
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import gymnasium
@@ -20,7 +21,7 @@ from es_queue.environments.atari.factory import find_game, rom_ids
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.mujoco.ids import current_id
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
-from es_queue.security.user_code import check_import, describe_error
+from es_queue.security.user_code import check_called, check_import, describe_error
 from es_queue.util.suggestions import format_suggestion, nearest_names
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
@@ -112,7 +113,7 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
         import_user_module(module, request.id)
     else:
         name, note = current_id(name)
-    spec = _find_spec(name) or _find_class(module, name)
+    spec = _find_spec(name) or _find_maker(module, name)
     if spec is None:
         raise EnvironmentFailure(
             _format_known_to_gym(name) or format_unknown_id(name, list(gymnasium.registry))
@@ -155,13 +156,17 @@ def _find_spec(name: str) -> EnvSpec | None:
     return gymnasium.registry.get(name)
 
 
-def _find_class(module: str, name: str) -> EnvSpec | None:
-    """The spec of an environment's class in the user's module; a function is none, for settings
-    come from others, and some packages have functions that run the text they are given.
+def _find_maker(module: str, name: str) -> EnvSpec | None:
+    """The spec of an environment's class in the user's module, or of a function that makes one.
+
+    Raises MissingPackage for a function that was not allowed by its module's name.
     """
-    kind = getattr(sys.modules.get(module), name, None)
-    is_environment = isinstance(kind, type) and issubclass(kind, gymnasium.Env)
-    return EnvSpec(name, entry_point=f"{module}:{name}") if is_environment else None
+    maker = getattr(sys.modules.get(module), name, None)
+    if isinstance(maker, FunctionType):
+        check_called(f"environment {module}:{name}", module, maker, MissingPackage)
+    elif not (isinstance(maker, type) and issubclass(maker, gymnasium.Env)):
+        return None
+    return EnvSpec(name, entry_point=f"{module}:{name}")
 
 
 def validate_reserved_arguments(request: EnvironmentRequest) -> None:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions
+from types import FunctionType
 from typing import Any
 
 from es_queue.config.run_config import RunConfig
@@ -52,6 +53,18 @@ def environment_allowing(modules: Iterable[str]) -> dict[str, str]:
     that he starts.
     """
     return {ALLOW: os.environ.get(ALLOW, ",".join((INSTALLED, *modules)))}
+
+
+@contextmanager
+def allowed_modules(modules: Iterable[str]) -> Iterator[None]:
+    """Within, ``modules``, which the user of this process named, are allowed here too."""
+    is_listed = ALLOW in os.environ
+    os.environ.update(environment_allowing(modules))
+    try:
+        yield
+    finally:
+        if not is_listed:
+            del os.environ[ALLOW]
 
 
 def disallowed_modules(modules: Iterable[str], allowed: str) -> list[str]:
@@ -118,7 +131,7 @@ class ImportGuard:
             and not disallowed_reason([module])
         ):
             return
-        if not is_module or not (self.trust or not disallowed_reason([module], self._listed())):
+        if not is_module or not (self.trust or not disallowed_reason([module], modules_by_name())):
             shown = module[:80]
             raise RunFolderError(
                 f"the {what} would import the module {shown}, which no installed package "
@@ -134,7 +147,7 @@ class ImportGuard:
 
         An installed package is not enough: some have functions that run the text they are given.
         """
-        if not self.trust and disallowed_reason([module], self._listed()):
+        if not self.trust and disallowed_reason([module], modules_by_name()):
             shown = module[:80]
             raise RunFolderError(
                 f"the {what} is a function of the module {shown}, which would be called on this "
@@ -153,11 +166,11 @@ class ImportGuard:
                 f"trust the file, use --trust"
             )
 
-    @staticmethod
-    def _listed() -> str:
-        """ES_QUEUE_ALLOW without the word for all installed packages."""
-        given = os.environ.get(ALLOW, INSTALLED).split(",")
-        return ",".join(entry for entry in given if entry.strip() != INSTALLED)
+
+def modules_by_name() -> str:
+    """ES_QUEUE_ALLOW without the word for all installed packages."""
+    given = os.environ.get(ALLOW, INSTALLED).split(",")
+    return ",".join(entry for entry in given if entry.strip() != INSTALLED)
 
 
 _guard: ImportGuard | None = None
@@ -196,6 +209,28 @@ def check_function(what: str, module: str, function: object) -> None:
     """
     if _guard is not None:
         _guard.check_function(what, module, function)
+
+
+def check_called(
+    what: str, module: str, function: FunctionType, error_type: type[EsQueueError]
+) -> None:
+    """To be called before a function that settings name is called with arguments that they name.
+
+    Settings come from others, and some packages have functions that run the text they are given:
+    ES_QUEUE_ALLOW must name the module itself, which must define the function.
+    """
+    if is_trusted():
+        return
+    if function.__module__ != module:
+        raise error_type(
+            f"the {what} is defined in {function.__module__}: name it by that module, or "
+            "name a class"
+        )
+    if disallowed_reason([module], modules_by_name()):
+        raise error_type(
+            f"the {what} is a function, which is called only if its module is allowed by name: "
+            f"set {ALLOW}={INSTALLED},{module}, or name a class"
+        )
 
 
 # --- the importing itself

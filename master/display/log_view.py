@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -296,6 +297,51 @@ class CallbackView(DisplayView):
 
     def note(self, text: str) -> None:
         warnings.warn(text, stacklevel=2)
+
+
+class ProgressLine(CallbackView):
+    """The same, with one line that is rewritten while the run trains, as a notebook can show it."""
+
+    def __init__(
+        self,
+        callback: Callable[[Record], bool | None] | None,
+        out: SafeStream,
+        config: RunConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(callback)
+        self._out, self._config, self._clock = out, config, clock
+        self._generation_pace, self._width = GenerationPace(clock), 0
+        self._last_time = -LEAST_LINE_SECONDS
+
+    def generation(self, record: Record) -> None:
+        self._generation_pace.begin()
+        self._rewrite(format_generation(record, self._config))
+        super().generation(record)
+
+    def live(self, figures: Record) -> None:
+        if left := self._generation_pace.format_left(figures):
+            self._rewrite(left)
+
+    def summary(self, record: Record) -> None:
+        self._last_time = -LEAST_LINE_SECONDS
+        self._rewrite(format_summary(record)[0])
+        self._out.write_line("")
+
+    def _rewrite(self, text: str) -> None:
+        now = self._clock()
+        if now - self._last_time < LEAST_LINE_SECONDS:
+            return
+        self._last_time = now
+        self._out.write(f"\r{text:{self._width}}")
+        self._out.flush()
+        self._width = len(text)
+
+
+def is_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def format_json_line(record: Mapping[str, Value]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from es_queue.protocol.connection import (
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
-from es_queue.security.user_code import named_modules
+from es_queue.security.user_code import allowed_modules, named_modules
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import no_run_error
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
@@ -91,6 +91,7 @@ class Session:
         self._launch, self._clocks, self._make_view = launch, clocks, make_view
         self._stop, self._notes = StopSignal(is_interrupted), NoteHandler()
         self._processes = OwnProcesses(launch, clocks)
+        self._resources = ExitStack()
         self._new_folder: Path | None = None
         self.resume_command = ""
 
@@ -110,7 +111,7 @@ class Session:
         A KeyboardInterrupt leaves a run that can be resumed, or nothing when nothing was published
         yet.
         """
-        with self._notes:
+        with self._notes, self._resources:
             try:
                 if self._launch.resume is not None:
                     return self._resume(changes or {}, keep_going)
@@ -136,6 +137,7 @@ class Session:
 
     def _begin(self, config: RunConfig, keep_going: KeepGoing) -> dict[str, Any]:
         launch = self._launch
+        self._resources.enter_context(allowed_modules(named_modules(config)))
         setup = prepare_run(config, launch.noise_dir)
         if setup.spec.note:
             LOGGER.info(setup.spec.note)
@@ -180,6 +182,7 @@ class Session:
         disk = checkpoints.read_newest(paths.run)
         # A folder of another run is refused before anything is started in it.
         modules = [] if disk is None else named_modules(newest_checkpoint(paths, disk, None)[0])
+        self._resources.enter_context(allowed_modules(modules))
         connection = self._connect(paths, modules)
         channel = connection.channel
         stored = channel.stored_run()[2]

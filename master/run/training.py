@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cached_property
@@ -14,6 +15,7 @@ from master.display.format import format_mean_std
 
 if TYPE_CHECKING:
     from es_queue.policies.checkpoint_policy import SavedPolicy
+    from es_queue.util.environment_object import GivenEnvironment
     from master.run.run_paths import RunPaths
 
 GenerationCallback = Callable[[dict[str, Any]], bool | None]
@@ -59,8 +61,10 @@ def train(
     config: RunConfig | None = None,
     on_generation: GenerationCallback | None = None,
     *,
+    env: GivenEnvironment | None = None,
     resume: str | None = None,
     changes: dict[str, Any] | None = None,
+    progress: bool | None = None,
     **options: Unpack[TrainOptions],
 ) -> TrainResult:
     """Train, and return the summary with the keys of the command's ``{"event": "summary"}``.
@@ -70,14 +74,17 @@ def train(
 
     Args:
         config: Settings of a new run. Zeros and "auto" become defaults, as on the command line.
-            Recipes are not applied, because every field of a RunConfig has a value;
-            ``es_queue.config.resolution.resolve({"env": ...})`` makes one with the recipe.
+            Recipes are not applied, because every field of a RunConfig has a value.
         on_generation: Called with the figures of each generation. If it returns False, the run ends
             after that generation.
+        env: The environment, instead of the config's: an id, a class, a function that makes one,
+            or an environment. Workers must be able to import it. Without a config, the recipe for
+            that id applies.
         resume: Name, folder or checkpoint of a run to continue with its own configuration;
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
             ``es_queue.config.changeable.RESUMABLE``.
+        progress: Show a line that is rewritten while the run trains; by default in a notebook.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir`` and ``noise_dir``, as
             the flags. Without ``redis_url`` it starts a private server and local workers, whatever
             the environment says. ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password of another.
@@ -91,17 +98,16 @@ def train(
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.changeable import validate_resume_changes
-    from es_queue.config.parsing import config_from_values
     from es_queue.errors import UsageError
     from es_queue.protocol.timing import clocks_from_environment
     from es_queue.security.passwords import with_password
-    from master.display.log_view import CallbackView
+    from master.display.log_view import CallbackView, ProgressLine, SafeStream, is_notebook
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.session import Session
 
-    if resume is None and (config is None or changes):
-        raise UsageError("train() needs a config for a new run; changes= needs resume=")
+    if resume is None and ((config is None and env is None) or changes):
+        raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
     for name in ("run_dir", "noise_dir"):
         if given.get(name) is not None:
@@ -110,22 +116,40 @@ def train(
         given["redis_url"] = with_password(
             given["redis_url"], warn=lambda text: warnings.warn(text, stacklevel=3)
         )
-    checked = (
-        config_from_values(config.to_dict(), "the configuration")
-        if config is not None and resume is None
-        else None
-    )
+    checked = make_config(config, env) if resume is None else None
+    views: list[CallbackView] = []
     reporters: list[Reporter] = []
-    view = CallbackView(on_generation)
 
-    def make_reporter(paths: RunPaths, _: RunConfig) -> Reporter:
-        reporters.append(Reporter(paths.run_dir, view))
+    def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:
+        is_shown = is_notebook() if progress is None else progress
+        views.append(
+            ProgressLine(on_generation, SafeStream(sys.stdout), config)
+            if is_shown
+            else CallbackView(on_generation)
+        )
+        reporters.append(Reporter(paths.run_dir, views[-1]))
         return reporters[-1]
 
     session = Session(Launch(**given), clocks_from_environment(), make_reporter, lambda: False)
     try:
         changes = validate_resume_changes(changes or {})
-        return TrainResult(session.run(checked, changes, lambda _: view.keeps_going))
+        return TrainResult(session.run(checked, changes, lambda _: views[-1].keeps_going))
     finally:
         for reporter in reporters:
             reporter.close()
+
+
+def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunConfig:
+    """The checked settings of a new run. Raises UsageError."""
+    # start-up: numpy, whose threads must be fixed before it loads
+    from es_queue.config.parsing import config_from_values
+    from es_queue.config.resolution import resolve
+    from es_queue.errors import UsageError
+    from es_queue.util.environment_object import environment_settings
+
+    settings = {} if env is None else environment_settings(env)
+    if config is None:
+        return resolve(settings)
+    if env is not None and config.task:
+        raise UsageError(f"train() has env= and a config for {config.task}: leave one out")
+    return config_from_values({**config.to_dict(), **settings}, "the configuration")

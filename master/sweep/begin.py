@@ -12,6 +12,7 @@ from typing import Any
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
+from es_queue.security.user_code import allowed_modules, named_modules
 from master.run.launch import Launch
 from master.run.run_paths import derive_run_id, existing_paths, new_paths
 from master.run.setup import prepare_run
@@ -103,4 +104,5 @@ def sweep_target(config: RunConfig, launch: Launch) -> float | None:
     """The return that counts as solved; what no run of the study could begin with is refused here,
     once.
     """
-    return prepare_run(replace(config, seed=0), launch.noise_dir).learner.target
+    with allowed_modules(named_modules(config)):
+        return prepare_run(replace(config, seed=0), launch.noise_dir).learner.target

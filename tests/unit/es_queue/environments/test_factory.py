@@ -14,6 +14,7 @@ import pytest
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.security.user_code import ALLOW, allowed_modules
 from tests.cases import each_case
 
 OWN_MODULE = """
@@ -183,11 +184,31 @@ def test_a_class_of_a_module_is_an_environment_without_an_id(
     assert "no environment 'text'" in failure(EnvironmentRequest("class_module:text"))
 
 
-def test_a_function_of_a_module_is_never_called_as_an_environment(tmp_path: Path) -> None:
+def test_a_function_makes_an_environment_only_if_its_module_is_allowed_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ALLOW, raising=False)
+    (tmp_path / "makers.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\ndef make(): return CartPoleEnv()"
+    )
+    (tmp_path / "borrower.py").write_text("from makers import make")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "ES_QUEUE_ALLOW=installed,makers" in failure(EnvironmentRequest("makers:make"))
+    with allowed_modules(["makers", "borrower"]):
+        assert describe(EnvironmentRequest("makers:make")).observation_size == 4
+        assert "is defined in makers" in failure(EnvironmentRequest("borrower:make"))
+    assert "allowed by name" in failure(EnvironmentRequest("makers:make"))
+
+
+@each_case("module", ["numpy.testing", "numpy.testing._private.utils"])
+def test_a_function_of_an_installed_package_is_not_called_as_an_environment(
+    module: str, tmp_path: Path
+) -> None:
     mark = tmp_path / "called"
     arguments = (("astr", f"open({str(mark)!r}, 'w').close()"), ("dict", None))
-    request = EnvironmentRequest("numpy.testing:runstring", arguments)
-    assert "no environment 'runstring'" in failure(request)
+    assert "is a function" in failure(EnvironmentRequest(f"{module}:runstring", arguments)) or (
+        module == "numpy.testing"
+    )
     assert not mark.exists()
 
 

@@ -1,0 +1,106 @@
+"""An environment that Python code passes as an object, named so that workers can make it too."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import gymnasium
+
+from es_queue.errors import UsageError
+
+GymEnvironment = gymnasium.Env[Any, Any]
+GivenEnvironment = str | type[GymEnvironment] | Callable[[], GymEnvironment] | GymEnvironment
+#: Environments of these packages are registered wherever the package is installed.
+REGISTERED_BY = ("gymnasium", "es_queue", "ale_py")
+
+
+def environment_settings(env: GivenEnvironment) -> dict[str, Any]:
+    """The settings of a run on ``env``: an id, a class, a function that makes an environment, or an
+    environment.
+
+    Raises UsageError with the reason why workers could not make the same environment.
+    """
+    if isinstance(env, str):
+        return {"env": env}
+    if isinstance(env, gymnasium.Env):
+        return _settings_of_registered(env) if env.spec is not None else _settings_of_object(env)
+    if not isinstance(env, FunctionType | type):
+        raise UsageError(
+            f"env is an object of the class {type(env).__name__}, which workers cannot make: give "
+            "an id, a class, or a function of a module"
+        )
+    return {"env": import_path(env)}
+
+
+def import_path(thing: FunctionType | type) -> str:
+    """``module:name`` of a class or function. Raises UsageError if other processes cannot import
+    it.
+    """
+    module, name = thing.__module__, thing.__qualname__
+    reason = ""
+    if module == "__main__":
+        reason = "is defined in the program or notebook itself: move it to a module"
+    elif "." in name:
+        reason = "is defined inside a function or class: move it to the top of its module"
+    elif getattr(sys.modules.get(module), name, None) is not thing:
+        reason = f"is not what {module} has by that name: give it a name in its module"
+    if reason:
+        raise UsageError(f"env is {name}, which workers cannot import, because it {reason}")
+    return f"{module}:{name}"
+
+
+def _settings_of_registered(env: GymEnvironment) -> dict[str, Any]:
+    """Of what gymnasium.make has made: its id, arguments and wrappers."""
+    spec = env.spec
+    assert spec is not None
+    registered = gymnasium.registry.get(spec.id)
+    if registered is None or spec.max_episode_steps != registered.max_episode_steps:
+        raise UsageError(
+            f"env is {spec.id} with {spec.max_episode_steps} steps, which is not how it is "
+            "registered: give its id, and step_limit and eval_step_limit in the config"
+        )
+    if any(wrapper.kwargs != {} for wrapper in spec.additional_wrappers):
+        raise UsageError(
+            f"env is {spec.id} in wrappers with arguments, which workers do not get: give a "
+            "function that makes it"
+        )
+    made_by = type(env.unwrapped).__module__
+    is_known = made_by.partition(".")[0] in REGISTERED_BY
+    return {
+        "env": spec.id if is_known else f"{made_by}:{spec.id}",
+        "env_arg": _arguments(
+            {
+                name: value
+                for name, value in spec.kwargs.items()
+                if name not in registered.kwargs or value != registered.kwargs[name]
+            }
+        ),
+        "wrapper": [wrapper.entry_point for wrapper in spec.additional_wrappers],
+    }
+
+
+def _settings_of_object(env: GymEnvironment) -> dict[str, Any]:
+    """Of what its class has made: the class, and the arguments that gymnasium.utils.EzPickle
+    keeps.
+    """
+    kind = type(env)
+    path = import_path(kind)
+    signature = inspect.signature(kind)
+    kept = vars(env)
+    if "_ezpickle_kwargs" in kept:
+        bound = signature.bind(*kept["_ezpickle_args"], **kept["_ezpickle_kwargs"])
+        return {"env": path, "env_arg": _arguments(bound.arguments)}
+    if signature.parameters.keys() - {"render_mode"}:
+        raise UsageError(
+            f"env is an object of {path}, which does not tell the arguments that it was made "
+            "with: give the class, and env_arg in the config, or a function that makes it"
+        )
+    return {"env": path}
+
+
+def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "render_mode"}

@@ -1,0 +1,84 @@
+"""How an environment that is given as an object is named for workers, and what cannot be."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.box2d import BipedalWalker
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import FlattenObservation, TimeLimit
+
+from es_queue.errors import UsageError
+from es_queue.util.environment_object import environment_settings
+from tests.cases import each_case
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    def __init__(self, render_mode: str | None = None) -> None:
+        pass
+
+
+class Sized(Plain):
+    def __init__(self, size: int = 3) -> None:
+        super().__init__()
+
+
+class Outer:
+    class Inner(Plain):
+        pass
+
+
+def make_plain() -> Plain:
+    return Plain()
+
+
+HERE = __name__
+
+
+@each_case(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {"env": "CartPole-v1"}),
+        (Plain, {"env": f"{HERE}:Plain"}),
+        (make_plain, {"env": f"{HERE}:make_plain"}),
+        (Plain(), {"env": f"{HERE}:Plain"}),
+        (
+            BipedalWalker(hardcore=True),
+            {
+                "env": "gymnasium.envs.box2d.bipedal_walker:BipedalWalker",
+                "env_arg": {"hardcore": True},
+            },
+        ),
+        (
+            FlattenObservation(gymnasium.make("Pendulum-v1", g=9.0, render_mode="rgb_array")),
+            {
+                "env": "Pendulum-v1",
+                "env_arg": {"g": 9.0},
+                "wrapper": ["gymnasium.wrappers.transform_observation:FlattenObservation"],
+            },
+        ),
+    ],
+)
+def test_what_workers_can_make_too_is_named(env: Any, settings: dict[str, Any]) -> None:
+    assert environment_settings(env) == settings
+
+
+@each_case(
+    ("env", "reason"),
+    [
+        (lambda: Plain(), "is not what"),
+        (Outer.Inner, "is defined inside a function or class"),
+        (type("Program", (Plain,), {"__module__": "__main__"}), "in the program or notebook"),
+        (functools.partial(Plain), "an object of the class partial"),
+        (3, "an object of the class int"),
+        (Sized(size=4), "does not tell the arguments"),
+        (TimeLimit(CartPoleEnv(), 5), "does not tell the arguments"),
+        (gymnasium.make("CartPole-v1", max_episode_steps=7), "with 7 steps"),
+    ],
+)
+def test_what_workers_cannot_make_is_refused_with_the_reason(env: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        environment_settings(env)
