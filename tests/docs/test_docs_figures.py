@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
+
+import pytest
+
+from es_queue.config.changeable import RESUMABLE
+from es_queue.config.run_config import RunConfig
 
 HOUSE = Path(__file__).resolve().parents[2]
 README = (HOUSE / "README.md").read_text("utf-8")
@@ -24,9 +30,11 @@ def median(figure: str) -> float:
 def test_the_faults_are_as_many_as_the_table_has() -> None:
     table = page("reliability.md").partition("<!-- table:")[2].partition("<!-- end of the table")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
-    assert f" {len(rows)} kinds of fault " in README and all(
-        line.split("|")[4].strip() == "0" for line in rows
-    )
+    cells = [[cell.strip() for cell in line.split("|")] for line in rows]
+    equal = sum(row[7] == "equal" for row in cells)
+    assert f" {len(rows)} kinds of fault " in README and {row[4] for row in cells} == {"0"}
+    assert f" {equal} kinds of fault that compare them" in README
+    assert f"({len(rows) - equal} of them check something other" in README
 
 
 def test_the_figures_of_speed_are_those_that_were_measured() -> None:
@@ -50,8 +58,43 @@ def test_the_figures_of_speed_are_those_that_were_measured() -> None:
         ),
         (r"CartPole ([\d.]+) to", median("CartPole vectorised ÷ stock loop")),
         (r"CartPole [\d.]+ to ([\d.]+) times", median("CartPole vectorised ÷ stock loop, linear")),
+        (
+            r"\(([\d.]+) with an untrained policy",
+            median("CartPole vectorised ÷ stock loop, untrained"),
+        ),
     ]
     for words, measured in told:
         (figure,) = re.findall(words, README)
         last = 10.0 ** -len(figure.partition(".")[2])
         assert abs(float(figure) - measured) <= 0.501 * last, (words, measured)
+
+
+def test_the_figures_of_the_simulated_cluster_are_those_of_its_page() -> None:
+    (told,) = re.findall(r"1,440 \*simulated\* workers, heavy .*", README)
+    for schedule in ("sync", "async"):
+        row = next(
+            line
+            for line in page("scale.md").splitlines()
+            if line.startswith(f"| {schedule} | heavy, 166,673 parameters | 1,440 | 10,000 |")
+        )
+        shown = re.findall(r"[\d.]+ %", row.partition("real")[2])[: 2 - (schedule == "async")]
+        assert shown and all(figure in told for figure in shown)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/running.md"])
+def test_pages_that_add_workers_say_how_many_a_population_keeps_busy(name: str) -> None:
+    """The advice of docs/scale.md for 1,000 parameters, a population of 1,000, episodes of 10 s."""
+    (most,) = re.findall(
+        r"^\| 1,000 \| 1,000 \|.* (\d+) \(generation too short\) \|$",
+        page("scale.md"),
+        re.MULTILINE,
+    )
+    sentence = f"population of 1,000 keeps up to about {most} workers at least 90 % busy"
+    assert sentence in (HOUSE / name).read_text("utf-8")
+
+
+def test_the_how_to_has_the_number_of_settings_and_those_that_a_resume_may_change() -> None:
+    text = page("howto.md")
+    assert f"the {len(fields(RunConfig))} settings" in text
+    told = text.partition("With `--resume`, you can change")[2].partition("To begin a new run")[0]
+    assert set(re.findall(r"`--([\w-]+)`", told)) == {name.replace("_", "-") for name in RESUMABLE}

@@ -79,7 +79,6 @@ def test_the_page_has_the_table_and_names_causes_of_what_is_missed(
     )
     assert "| a figure | ≥ 0.95 | 0.9 |  | **missed** |" in page
     assert "0.9, the target was ≥ 0.95. It is the cache." in page
-    assert "steps: 7" in page
 
 
 def test_writing_the_page_again_keeps_what_was_written_by_hand() -> None:
