@@ -83,23 +83,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fault. quick, full: how often it is injected by the tests and by the report; slow: over
-    half a minute even so.
+    """One fault. quick, full: how often it is injected by the tests and by the report; slow: of the
+    slow tier, whereas one or two of each kind are of the full tier.
     """
 
     name: str
     play: Callable[[Arena, int], Row]
     quick: int
     full: int
-    slow: bool = False
-    needs: str = ""
+    slow: bool
+    needs: str
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    name: str, *, quick: int = 1, full: int = 5, slow: bool = False, needs: str = ""
+    name: str, *, quick: int = 1, full: int = 5, slow: bool = True, needs: str = ""
 ) -> Callable[[Callable[[Arena, int], Row]], Callable[[Arena, int], Row]]:
     """Register a function as the scenario of a fault. needs: a program that must be on the PATH,
     such as redis-server.

@@ -144,6 +144,7 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
     "odd results: duplicate, conflicting, stale, future, foreign, never issued, NaN, torn",
     quick=2300,
     full=23000,
+    slow=False,
 )
 def odd_answers(arena: Arena, count: int) -> Row:
     inlet = Inlet(arena, "odd")

@@ -91,7 +91,6 @@ class SmallDisk:
     "disk full for a while (checkpoints, metrics, replay log)",
     quick=5,
     full=5,
-    slow=True,
     needs="unshare",
 )
 def disk_full(arena: Arena, count: int) -> Row:
@@ -163,7 +162,10 @@ def disk_full_to_the_end(arena: Arena, count: int) -> Row:
 
 
 @scenario(
-    "damaged checkpoint (cut at a byte, a bit flipped, another run's)", quick=300, full=10_000
+    "damaged checkpoint (cut at a byte, a bit flipped, another run's)",
+    quick=300,
+    full=10_000,
+    slow=False,
 )
 def damaged(arena: Arena, count: int) -> Row:
     """The newest of two is damaged: never loaded as anything but itself, and the one before it is

@@ -225,11 +225,11 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
     return row
 
 
-@scenario("chaos: a random process killed every 2 s", quick=20, full=60, slow=True)
+@scenario("chaos: a random process killed every 2 s", quick=20, full=60)
 def every_two_seconds(arena: Arena, count: int) -> Row:
     return play(arena, count, None)
 
 
-@scenario("chaos: a random process killed every 5 restarts", quick=20, full=60, slow=True)
+@scenario("chaos: a random process killed every 5 restarts", quick=20, full=60)
 def every_five_restarts(arena: Arena, count: int) -> Row:
     return play(arena, count, 5.0)

@@ -40,7 +40,7 @@ def reports(seen: Seen) -> list[dict[str, Any]]:
 # --- once: another attempt is enough
 
 
-@scenario("environment raises once (tried again elsewhere)", quick=2, full=10)
+@scenario("environment raises once (tried again elsewhere)", quick=2, full=10, slow=False)
 def raises_once(arena: Arena, count: int) -> Row:
     folder, values = laid_out(arena), {**TRAPPED, "generations": 20 + 20 * count}
     row, url = Row("", injected=count), arena.server()
@@ -79,7 +79,9 @@ def spring(folder: Path, name: str, noticed: Any) -> float:
     return watch.seconds()
 
 
-@scenario("environment hangs once (the process ends at the wall limit)", quick=1, full=5)
+@scenario(
+    "environment hangs once (the process ends at the wall limit)", quick=1, full=5, slow=False
+)
 def hangs_once(arena: Arena, count: int) -> Row:
     folder, values = laid_out(arena), {**TRAPPED, "wall_limit": 1, "generations": 40 + 40 * count}
     row, url = Row("", injected=count), arena.server()
@@ -172,6 +174,7 @@ def held(pid: int) -> float:
     "environment raises, returns a wrong shape, NaN or Inf for some seeds (scored worst)",
     quick=8,
     full=40,
+    slow=False,
 )
 def poisoned_training(arena: Arena, count: int) -> Row:
     laid_out(arena)
@@ -313,7 +316,6 @@ def first_seeds(values: dict[str, Any]) -> dict[int, int]:
     "one slot crashes every process that plays it (the run stops with one sentence)",
     quick=1,
     full=1,
-    slow=True,
 )
 def crashes_always(arena: Arena, count: int) -> Row:
     return poisoned_process(arena, count, "crash", 180)
@@ -323,7 +325,6 @@ def crashes_always(arena: Arena, count: int) -> Row:
     "one slot hangs in every process that plays it (the run stops with one sentence)",
     quick=1,
     full=1,
-    slow=True,
 )
 def hangs_always(arena: Arena, count: int) -> Row:
     return poisoned_process(arena, count, "hang", 240)
@@ -358,7 +359,6 @@ def never_ends(arena: Arena, count: int) -> Row:
     "environment crashes before a worker has joined (the run stops with one sentence)",
     quick=1,
     full=1,
-    slow=True,
 )
 def crashes_at_once(arena: Arena, count: int) -> Row:
     laid_out(arena)

@@ -118,7 +118,7 @@ def task(arena: Arena, count: int) -> Row:
     return refused(arena, count, other_task, "es-queue 0.0.1 here cannot read the run's task")
 
 
-@scenario("worker whose es-queue cannot read the settings (refuses)", quick=2, full=4, slow=True)
+@scenario("worker whose es-queue cannot read the settings (refuses)", quick=2, full=4)
 def settings(arena: Arena, count: int) -> Row:
     return refused(
         arena,

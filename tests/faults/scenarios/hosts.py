@@ -100,7 +100,7 @@ def cut_shortly(arena: Arena, count: int) -> Row:
     return cut_workers(arena, count, 5.0)
 
 
-@scenario("two hosts: the workers' line is down for 30 s", full=3, slow=True, needs=NEEDS)
+@scenario("two hosts: the workers' line is down for 30 s", full=3, needs=NEEDS)
 def cut_long(arena: Arena, count: int) -> Row:
     return cut_workers(arena, count, 30.0)
 
@@ -108,7 +108,6 @@ def cut_long(arena: Arena, count: int) -> Row:
 @scenario(
     "two hosts: the master is cut off for longer than its lease, a standby runs beside Redis",
     full=5,
-    slow=True,
     needs=NEEDS,
 )
 def master_cut(arena: Arena, count: int) -> Row:

@@ -122,7 +122,12 @@ def crashed(arena: Arena, point: str, calls: int, *words: object) -> Started:
 
 
 def register(point: str) -> None:
-    @scenario(f"master killed: {point}", quick=1, full=5)
+    @scenario(
+        f"master killed: {point}",
+        quick=1,
+        full=5,
+        slow=point not in ("before publish", "mid-collect"),
+    )
     def killed(arena: Arena, count: int) -> Row:
         row, place = Row("", injected=count, equal=True), Crashes(arena)
         quiet, again = place.quiet(), 0

@@ -54,17 +54,17 @@ def slow(arena: Arena, count: int, **settings: float) -> Row:
     return row
 
 
-@scenario("network: 200 ms from each request to its reply", full=3, slow=True)
+@scenario("network: 200 ms from each request to its reply", full=3)
 def latency(arena: Arena, count: int) -> Row:
     return slow(arena, count, latency=0.1)
 
 
-@scenario("network: 100 kB/s", full=3, slow=True)
+@scenario("network: 100 kB/s", full=3)
 def bandwidth(arena: Arena, count: int) -> Row:
     return slow(arena, count, bandwidth=100_000)
 
 
-@scenario("network: everything arrives in slices of 3 bytes, 0.3 ms each", full=3, slow=True)
+@scenario("network: everything arrives in slices of 3 bytes, 0.3 ms each", full=3)
 def sliced(arena: Arena, count: int) -> Row:
     return slow(arena, count, slice=3, latency=0.0003)
 
@@ -72,7 +72,7 @@ def sliced(arena: Arena, count: int) -> Row:
 # --- broken
 
 
-@scenario("network: every connection reset (RST), again and again", quick=3, full=30)
+@scenario("network: every connection reset (RST), again and again", quick=3, full=30, slow=False)
 def resets(arena: Arena, count: int) -> Row:
     """Each while the master waits for an answer: a connection that dies between two commands is
     made anew unnoticed.
@@ -91,7 +91,7 @@ def resets(arena: Arena, count: int) -> Row:
     return wire.trial.end(row)
 
 
-@scenario("network: each connection closed after 30 kB", full=5, slow=True)
+@scenario("network: each connection closed after 30 kB", full=5)
 def limited(arena: Arena, count: int) -> Row:
     row, wire = Row("", injected=count), Wire(arena, 2 * count)
 
@@ -114,7 +114,7 @@ def limited(arena: Arena, count: int) -> Row:
 # --- silent
 
 
-@scenario("network: half-open (silent, no RST) for 3 s", full=3, slow=True)
+@scenario("network: half-open (silent, no RST) for 3 s", full=3)
 def half_open(arena: Arena, count: int) -> Row:
     """Shorter than the socket timeout: nothing fails, the master's record of the generation has the
     seconds.
@@ -194,14 +194,15 @@ def deaf(
     return row
 
 
-@scenario("network: the reply to publish, renew, reconcile is lost, the n-th of each", full=5)
+@scenario(
+    "network: the reply to publish, renew, reconcile is lost, the n-th of each", full=5, slow=False
+)
 def deaf_master(arena: Arena, count: int) -> Row:
     return deaf(arena, count, MASTERS, lambda trial: recovered(trial, REDIS_AWAY))
 
 
 @scenario(
     "network: the reply to an answer, a claim is lost, the n-th of each",
-    slow=True,
     quick=2,
     full=10,
 )

@@ -44,9 +44,7 @@ def unserved(
     return row
 
 
-@scenario(
-    "Redis frozen for 4 s, less than the socket timeout", full=3, slow=True, needs="redis-server"
-)
+@scenario("Redis frozen for 4 s, less than the socket timeout", full=3, needs="redis-server")
 def frozen(arena: Arena, count: int) -> Row:
     """Nothing fails, so nothing is an outage: the master's own record of the generation has the
     seconds.
@@ -68,17 +66,13 @@ def frozen(arena: Arena, count: int) -> Row:
     return row
 
 
-@scenario(
-    "Redis frozen for 8 s, more than the socket timeout", full=3, slow=True, needs="redis-server"
-)
+@scenario("Redis frozen for 8 s, more than the socket timeout", full=3, needs="redis-server")
 def frozen_long(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
     return unserved(Trial(arena, server.url, count), row, server.freeze, server.thaw, AWAY, 8.0)
 
 
-@scenario(
-    "Redis loads its data for seconds after a restart", full=3, slow=True, needs="redis-server"
-)
+@scenario("Redis loads its data for seconds after a restart", full=3, needs="redis-server")
 def loading(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *KEPT).start()
     pipeline = server.client.pipeline(transaction=False)
@@ -112,7 +106,7 @@ def loads(server: Server) -> bool:
     raise AssertionError("it had loaded before anybody saw it load")
 
 
-@scenario("Redis is a read-only replica for 4 s", slow=True)
+@scenario("Redis is a read-only replica for 4 s")
 def read_only(arena: Arena, count: int) -> Row:
     trial, nobody = Trial(arena, arena.server(), count), free_port()
     client = trial.seen.client
@@ -125,7 +119,7 @@ def read_only(arena: Arena, count: int) -> Row:
     )
 
 
-@scenario("Redis out of memory for 4 s (maxmemory below what is used)")
+@scenario("Redis out of memory for 4 s (maxmemory below what is used)", slow=False)
 def out_of_memory(arena: Arena, count: int) -> Row:
     trial = Trial(arena, arena.server(), count)
     client = trial.seen.client
@@ -138,7 +132,7 @@ def out_of_memory(arena: Arena, count: int) -> Row:
     )
 
 
-@scenario("Redis accepts no further client for 4 s (maxclients)", slow=True)
+@scenario("Redis accepts no further client for 4 s (maxclients)")
 def too_many_clients(arena: Arena, count: int) -> Row:
     trial = Trial(arena, arena.server(), count)
     client = trial.seen.client
@@ -170,7 +164,7 @@ SMALL_DISK = (
 MOUNTING = "redis-server" if may_unshare("--mount") else "the right to mount a small disk"
 
 
-@scenario("Redis's disk is full for 4 s", slow=True, needs=MOUNTING)
+@scenario("Redis's disk is full for 4 s", needs=MOUNTING)
 def disk_full(arena: Arena, count: int) -> Row:
     server = Server(arena, *KEPT, before=SMALL_DISK).start()
     trial = Trial(arena, server.url, count)
@@ -265,7 +259,6 @@ SIX: tuple[Words, ...] = ((),) * 6
     "6 plain workers, Redis away for 1 s and for 10 s",
     quick=1,
     full=3,
-    slow=True,
     needs="redis-server",
 )
 def survivors(arena: Arena, count: int) -> Row:

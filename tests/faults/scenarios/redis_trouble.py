@@ -33,19 +33,18 @@ def away(arena: Arena, count: int, seconds: float) -> Row:
     return trial.end(row)
 
 
-@scenario("Redis killed and started again with its data, at once", needs="redis-server")
+@scenario("Redis killed and started again with its data, at once", needs="redis-server", slow=False)
 def restarted_at_once(arena: Arena, count: int) -> Row:
     return away(arena, count, 0.0)
 
 
-@scenario("Redis away for 2 s, back with its data", slow=True, needs="redis-server")
+@scenario("Redis away for 2 s, back with its data", needs="redis-server")
 def away_shortly(arena: Arena, count: int) -> Row:
     return away(arena, count, 2.0)
 
 
 @scenario(
     "Redis away for longer than the lease and the beats, back with its data",
-    slow=True,
     needs="redis-server",
 )
 def away_long(arena: Arena, count: int) -> Row:
@@ -55,7 +54,7 @@ def away_long(arena: Arena, count: int) -> Row:
 # --- back without its data
 
 
-@scenario("Redis killed and started again empty", needs="redis-server")
+@scenario("Redis killed and started again empty", needs="redis-server", slow=False)
 def restarted_empty(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
     trial = Trial(arena, server.url, count)
@@ -70,7 +69,7 @@ def restarted_empty(arena: Arena, count: int) -> Row:
     return trial.end(row, REDIS_LOST)
 
 
-@scenario("FLUSHALL while a block is played", full=10, slow=True)
+@scenario("FLUSHALL while a block is played", full=10)
 def emptied(arena: Arena, count: int) -> Row:
     row, url = Row("", injected=count), arena.server()
     trial = Trial(arena, url, count)
@@ -99,7 +98,7 @@ def emptied_before(arena: Arena, count: int, *words: bytes) -> Row:
     return trial.end(row, REDIS_LOST)
 
 
-@scenario("FLUSHALL between a generation and the next one's parameters", full=10, slow=True)
+@scenario("FLUSHALL between a generation and the next one's parameters", full=10)
 def emptied_before_staging(arena: Arena, count: int) -> Row:
     return emptied_before(arena, count, b"SET", b":parameters:", b"!EVALSHA")
 

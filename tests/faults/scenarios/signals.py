@@ -150,7 +150,6 @@ KINDS: tuple[Kind, ...] = (
     "SIGTERM, SIGINT, once and twice, to worker, horse and master",
     quick=len(KINDS),
     full=4 * len(KINDS),
-    slow=True,
 )
 def signals(arena: Arena, count: int) -> Row:
     row, place = Row("", injected=count), Signalled(arena)

@@ -29,7 +29,7 @@ QUIET = {**COUNTED, "env": CARTPOLE["env"]}
 RACERS = 3
 
 
-@scenario("masters started at once for one run", quick=2, full=20)
+@scenario("masters started at once for one run", quick=2, full=20, slow=False)
 def race(arena: Arena, count: int) -> Row:
     """One wins; the others end with code 4 and have written nothing."""
     row, place = Row("", equal=True, injected=count), Crashes(arena)
@@ -82,7 +82,7 @@ def publications(master: Started) -> list[str]:
     return [one["publication"] for one in master.events("generation")]
 
 
-@scenario("master paused beyond its lease beside a standby", quick=1, full=10)
+@scenario("master paused beyond its lease beside a standby", quick=1, full=10, slow=False)
 def paused(arena: Arena, count: int) -> Row:
     """The standby takes the run over; the old master wakes, is refused, and ends with code 4."""
     row, place = Row("", injected=count), Crashes(arena)
@@ -146,7 +146,7 @@ def elsewhere(arena: Arena, count: int) -> Row:
     return row
 
 
-@scenario("master killed beside several standbys", quick=2, full=5, slow=True)
+@scenario("master killed beside several standbys", quick=2, full=5)
 def several(arena: Arena, count: int) -> Row:
     """One of them takes over each time; the others go on waiting, and end with the run."""
     row, place = Row("", injected=count), Crashes(arena)

@@ -48,7 +48,7 @@ def end(row: Row, master: Started, values: dict[str, Any] = RUN) -> None:
     )
 
 
-@scenario("worker killed while it holds a block (parent and horse)", quick=2, full=20)
+@scenario("worker killed while it holds a block (parent and horse)", quick=2, full=20, slow=False)
 def worker_killed(arena: Arena, count: int) -> Row:
     row = Row("", injected=count)
     url = arena.server()
@@ -108,7 +108,7 @@ def left_in_rq(seen: Seen) -> list[bytes]:
     return [one for one in (*entries, *waiting, *seen.client.keys("rq:*")) if mark in one]
 
 
-@scenario("RQ worker killed, its horse left behind", quick=2, full=20)
+@scenario("RQ worker killed, its horse left behind", quick=2, full=20, slow=False)
 def parent_killed(arena: Arena, count: int) -> Row:
     """The orphan gives back what it holds, or answers it first, and ends by itself."""
     row = Row("", injected=count)
@@ -184,7 +184,7 @@ def local_killed(arena: Arena, count: int) -> Row:
     return row
 
 
-@scenario("worker asleep for longer than its beat (SIGSTOP, SIGCONT)", quick=2, full=20)
+@scenario("worker asleep for longer than its beat (SIGSTOP, SIGCONT)", quick=2, full=20, slow=False)
 def worker_asleep(arena: Arena, count: int) -> Row:
     """It is thought dead; what it answers when it wakes counts once, or is refused."""
     row = Row("", injected=count)
@@ -210,9 +210,7 @@ def worker_asleep(arena: Arena, count: int) -> Row:
     return row
 
 
-@scenario(
-    "seats of killed workers in RQ's registries of a running run", quick=2, full=10, slow=True
-)
+@scenario("seats of killed workers in RQ's registries of a running run", quick=2, full=10)
 def seats_abandoned(arena: Arena, count: int) -> Row:
     """RQ believes in a seat for over a minute after its worker's last beat; here that minute is cut
     short.
