@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import redis
 
+import master.run.run as run_module
 import master.run.session as session_module
 from es_queue.errors import FencedError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import Answer, Block, token_number
 from master.collect.collector import Interrupted
+from master.fleet.seat_manager import SeatManager
 from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.run import TrainingRun
@@ -68,20 +70,18 @@ def test_the_checkpoint_of_a_woken_master_hides_no_newer_one(tmp_path: Path) -> 
 # --- 1.12, 1.27
 
 
-def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> tuple[TrainingRun, int]:
-    """A session that resumes the run, as far as its first publish: its drive, and the generation
-    that it would publish.
-    """
-    driven: list[tuple[TrainingRun, int]] = []
+def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> int:
+    """The generation that a session which resumes the run would publish first."""
+    generations: list[int] = []
 
     def run(self: TrainingRun, state: Any, *_: object) -> dict[str, Any]:
-        driven.append((self, state.generation))
+        generations.append(state.generation)
         return {}
 
     monkeypatch.setattr(TrainingRun, "run", run)
     launch = Launch(url, 0, resume=RUN, run_dir=folder / RUN, noise_dir=folder / "noise")
     Session(launch, QUICK, lambda *_: Heard(), lambda: False).run(None, {})
-    return driven[0]
+    return generations[0]
 
 
 def test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over(
@@ -101,7 +101,7 @@ def test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over(
         return take_lease(*arguments, **more)
 
     monkeypatch.setattr(session_module, "take_lease", late)
-    assert resumed(monkeypatch, valkey_url, tmp_path)[1] == 2
+    assert resumed(monkeypatch, valkey_url, tmp_path) == 2
     with pytest.raises(FencedError):
         old.publish(TOKEN, PublishRequest(P2, b"task", (), "{}", {"state": RUNNING}))
 
@@ -110,8 +110,7 @@ def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
     Checkpoints(tmp_path / RUN).save(4, saved(4, epoch=7))
-    drive, generation = resumed(monkeypatch, valkey_url, tmp_path)
-    assert generation == 4 and token_number(drive._context.claim.token) == 8
+    assert resumed(monkeypatch, valkey_url, tmp_path) == 4
     assert token_number(str(place.master().epoch())) == 8
 
 
@@ -119,11 +118,17 @@ def test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_ove
     monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
     place.publish(P0, checkpoint=saved(0))
-    drive, _ = resumed(monkeypatch, valkey_url, tmp_path)
-    assert (
-        drive._ending._seat_manager._timeout
-        >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
-    )
+    timeouts: list[int] = []
+
+    def make(
+        client: redis.Redis, queue: str, run: str, nonce: str, timeout: int, *more: Any
+    ) -> Any:
+        timeouts.append(timeout)
+        return SeatManager(client, queue, run, nonce, timeout, *more)
+
+    monkeypatch.setattr(run_module, "SeatManager", make)
+    resumed(monkeypatch, valkey_url, tmp_path)
+    assert timeouts[0] >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
 
 
 # --- 1.19, 1.21

@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -289,7 +290,8 @@ def test_whole_frames_that_are_no_generations_begin_a_new_file_and_end_no_run(
     notes = collect_notes()
     log = ReplayLog(tmp_path)
     log.begin(0, b"a checkpoint")
-    log._write(b"a frame of another version")
+    other: Any = SimpleNamespace(encode=lambda: b"a frame of another version")
+    log.append(other)
     log.close()
     again = ReplayLog(tmp_path)
     again.begin(1, b"the next checkpoint")

@@ -15,6 +15,7 @@ import pytest
 import master.sweep.loop as module
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RedisError, RunBusyError
+from es_queue.util.file_lock import take_lock
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services import child_process
@@ -73,6 +74,7 @@ class Stage:
         self.places = 100
         self.holds: Callable[[str], bool] = lambda run: True
         self.ended_household = 0
+        self.at_check: Callable[[], None] = lambda: None
 
     def seeds(self) -> list[int]:
         return [seed for seed, _ in self.started]
@@ -129,8 +131,10 @@ class Home:
         self.stage = stage
 
     def start(self) -> None: ...
-    def restart_ended(self) -> None: ...
     def kill(self) -> None: ...
+
+    def restart_ended(self) -> None:
+        self.stage.at_check()
 
     def start_information(self) -> dict[str, str]:
         return {"join": "rq worker"}
@@ -236,15 +240,12 @@ def test_a_wish_to_stop_is_forwarded_once_and_what_waited_is_not_begun(
     stop = Asked()
     stage.places = 2
     stage.acts = {1: [([GENERATION], None)], 2: [([], None)]}
-    own = study(1, 2, 3, stop=stop)
-    look, looks = own._check_services, iter([False, False, False, True])
 
-    def ask_later() -> None:
-        stop.requested = stop.requested or next(looks)
-        look()
+    def ask_once_both_run() -> None:
+        stop.requested = stop.requested or len(stage.alive) == 2
 
-    own._check_services = ask_later  # type: ignore[method-assign]
-    assert own.run() == 130
+    stage.at_check = ask_once_both_run
+    assert study(1, 2, 3, stop=stop).run() == 130
     assert sorted(stage.signals) == [(1, signal.SIGTERM), (2, signal.SIGTERM)]
     assert states() == [STOPPED, STOPPED, WAITING]
     assert stage.seeds() == [1, 2]
@@ -379,26 +380,26 @@ def test_a_study_that_has_finished_starts_nothing(stage: Stage) -> None:
 
 
 def test_two_masters_do_not_drive_one_study(stage: Stage) -> None:
-    first = study(1)
-    first._paths.prepare()
-    with (
-        first._hold_lock(),
-        pytest.raises(RunBusyError, match="study base is led by another es-master"),
-    ):
+    paths = RunPaths("base", Path("runs/base"))
+    paths.prepare()
+    lock = take_lock(paths.run_dir / "study.lock")
+    assert lock is not None
+    with pytest.raises(RunBusyError, match="study base is led by another es-master"):
         study(1).run()
+    os.close(lock)
     assert stage.started == []
 
 
 def test_what_fails_in_the_middle_ends_the_runs_in_order(stage: Stage) -> None:
     stage.acts = {1: [([], None)]}
-    own = study(1)
 
-    def full(member: Any) -> None:
-        raise OSError("no space")
+    def fill_disk() -> None:
+        if stage.alive:
+            raise OSError("no space")
 
-    own._handle_end = full  # type: ignore[method-assign]
+    stage.at_check = fill_disk
     with pytest.raises(OSError, match="no space"):
-        own.run()
+        study(1).run()
     assert stage.signals[0] == (1, signal.SIGTERM)
     assert stage.ended_household == 1
 

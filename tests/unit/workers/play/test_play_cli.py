@@ -20,6 +20,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
 from es_queue.numerics.slot_plan import evaluation_seeds
 from es_queue.protocol.messages import FINAL, Block, Task
+from es_queue.strategies import make_strategy
 from tests.cases import each_case
 from tests.parts import policy_size
 from workers.episode import EpisodeControl
@@ -68,7 +69,7 @@ def evaluated_by_a_worker(
 ) -> list[float]:
     """The returns of the final evaluation in slot order, by the code that answers blocks."""
     parameters, mean, std = vectors
-    strategy = worker.evaluator._strategy
+    strategy = make_strategy(config, len(parameters))
     first = strategy.start(np.zeros(strategy.size, np.float32))
     published = np.zeros(len(strategy.published(first)), np.float32)
     published[: len(parameters)] = parameters
