@@ -1,7 +1,7 @@
 """Many episodes at once: one call steps all environments, one stacked product acts for all
 policies.
 
-Each episode is to the bit what ``episode.play_episode`` makes of it alone.
+Each episode has the same bits as with ``episode.play_episode``.
 """
 
 from __future__ import annotations

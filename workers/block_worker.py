@@ -1,4 +1,4 @@
-"""A seated worker: claim → perturb → roll out → push, until it is told to leave."""
+"""A seated worker: claim → perturb → roll out → push, until it must leave."""
 
 from __future__ import annotations
 

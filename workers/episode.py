@@ -1,5 +1,5 @@
-"""One episode: reset, act until it is over, and two numbers, the environment's return and the
-strategy's fitness.
+"""One episode: reset, act to its end, and return the environment's return and the strategy's
+fitness.
 """
 
 from __future__ import annotations

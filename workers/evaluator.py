@@ -1,6 +1,4 @@
-"""One block: build each individual of its slots, roll out, and put what came of it into
-an answer.
-"""
+"""One block: builds the individuals of its slots, plays their episodes, and encodes the results."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Hardened RQ classes: ``RQ_JOB_CLASS=workers.hardened_worker.SeatJob
 RQ_WORKER_CLASS=workers.hardened_worker.SeatWorker rq worker``.
 
-Whoever can write to Redis can make a plain worker run any function. These run one, the seat, and
-take nothing from Redis but the job's id and its time limit, so plain and hardened workers can share
-a queue. What they must know of RQ's inner workings stands in the methods that they replace;
-``tests/unit/workers/test_hardened_worker.py`` holds each.
+Anyone who can write to Redis can make a plain worker run any function. These workers run only
+seats, and read only a job's id and time limit, so plain and hardened workers can share a queue. The
+methods that they replace depend on RQ's internals; ``tests/unit/workers/test_hardened_worker.py``
+checks each.
 """
 
 from __future__ import annotations

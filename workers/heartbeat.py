@@ -1,6 +1,4 @@
-"""A worker's life beside its episodes: beats, leave flags, the wall limit, a line for its terminal,
-and what it tells people of itself.
-"""
+"""The heartbeat thread of a worker: beats, leave flags, the wall limit, and its status line."""
 
 from __future__ import annotations
 

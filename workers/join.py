@@ -1,4 +1,4 @@
-"""Joining a run: everything that a worker must have, and must agree on, before its first claim."""
+"""Joining a run: what a worker checks before its first claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A seat before numpy is loaded: it opens the next one, and counts those that crashed."""
+"""The start of a seat, before numpy is loaded: opens the next seat, and counts crashed ones."""
 
 from __future__ import annotations
 

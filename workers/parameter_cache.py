@@ -1,6 +1,4 @@
-"""Published parameters, and the header that goes with them, fetched once per host and not once per
-worker when they are large.
-"""
+"""Published parameters and their header, fetched once per host if they are large."""
 
 from __future__ import annotations
 

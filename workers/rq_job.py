@@ -1,4 +1,4 @@
-"""SeatJob: an RQ job that takes from Redis no more than its id and its time limit."""
+"""SeatJob: an RQ job that reads only its id and time limit from Redis."""
 
 from __future__ import annotations
 

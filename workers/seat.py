@@ -1,7 +1,7 @@
 """The seat: the RQ job by which one ``rq worker`` serves one run for a while.
 
-Its first act is to open the next seat, before numpy is imported, so that the next worker need not
-wait. It always returns normally: whatever goes wrong is reported to the run, not to RQ.
+Before numpy is imported, it opens the next seat, so that the next worker need not wait. It always
+returns normally: errors are reported to the run, not to RQ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bins: a box action of which each number is chosen among a few values, the one with the largest
+"""Action bins: each number of a box action takes one of a few values, the one with the largest
 output (Salimans et al. 2017, section 4.1).
 """
 

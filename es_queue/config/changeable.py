@@ -1,4 +1,4 @@
-"""Which settings of a run can change later: on resume, or while the run is under way."""
+"""The settings that can change on resume or during a run."""
 
 from __future__ import annotations
 

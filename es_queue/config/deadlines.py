@@ -1,4 +1,4 @@
-"""Deadlines of a search: the return that its evaluations must reach within so many steps."""
+"""Deadlines of a search: the return that its evaluations must reach within a number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a setting is declared, and what is known of strategies and policies without numpy."""
+"""How a setting is declared, and facts about strategies and policies, readable without numpy."""
 
 from __future__ import annotations
 

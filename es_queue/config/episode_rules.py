@@ -1,5 +1,5 @@
-"""When a training episode ends and what its rewards count: the written forms of these options,
-parsed and applied.
+"""Rules of training episodes: when they end, and how rewards become fitness. Parsed and applied
+here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which numbers of an observation a policy receives, ``--observe``."""
+"""``--observe``: the numbers of an observation that a policy receives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Schedules: a factor for each generation, parsed from text.
+"""Schedules: a factor per generation, parsed from text.
 
-The factor is a pure function of the generation's number, in plain float64 operations, so that it
-has the same bits everywhere (a library's ``pow`` has not).
+The factor is a pure function of the generation's number, in plain float64 operations, so its bits
+are the same everywhere (those of a library's ``pow`` are not).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Behaviour characterisations: the few numbers by which episodes are compared (Lehman and Stanley
-2011, novelty search).
+"""Behaviour descriptors: the few numbers by which novelty search compares episodes (Lehman and
+Stanley 2011).
 
-What fits an environment is settled before anybody plays; it is read once, when an episode is over.
+The descriptor is chosen before the first episode, and read once per episode, at its end.
 """
 
 from __future__ import annotations

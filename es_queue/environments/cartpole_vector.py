@@ -1,8 +1,7 @@
-"""Gymnasium's vectorised CartPole as a VectorEnvironment: its equations of motion for many episodes
-at once, each from a seed of its own.
+"""Gymnasium's vectorised CartPole as a VectorEnvironment; each episode has its own seed.
 
-Its reset and its autoreset are never used: they draw all starts from one generator, so that an
-episode would depend on the batch that it is played in.
+Its reset and autoreset are not used: they draw all starts from one generator, so an episode would
+depend on its batch.
 """
 
 from __future__ import annotations

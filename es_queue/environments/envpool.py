@@ -1,5 +1,5 @@
-"""EnvPool's environments as VectorEnvironments: many episodes stepped by one call in C++, each from
-a seed of its own.
+"""EnvPool's environments as VectorEnvironments: one call in C++ steps many episodes, each with its
+own seed.
 """
 
 from __future__ import annotations

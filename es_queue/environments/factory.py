@@ -1,4 +1,4 @@
-"""Opens environments: picks the back end, tries the environment out once, says what it is like."""
+"""Creates environments: chooses the back end, plays a trial step, and describes the environment."""
 
 from __future__ import annotations
 

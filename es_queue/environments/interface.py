@@ -1,6 +1,4 @@
-"""What is asked for (EnvironmentRequest) and what comes back (Environment, or VectorEnvironment for
-many episodes at once).
-"""
+"""EnvironmentRequest, and the interfaces Environment and VectorEnvironment (many episodes at once)."""
 
 from __future__ import annotations
 

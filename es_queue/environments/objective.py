@@ -1,9 +1,8 @@
-"""An objective of the user's own as an Environment: an episode is one step, and its reward is the
-function's value.
+"""The user's objective as an Environment: an episode is one step, and its reward is the function's
+value.
 
-``function(vector, seed)`` takes a float32 array and an int and returns a number, the larger the
-better. All its randomness must come from the seed. Its attribute ``initial``, where it has one, is
-the vector with which a run begins.
+``function(vector, seed)`` takes a float32 array and an int and returns a number; larger is better.
+All its randomness must come from the seed. Its optional attribute ``initial`` is the first vector.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an observation is made of: a tree of arrays and choices, flattened into one float32 vector.
+"""Layout of an observation: a tree of arrays and choices, flattened into one float32 vector.
 
-Plain data, with only numpy: an environment's spaces become such a tree
-(``environments/space_codec.py``), a checkpoint keeps it as JSON, and a loaded policy takes the very
-object that the environment yields.
+Plain data that needs only numpy. ``environments/space_codec.py`` makes it from an environment's
+spaces, a checkpoint keeps it as JSON, and a loaded policy uses it to accept the environment's own
+observations.
 """
 
 from __future__ import annotations

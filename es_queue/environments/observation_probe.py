@@ -1,6 +1,5 @@
-"""What observations of an environment look like: a few random steps, played by the master itself.
-
-Workers say how observations are distributed. This is what their word is compared with.
+"""Observations of a few random steps that the master plays itself, to check workers' observation
+statistics.
 """
 
 from __future__ import annotations

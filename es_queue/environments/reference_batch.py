@@ -1,9 +1,7 @@
-"""The reference batch of virtual batch normalisation: what a run's environment shows to random
-actions.
+"""The reference batch of virtual batch normalisation: observations under random actions.
 
-A pure function of the run's seed and its environment, like the episodes themselves; so every
-process gathers it for itself, nothing is published, and no worker can be given another one than the
-master has.
+A pure function of the run's seed and environment, so every process makes it for itself and nothing
+is published.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""From an id to Gymnasium's registered spec: old ids, users' modules, and a helpful word on unknown
-ones.
+"""Finds Gymnasium's spec of an id: old ids, users' modules, and suggestions for unknown ids.
 
 Importing this module registers Marvin-v0 and the old ids (``BipedalWalker-v2`` and others) with
 Gymnasium.

@@ -1,6 +1,4 @@
-"""Gymnasium's spaces in our terms: observations as flat float32 arrays, action spaces as
-ActionSpec.
-"""
+"""Converts Gymnasium's spaces: observations to flat float32 arrays, action spaces to ActionSpec."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a policy must know of an environment's spaces: plain data, storable as JSON; importing it
-loads no numpy.
+"""Facts about an environment's spaces that a policy needs: plain data, storable as JSON, without
+numpy.
 """
 
 from __future__ import annotations

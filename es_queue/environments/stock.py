@@ -1,6 +1,4 @@
-"""Gymnasium's own environments, and users', as Environments: any id that
-``gymnasium.make`` knows.
-"""
+"""Gymnasium's own and users' environments: any id that ``gymnasium.make`` accepts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A trained policy in other programs' formats, normalisation and action map inside; a file per
-format.
-"""
+"""Exports a trained policy with its normalisation and action map; one file per format."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The action map in a graph: as es_queue.policies.actions, in the form that the environment's step
-takes.
-"""
+"""The action map as graph operations, equal to es_queue.policies.actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent cells in a graph, of single operations: one step, as es_queue.policies.layers.cells."""
+"""One step of the recurrent cells as graph operations, equal to es_queue.policies.layers.cells."""
 
 from __future__ import annotations
 

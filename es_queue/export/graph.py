@@ -1,8 +1,7 @@
-"""A policy as a small graph of ONNX's operations, from which each format is written.
+"""A policy as a small graph of ONNX operations, from which each format is written.
 
-observation float32[batch, d], as the environment yields it and flat → normalised → layers → raw
-float32[batch, outputs] → action; a policy that remembers also takes memory float32[batch, m] and
-gives memory_after.
+observation float32[batch, d] (flat) → normalised → layers → raw float32[batch, outputs] → action. A
+policy with memory also takes memory float32[batch, m] and returns memory_after.
 """
 
 from __future__ import annotations

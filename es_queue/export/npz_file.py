@@ -1,5 +1,5 @@
-"""The policy alone as an ``.npz``: what ``load_policy`` and es-play read, without what only a
-resume needs.
+"""The policy as an ``.npz`` for ``load_policy`` and es-play, without the data that only a resume
+needs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The graph as an ONNX model (operations of version 17), put together with ``onnx.helper``: torch
-is not needed.
+"""The graph as an ONNX model (operations of version 17), built with ``onnx.helper``; torch is not
+needed.
 """
 
 from __future__ import annotations

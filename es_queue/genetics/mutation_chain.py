@@ -1,10 +1,9 @@
-"""Individuals as chains of mutations: from the first parameters on, link by link, a noise index and
-its deviation.
+"""Individuals as chains of mutations: the first parameters, then a noise index and a deviation per
+link.
 
-Such, Madhavan, Conti, Lehman, Stanley, Clune 2017, https://arxiv.org/abs/1712.06567, section 3.1:
-θⁿ = θⁿ⁻¹ + σ ε(τₙ). Those that live have most links in common, so a family tree of them is kept.
-Its root is their last common ancestor where compaction has reached it, and is there as a
-vector; the links that lead to it are kept only for seed lists.
+Such et al. 2017, https://arxiv.org/abs/1712.06567, section 3.1: θⁿ = θⁿ⁻¹ + σ ε(τₙ). Most links are
+shared, so a family tree is kept. Its root is the last common ancestor, stored as a vector; the
+links that lead to the root are kept only for seed lists.
 """
 
 from __future__ import annotations

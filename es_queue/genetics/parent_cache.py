@@ -1,5 +1,5 @@
-"""Children in one process: parents are decoded once and kept, so that a child costs one product and
-one sum.
+"""Builds children in one process. Decoded parents are kept, so a child costs one product and one
+sum.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A policy as a short list of seeds: where its first parameters come from, then the noise index of
-each mutation.
+"""A policy as a short list of seeds: the source of its first parameters, then a noise index per
+mutation.
 
-Such et al. 2017, https://arxiv.org/abs/1712.06567, section 3.1: a network of millions of parameters
-in a few bytes a mutation. The file is JSON: what a checkpoint's meta says, ``seeds``, ``sigma``
-(one for all, or one each), the digest of the noise table and that of the parameters that must come
-out.
+Such et al. 2017, https://arxiv.org/abs/1712.06567, section 3.1. The file is JSON: a checkpoint's
+meta, ``seeds``, ``sigma`` (one for all, or one each), the digest of the noise table, and the digest
+of the resulting parameters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Statistics over runs of one setting: mean, interquartile mean, and bootstrap intervals of both.
 
-Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice": a few
-runs say little, so a point is told with its interval, and the interquartile mean is swayed less by
-one lucky or unlucky run.
+Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What makes machines agree to the bit: the numeric environment, one BLAS thread, and digests."""
+"""Equal bits on all machines: the numeric environment, one BLAS thread, and digests."""
 
 from __future__ import annotations
 

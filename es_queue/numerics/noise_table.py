@@ -1,11 +1,10 @@
-"""NoiseTable: one memory-mapped file of float32 standard normals a host; an index into it is a
-perturbation.
+"""NoiseTable: one memory-mapped file of float32 standard normals per host; a noise index is a
+position in it.
 
-Every CPU and numpy release makes the same bytes (``es_queue/numerics/normals.py``); a smaller table
-of a seed is a prefix of a larger one. All processes of a host map the one file, so they share its
-memory. Another program of the same user can overwrite it in place. So each process compares random
-runs of it with the
-generator: when it opens the table, and again every few publications.
+Every CPU and numpy release makes the same bytes (``es_queue/numerics/normals.py``), and a smaller
+table of a seed is a prefix of a larger one. All processes of a host share the file. Another program
+of the same user can overwrite it, so each process compares random parts with the generator when it
+opens the table, and again every few publications.
 """
 
 from __future__ import annotations

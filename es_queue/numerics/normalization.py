@@ -1,5 +1,5 @@
-"""Running mean and variance of observations: gathered by episode, merged in slot order, frozen for
-a generation.
+"""Running mean and variance of observations: gathered per episode, merged in slot order, frozen
+during a generation.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The numbers of a noise table: float32 standard normals of a seed by Box and Muller (1958), and
-their digest.
+"""Numbers of a noise table: float32 standard normals of a seed by Box and Muller (1958), and their
+digest.
 
-A pair of normals takes one Philox word: 32 bits for the radius, 32 for the angle. All else is exact
-integer operations and float32 + - * / and sqrt, each of which IEEE 754 rounds in one way only, one
-numpy call an operation. So every CPU and numpy release makes the same bytes: ``np.log`` and
-``Generator.standard_normal`` promise less. Each number is within 5e-7 of itself of what exact
-arithmetic makes of the same bits; the largest possible is 6.76.
+A pair of normals uses one Philox word: 32 bits for the radius, 32 for the angle. Everything else is
+exact integer operations and float32 + - * / and sqrt, one numpy call per operation. IEEE 754 fixes
+their rounding, so every CPU and numpy release makes the same bytes, which ``np.log`` and
+``Generator.standard_normal`` do not promise. The relative error is at most 5e-7, and the largest
+possible number is 6.76.
 """
 
 from __future__ import annotations

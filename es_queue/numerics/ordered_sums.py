@@ -1,8 +1,7 @@
 """Sums and norms whose bits depend only on their inputs: slot order in every column, no BLAS.
 
-Plain numpy multiplies and adds of whole rows, one after the other, so neither the width of a piece
-of columns nor the number of threads changes a bit. The kernels of BLAS give other bits on other
-CPUs and with other thread counts; these give the same on all of them.
+Plain numpy multiplies and adds whole rows one after the other, so neither the width of a slice nor
+the number of threads changes a bit. BLAS kernels differ between CPUs and thread counts.
 """
 
 from __future__ import annotations

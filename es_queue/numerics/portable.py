@@ -1,8 +1,9 @@
-"""Arithmetic that has the same bits on every CPU, for strategies: sums and products only, and what
-of ``math`` and numpy is exact or of one implementation. ``ordered_sums`` has the sums over slots.
+"""Arithmetic with equal bits on every CPU, for strategies. ``ordered_sums`` has the sums over
+slots.
 
-numpy's ``exp``, ``log`` and ``power`` choose an implementation by the CPU's instructions and differ
-in their last bits.
+It uses sums, products, and those functions of ``math`` and numpy that are exact or have one
+implementation. numpy's ``exp``, ``log`` and ``power`` choose an implementation by CPU and differ in
+their last bits.
 """
 
 from __future__ import annotations

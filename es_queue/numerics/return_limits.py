@@ -1,4 +1,4 @@
-"""Which returns an episode can have."""
+"""Limits of an episode's return."""
 
 from __future__ import annotations
 

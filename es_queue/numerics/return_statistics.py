@@ -1,5 +1,5 @@
-"""Figures of a list of returns, computed in one place so that two programs agree to the
-last digit.
+"""Statistics of a list of returns, computed in one place so that two programs agree to the last
+digit.
 """
 
 from __future__ import annotations

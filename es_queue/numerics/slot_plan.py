@@ -1,9 +1,8 @@
-"""Which noise index and which environment seeds each slot has: a pure function of (run seed,
-generation, slot).
+"""Noise index and environment seeds of each slot: a pure function of (run seed, generation, slot).
 
 Raw 64-bit Philox output, keyed by the run's seed with the counter (slot, 0, generation, stream), is
-turned into integers by our own multiply-shift: numpy promises the raw output for ever,
-``Generator.integers`` not. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+turned into integers by a multiply-shift: numpy guarantees the raw output, and not
+``Generator.integers``. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
 
 from __future__ import annotations

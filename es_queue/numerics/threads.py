@@ -1,6 +1,4 @@
-"""Threads for arithmetic: numpy lets go of the interpreter's lock inside its loops, so they share
-the cores.
-"""
+"""Threads for arithmetic: numpy releases the interpreter's lock inside its loops."""
 
 from __future__ import annotations
 

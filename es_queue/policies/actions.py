@@ -1,4 +1,4 @@
-"""From a policy's raw outputs to the action that the environment takes."""
+"""Converts a policy's raw outputs to the environment's action."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A trained policy out of a checkpoint: numpy alone, so that it runs where nothing else of a run is
-installed.
-"""
+"""A trained policy from a checkpoint; needs only numpy."""
 
 from __future__ import annotations
 

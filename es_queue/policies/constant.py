@@ -1,4 +1,4 @@
-"""The policy of an objective: it puts out its whole vector, whatever it observes."""
+"""The policy of an objective: it outputs its whole vector, whatever it observes."""
 
 from __future__ import annotations
 

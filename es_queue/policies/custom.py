@@ -1,4 +1,4 @@
-"""Policies of the user's own by name: imported, made, and tried out before anybody trains them."""
+"""Users' own policies: imported by name, constructed, and tested before training."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The multilayer perceptron: any widths, biases, one activation between the layers; with virtual
-batch normalisation of its hidden layers too.
+"""The multilayer perceptron: any widths, biases, one activation between layers, optional virtual
+batch normalisation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Make a larger policy that acts as a smaller one: more observations, wider layers (net2wider,
+"""Makes a larger policy that acts like a smaller one: more observations, wider layers (net2wider,
 Chen, Goodfellow, Shlens 2016).
 
-What is new is connected so that it changes no output: the old units take nothing from new
-observations and units, while new units have first weights of their own, so that training has
-something to use.
+New connections change no output: old units take nothing from new inputs, and new units have their
+own first weights, so that training can use them.
 """
 
 from __future__ import annotations

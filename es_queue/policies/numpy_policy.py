@@ -1,6 +1,4 @@
-"""A policy of the user's own in numpy: how one individual acts; ``module:Class`` names it
-(docs/own_policy.md).
-"""
+"""A user's own policy in numpy, which defines how one individual acts (docs/own_policy.md)."""
 
 from __future__ import annotations
 

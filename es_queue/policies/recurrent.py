@@ -1,5 +1,5 @@
-"""Recurrent policies on vectors: layers of cells that remember from step to step of an episode,
-then a linear layer.
+"""Recurrent policies on vectors: layers of cells with memory within an episode, then a linear
+layer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A policy that receives some numbers of the observation, ``--observe``, and no others."""
+"""``--observe``: a policy that receives only some numbers of the observation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A user's ``torch.nn.Module`` as a policy: flat parameters in the order of
+"""A user's ``torch.nn.Module`` as a policy, with parameters in the order of
 ``torch.nn.utils.parameters_to_vector``.
 
-torch is imported with the user's class; nothing here needs it otherwise.
+torch is imported only with the user's class.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Trained policies that come with the package: ``es-play --pretrained ENV``, or
-``load_policy(path_of(ENV))``.
+"""Bundled policies: ``es-play --pretrained ENV``, or ``load_policy(path_of(ENV))``.
 
-Each file is what ``es-play RUN --export`` writes of a run, with the command that made it and the
-digest of its parameters; ``python -m es_queue.pretrained RUN_FOLDER "COMMAND"`` adds one.
+Each file is an export of a run, with the command that made it and the digest of its parameters.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``python -m es_queue.pretrained RUN_FOLDER "COMMAND"``: adds a finished run's best policy to
-those that come with the package.
+"""``python -m es_queue.pretrained RUN_FOLDER "COMMAND"`` adds a finished run's best policy to the
+bundled ones.
 """
 
 from __future__ import annotations

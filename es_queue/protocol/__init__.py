@@ -1,3 +1,1 @@
-"""What crosses the network between master and workers: keys, messages, and the channel that carries
-them.
-"""
+"""The protocol between master and workers: keys, messages, and the channel that carries them."""

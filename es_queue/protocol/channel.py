@@ -1,8 +1,8 @@
-"""Channel: the contract between master and worker, one verb for each step of the ring.
+"""Channel: the contract between master and worker, one method per step of the ring.
 
-``redis_channel`` and the tests' ``memory_channel`` implement it and pass one contract suite. The
-fourteen rules of the protocol are named where they are kept. A worker's verbs never need a script;
-the master's writes are five.
+``redis_channel`` and the tests' ``memory_channel`` implement it and pass one contract suite.
+Comments name the fourteen rules of the protocol. Workers' methods need no script; the master has
+five.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Reading msgpack field by field, as a schema asks for it: of bytes from Redis nothing else is ever
-built.
+"""Reads msgpack field by field, as a schema requires.
 
-A decoder that builds whatever it is sent can be made to build anything: one megabyte of empty maps
-becomes 74. Here a container is a number that is compared, numbers in bulk are byte columns of a
-length that is known before they are read, and whatever does not fit ends in one DecodeError, whose
-text never repeats the payload.
+A general decoder builds whatever it is sent: one megabyte of empty maps becomes 74. Here the sizes
+of containers are compared with the expected ones, and columns of numbers are byte strings of a
+known length. Anything else raises one DecodeError, whose text never repeats the payload.
 """
 
 from __future__ import annotations

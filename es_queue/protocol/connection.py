@@ -1,8 +1,7 @@
-"""Redis clients, built in this one place with explicit timeouts and no silent re-sending.
+"""Redis clients with explicit timeouts and without silent re-sending.
 
-redis-py re-sends a command whose reply was lost and may wait a minute doing so; which of our
-commands may be sent twice is beside each of them in ``redis_channel``, so the clients
-themselves never retry.
+redis-py re-sends a command whose reply was lost, and may wait a minute for it. ``redis_channel``
+states for each command whether it may be sent twice, so the clients themselves never retry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""ControlClient: sends a request to a run from another terminal and reads the reply. Nothing here
-needs to be its master.
-"""
+"""ControlClient: sends a request to a run's master from another terminal, and reads the reply."""
 
 from __future__ import annotations
 

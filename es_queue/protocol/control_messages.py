@@ -1,5 +1,4 @@
-"""Control messages: what another terminal asks of a run's master, as text that a person can read in
-Redis.
+"""Control messages: requests to a run's master, as readable JSON in Redis.
 
 ``{"id": "0a1b2c3d", "verb": "set", "by": "ada@host", "time": 1795194000.0, "settings": {"sigma":
 0.02}, "generation": null}``

@@ -1,4 +1,4 @@
-"""What master and workers tell each other: frozen dataclasses with encode and decode.
+"""Messages between master and workers: frozen dataclasses with encode and decode.
 
 Redis is someone else's machine, so every byte from it is checked: sizes before decoding, then
 types, ranges and finiteness. Every bad payload raises one DecodeError, whose text never repeats the

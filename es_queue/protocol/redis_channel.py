@@ -1,5 +1,5 @@
-"""The channel over Redis. Each command says whether it may be sent twice (rule 14); all that go
-through ``_send`` may.
+"""The channel over Redis. A comment at each command states whether it may be sent twice (rule 14);
+all that go through ``_send`` may.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Seats: the RQ jobs by which workers join a run. RQ carries seats, our own keys carry the work.
+"""Seats: the RQ jobs by which workers join a run. RQ carries seats; es-queue's own keys carry the
+work.
 
 A seat's id ``es-<run>-<nonce>-<n>`` is its only argument. Ids are unique by the master session's
 nonce, so RQ's ``unique=True``, which needs scripting rights, is not used.

@@ -1,8 +1,8 @@
-"""Reads results streams within a bound of memory: lengths are compared before bytes are fetched.
+"""Reads results streams within bounded memory: lengths are compared before bytes are fetched.
 
-Anyone with a worker's rights can add an entry of a gigabyte, also while the master waits for one.
-redis-py holds a whole reply, however large. This reader stops at the entry that does not fit and
-closes the connection, so that the server drops the rest of the reply.
+Anyone with a worker's rights can add an entry of a gigabyte, and redis-py holds a whole reply. This
+reader stops at an entry that does not fit and closes the connection, so that the server drops the
+rest of the reply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every time constant of the protocol."""
+"""Time constants of the protocol."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Reading what others write only after Redis has said how large it is: nobody's memory is theirs to
-fill.
+"""Reads values that others write only after checking their size.
 
-It may grow between the question and the reading; then the next look refuses it. A key of another
-type is as good as missing.
+A value may grow between the check and the read; then the next check refuses it. A key of another
+type counts as missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The arrays of an ``.npz`` checkpoint, read and checked without pickle: the file may come from
-anyone.
-"""
+"""Reads and checks the arrays of an untrusted ``.npz`` checkpoint, without pickle."""
 
 from __future__ import annotations
 

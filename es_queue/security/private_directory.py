@@ -1,4 +1,4 @@
-"""Folders and files that no other account of the host can read, or lead elsewhere by a link."""
+"""Folders and files that other accounts of the host can neither read nor redirect by a link."""
 
 from __future__ import annotations
 

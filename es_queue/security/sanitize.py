@@ -1,4 +1,4 @@
-"""Text from elsewhere, made fit for a terminal; master and workers use the same."""
+"""Makes untrusted text safe for a terminal."""
 
 from __future__ import annotations
 

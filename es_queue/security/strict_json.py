@@ -1,6 +1,4 @@
-"""JSON from elsewhere: of a size that is known to be enough, without what JSON has not, and one
-error for all the rest.
-"""
+"""Reads untrusted JSON of bounded size, strictly, with one error for everything invalid."""
 
 from __future__ import annotations
 

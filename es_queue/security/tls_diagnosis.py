@@ -1,6 +1,4 @@
-"""Why a connection to Redis could not be made, where TLS has to do with it, in words that say what
-to change.
-"""
+"""Explains a failed TLS connection to Redis, and what to change."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Which modules a run may have a worker import: what a run names comes from Redis; what it may
-name, the operator says.
+"""Which modules of a run a process may import: the run names them, the operator allows them.
 
-``ES_QUEUE_ALLOW`` holds modules with commas between them, each for itself and all below it. The
-word ``installed`` stands for packages that a distribution installed here provides, and is the
-default: no loose file in some folder, nothing of Python's own library, never a path. Not asked for:
-``ale_py``, which code of ours imports for an id of Atari.
+``ES_QUEUE_ALLOW`` lists modules, separated by commas; each allows itself and its submodules. The
+default, ``installed``, allows packages of distributions that are installed here: no loose file,
+nothing of Python's standard library, never a path. ``ale_py`` needs no permission, because es-queue
+itself imports it.
 """
 
 from __future__ import annotations

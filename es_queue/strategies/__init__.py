@@ -1,4 +1,4 @@
-"""One algorithm a file; ``make_strategy`` picks the configured one and refuses what cannot be."""
+"""The strategies, one file each; ``make_strategy`` makes the configured one."""
 
 from __future__ import annotations
 

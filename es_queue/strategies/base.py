@@ -1,6 +1,7 @@
-"""The base of strategies: how an individual is built, and what is learnt from the results. Workers
-call ``ask``, the master everything else. Optional features are in ``capabilities``. Pure
-functions of arrays: no Redis, no clock, no random state.
+"""The base of strategies: ``ask`` builds individuals on workers, ``tell`` learns on the master.
+
+Strategies are pure functions of arrays: no Redis, no clock, no random state. Optional features are
+in ``capabilities``.
 """
 
 from __future__ import annotations

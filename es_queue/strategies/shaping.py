@@ -1,8 +1,7 @@
-"""From fitness to utility: what a strategy learns from instead of the numbers that episodes return.
+"""Shaping: converts fitness to utility.
 
-One policy holds for all: failed individuals (not finite) take the worst place, or where values
-count the smallest finite one; equals share the mean of their utilities; when all are equal every
-utility is exactly 0.
+Failed individuals (not finite) take the worst rank, or the smallest finite value. Ties share the
+mean of their utilities. If all are equal, every utility is exactly 0.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""How a person must write one of our commands here: with its folder where the search path does not
-lead to it.
+"""How to write an es-queue command on this host: with its folder if the search path does not
+contain it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What this host has: versions of packages, who provides Box2D, which folder of ours is found, its
+"""Facts about this host: package versions, the provider of Box2D, folders of es-queue, the
 processor.
 
-Cheap to ask (some milliseconds in all), and nothing is imported for an answer.
+Takes some milliseconds, and imports nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists of whole numbers as people write them: ``1-5`` or ``1,3,7-9``."""
+"""Parses lists of whole numbers: ``1-5`` or ``1,3,7-9``."""
 
 from __future__ import annotations
 

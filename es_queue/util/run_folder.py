@@ -1,4 +1,4 @@
-"""A run by one word: its name, its folder, a file in that folder, or a study."""
+"""Finds a run by one word: its name, its folder, a file in that folder, or a study."""
 
 from __future__ import annotations
 

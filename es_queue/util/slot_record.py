@@ -1,12 +1,10 @@
-"""Who lived in a generation and how each fared: ``slots/<generation>.npz`` in a run's folder, read
-only by ``numpy.load``.
+"""Records of the individuals of a generation: ``slots/<generation>.npz`` in a run's folder.
 
-A row an individual, in slot order: ``generation`` and ``slot`` of its plan, ``sign`` (+1 and -1 for
-the halves of a pair, 0 if slots have one individual), ``noise_index``, ``seed`` (environment
-seed of the slot's first episode), ``fitness``, ``return``, ``length`` (steps of all its episodes),
-``behaviour`` [rows, b] where behaviours are compared. A slot that failed everywhere has NaN.
-``published`` is the vector that workers had (empty if it was too large to keep), ``meta`` tells
-the rest as bytes of JSON; together they make any individual again.
+One row per individual, in slot order: ``generation``, ``slot``, ``sign`` (+1 and -1 for the halves
+of a pair, 0 if slots have one individual), ``noise_index``, ``seed`` (of the slot's first episode),
+``fitness``, ``return``, ``length`` (steps of all its episodes), ``behaviour`` [rows, b]. A slot
+that failed everywhere has NaN. ``published`` is the vector that workers had (empty if it was too
+large), ``meta`` is JSON as bytes. Together they rebuild any individual.
 """
 
 from __future__ import annotations

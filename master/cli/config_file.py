@@ -1,4 +1,4 @@
-"""The file of --config: TOML with our settings, or JSON of evolution-strategies-starter."""
+"""The file of --config: TOML with es-queue's settings, or JSON of evolution-strategies-starter."""
 
 from __future__ import annotations
 

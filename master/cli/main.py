@@ -1,7 +1,6 @@
 """es-master: parse, connect or start the private server, take the lease, train, exit code.
 
-Nearly all is imported inside of functions, so that ``main`` can look after Ctrl-C before modules
-load.
+Most imports are inside functions, so that ``main`` can handle Ctrl-C before modules load.
 """
 
 from __future__ import annotations

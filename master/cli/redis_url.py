@@ -1,6 +1,4 @@
-"""The Redis that a person names: its URL with the password, and what is unsafe about the
-way to it.
-"""
+"""The Redis that the user names: its URL with the password, and warnings about exposure."""
 
 from __future__ import annotations
 

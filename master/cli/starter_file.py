@@ -1,9 +1,7 @@
-"""The experiment files of evolution-strategies-starter (Salimans et al. 2017), told in our settings
-key by key.
+"""Translates experiment files of evolution-strategies-starter (Salimans et al. 2017), key by key.
 
 Such a file is JSON with ``config``, ``env_id``, ``exp_prefix``, ``optimizer`` and ``policy``. Each
-of its keys becomes a setting, or is said to have no counterpart and why; nothing of it is passed
-over in silence.
+key becomes a setting, or is reported as having no counterpart.
 """
 
 from __future__ import annotations

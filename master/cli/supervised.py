@@ -1,8 +1,8 @@
-"""``python -m master.cli.supervised --run RUN [options of es-master]``: begin the run, or continue
-with it where it is there already.
+"""``python -m master.cli.supervised --run RUN [options of es-master]``: begins the run, or resumes
+it if it exists.
 
-What Docker, Kubernetes, systemd and Slurm start again and again with the same words, after a crash,
-a lost host or a reboot.
+Docker, Kubernetes, systemd and Slurm repeat the same command after a crash, a lost host or a
+reboot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each slot of a publication must be answered with, and whether an answer is that."""
+"""What a valid result of each slot of a publication contains, and the check of results against it."""
 
 from __future__ import annotations
 

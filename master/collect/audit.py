@@ -1,11 +1,10 @@
-"""Audit: a sampled fraction of the slots is played again by another worker, and who stands alone
-with its result is out.
+"""Audit: a second worker plays a sampled fraction of the slots again, and results are compared.
 
-An episode is a pure function of its slot, so on equal arithmetic a difference is proof that one of
-the two is wrong. The master plays the slot itself to see which; where it has no process for that (a
-private server, to which only its own workers have the password), a third worker says. The audit
-finds broken machines and careless liars. It is no defence against somebody who forges identities:
-host and name are a worker's own word, so two names can agree on a lie.
+An episode is a pure function of its slot, so on equal arithmetic a difference proves that one
+result is wrong. The master plays the slot itself to decide which one. If it has no process for that
+(on a private server, to which only its own workers have the password), a third worker decides. The
+audit finds broken machines and careless liars. It does not stop an attacker who forges identities:
+workers report their own host and name, so two names can agree on a lie.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collecting answers, and all that must happen each second meanwhile: renew, reconcile, seats,
+"""Collects results, and does the work of each second meanwhile: renew, reconcile, seats,
 supervision, display.
 """
 

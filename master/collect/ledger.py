@@ -1,5 +1,5 @@
-"""The ledger of one publication: accept or refuse each answer, with a reason that is counted, and
-know what is owed.
+"""The ledger of one publication: accepts or refuses each result, counts the reason, and tracks
+unanswered slots.
 """
 
 from __future__ import annotations

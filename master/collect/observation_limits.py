@@ -1,9 +1,8 @@
-"""How far one slot's observation moments may lie from what an environment yields.
+"""Limits of one slot's observation moments.
 
-Observations within declared, finite bounds need nothing else. Any other number of an observation
-is compared with the largest one that the master saw in its own random steps, and with what the
-run has accumulated. All of it is known when a generation begins, so that the same answer is
-judged alike on any cluster, whoever answers first.
+Observations within declared, finite bounds need nothing else. Any other number is compared with the
+largest one that the master saw in its own random steps, and with the run's accumulated statistics.
+All limits are fixed when a generation begins, so the order of results does not matter.
 """
 
 from __future__ import annotations

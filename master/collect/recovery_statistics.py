@@ -1,8 +1,7 @@
-"""RecoveryStatistics: how often something went wrong and was put right, by cause, and how long that
-took.
+"""RecoveryStatistics: how often the run recovered, by cause, and how long that took.
 
-A death, a copy or a lost answer counts as put right when the last of its slots is answered, an
-outage when Redis answers again. Seconds begin when the master noticed, on its own monotonic clock.
+A death, a copy or a lost result is recovered when the last of its slots has a result; an outage,
+when Redis answers again. Seconds begin when the master noticed, on its own monotonic clock.
 """
 
 from __future__ import annotations

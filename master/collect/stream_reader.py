@@ -1,4 +1,4 @@
-"""Reading the result streams of the open publications into the ledger, in bulk."""
+"""Reads the result streams of the open publications into the ledger, in bulk."""
 
 from __future__ import annotations
 

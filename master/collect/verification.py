@@ -1,11 +1,9 @@
-"""Verification: no decision is taken on workers' word. What hangs on an evaluation is played again
-by the master first.
+"""Verification: the master plays an evaluation again before it decides anything by it.
 
-The same seeds are played, so on equal arithmetic an honest result is repeated to the bit, and a
-false one is refuted, however small the lie. Of a long evaluation some slots are enough: those
-that speak most for the decision, and others that the operating system draws, for a worker knows
-the run's seed. One that differs voids all: the master then plays the whole evaluation, and its
-own results count.
+The same seeds are played, so on equal arithmetic an honest result repeats to the bit, and any false
+one shows. Of a long evaluation, some slots are enough: those that favour the decision most, and
+others drawn by the operating system, because workers know the run's seed. If one differs, the
+master plays the whole evaluation, and its own results count.
 """
 
 from __future__ import annotations

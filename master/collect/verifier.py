@@ -1,8 +1,7 @@
-"""The master's own player: a process on its host that plays slots again, to check what workers
-returned.
+"""A process on the master's host that plays slots again, to check workers' results.
 
-Workers that share a password cannot be told apart, and each can have any number of names. So no
-second worker's word proves anything; an episode that this process plays does.
+Workers that share a password cannot be told apart, and each can use any number of names. A second
+worker's result therefore proves nothing; this process's result does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which workers are there: asked once per second, for those who display, warn and start seats."""
+"""The present workers, read once per second for the display, warnings and seats."""
 
 from __future__ import annotations
 

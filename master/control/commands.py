@@ -1,8 +1,8 @@
-"""Control of a run from any terminal that reaches its Redis: stop, pause, continue, change
-settings, purge.
+"""Controls a run from any terminal that reaches its Redis: stop, pause, continue, change settings,
+purge.
 
-The run's master does what is asked, within a second; where a run has no master any more, this ends
-or removes it.
+The run's master carries requests out within a second. If the run has no master, these commands end
+or remove it.
 """
 
 from __future__ import annotations

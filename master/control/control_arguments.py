@@ -1,6 +1,4 @@
-"""What one terminal asks of a run that another process drives: the words of the command line,
-checked.
-"""
+"""Arguments of the commands that control a run, checked."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""ControlInbox: what people ask of a run from other terminals, taken up once a second while the
-master collects.
+"""ControlInbox: carries out requests from other terminals, once per second while the master
+collects.
 """
 
 from __future__ import annotations

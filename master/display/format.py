@@ -1,4 +1,4 @@
-"""A run's figures as people read them; nothing here prints, and nothing trusts what it is given."""
+"""Formats a run's figures for people; prints nothing, and trusts no input."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a run prints where nothing can be redrawn: a log of lines, the end alone, or JSON; and the
-stream for it.
-"""
+"""Output of a run that cannot redraw: a log, only the end, or JSON; and its stream."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is said while something runs: each module has a logger below ``es_queue``, and handlers
-show its sentences.
-"""
+"""Handlers that show the messages of the loggers below ``es_queue``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reporter: what people and programs see of a run while it trains, in a view and in files."""
+"""Reporter: shows a run while it trains, in a view and in files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every table and live view is drawn with on a terminal: rich, and what it lacks."""
+"""Tables and live views on a terminal, drawn by rich."""
 
 from __future__ import annotations
 

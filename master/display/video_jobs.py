@@ -1,6 +1,4 @@
-"""``--video-every N``: a film of the unperturbed policy every so many generations, made beside the
-run by es-play.
-"""
+"""``--video-every N``: films the unperturbed policy every N generations, by es-play beside the run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tries environments out in processes of their own: one that crashes or hangs cannot take the
-doctor with it.
+"""Tries environments in separate processes, so that one that crashes or hangs does not stop the
+doctor.
 """
 
 from __future__ import annotations

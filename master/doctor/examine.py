@@ -1,11 +1,10 @@
-"""es-status --doctor: is everything here that a run needs? A line a check, and what to do where one
-is not well.
+"""es-status --doctor: checks everything that a run needs, one line per check, with a fix for each
+problem.
 
-It writes nothing to Redis. With a run's name its environment is imported here, as a worker would
-import it.
+It writes nothing to Redis. With a run's name, it imports the run's environment, as a worker would.
 
-Exit code: 3 when a check of Redis failed, else 5 when an environment failed, else 2 when anything
-else failed (this host's packages, RQ, the run and its workers), else 0; warnings do not count.
+Exit code: 3 if a check of Redis failed, else 5 if an environment failed, else 2 if anything else
+failed (this host's packages, RQ, the run and its workers), else 0; warnings do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a check of the doctor gives: one line, and what to do about it."""
+"""A finding of the doctor: one line, and its fix."""
 
 from __future__ import annotations
 

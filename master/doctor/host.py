@@ -1,6 +1,4 @@
-"""The doctor's checks of this host: which packages are found, what provides Box2D, environments,
-noise, disks.
-"""
+"""The doctor's checks of this host: packages, Box2D, environments, noise, disks."""
 
 from __future__ import annotations
 

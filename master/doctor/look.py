@@ -1,5 +1,5 @@
-"""The doctor's way to Redis: bounded reads that say what may not be read, and trials of rights that
-write nothing.
+"""The doctor's access to Redis: bounded reads that report refusals, and trials of rights that write
+nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What master and worker send to Redis, as trials of a user's rights: the commands of the channel,
-its scripts, and RQ.
-"""
+"""Commands of master, worker and RQ, as trials of a user's rights."""
 
 from __future__ import annotations
 

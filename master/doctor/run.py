@@ -1,4 +1,4 @@
-"""The doctor's checks of RQ's workers and of one run, each a pure function of what was read."""
+"""The doctor's checks of RQ's workers and of one run; pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's checks of a Redis server, each a pure function of what the server said."""
+"""The doctor's checks of a Redis server; pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings as people read them: signs and colours on a terminal, one plain line each in a pipe."""
+"""Shows findings: signs and colours on a terminal, one plain line each in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed seats: which workers took a seat of a run and could not run it."""
+"""Failed seats: workers that took a seat of a run and could not run it."""
 
 from __future__ import annotations
 

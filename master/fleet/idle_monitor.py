@@ -1,4 +1,4 @@
-"""Whether anybody works: what is said while nobody does, and when that ends the run."""
+"""Warns when no worker is usable; ends the run if none can join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResponsiveWorkers: workers whose results show that a question to them gets an answer."""
+"""ResponsiveWorkers: workers that have returned results, and so would answer an audit."""
 
 from __future__ import annotations
 

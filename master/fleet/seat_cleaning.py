@@ -1,8 +1,7 @@
-"""Abandoned seats: what RQ still holds of seats whose whole worker was killed.
+"""Abandoned seats: removes RQ's records of seats whose worker was killed.
 
-RQ clears its registries when an idle worker runs its maintenance, minutes later; while every worker
-has a seat nobody does. So each master clears those of its own run, under RQ's own lock, and no job
-of anybody else.
+RQ clears its registries only when an idle worker runs its maintenance. While every worker has a
+seat, none does, so each master clears the seats of its own run, under RQ's own lock.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""SeatManager: seats stay open for any worker that arrives, other runs get their share, and who
-cannot serve is named.
+"""SeatManager: keeps a seat open for new workers, gives other runs their share, and names workers
+that cannot serve.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""SilentWorkers: who holds blocks for longer than an honest worker can, and answers none
-of them.
-"""
+"""SilentWorkers: workers that hold blocks for longer than an honest worker can, without a result."""
 
 from __future__ import annotations
 

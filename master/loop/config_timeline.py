@@ -1,7 +1,7 @@
-"""ConfigTimeline: the settings of each generation, from the run's own, from what was changed while
-it ran, and from schedules.
+"""ConfigTimeline: the settings of each generation, from the run's settings, later changes, and
+schedules.
 
-A pure function of the run's state, so that a resumed run and a replay take the same course.
+A pure function of the run's state, so a resumed run and a replay use the same settings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Closing a generation: the batch from its answers, the next state, and the figures that people
-see.
+"""Closes a generation: the batch from its results, the next state, and the figures.
 
-Everything here is a pure function of the state and of the answers in slot order, never of who
-answered when.
+Everything here is a pure function of the state and of the results in slot order.
 """
 
 from __future__ import annotations

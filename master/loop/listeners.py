@@ -1,4 +1,4 @@
-"""What is done with each generation besides learning from it: checkpoints, logs, files, display."""
+"""What follows each generation besides learning: checkpoints, logs, files, display."""
 
 from __future__ import annotations
 

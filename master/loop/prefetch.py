@@ -1,6 +1,4 @@
-"""Work of closing and of the next generation, done while answers are awaited: pure functions and
-reads, so it may also be left.
-"""
+"""Optional work of closing and of the next generation, done while waiting for results."""
 
 from __future__ import annotations
 

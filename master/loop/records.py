@@ -1,4 +1,4 @@
-"""The figures of each generation that people read, and the counters of its run."""
+"""The recorded figures of each generation, and the counters of its run."""
 
 from __future__ import annotations
 

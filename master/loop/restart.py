@@ -1,5 +1,5 @@
-"""Restart by deadline: a descent whose evaluations are too low for its number of steps ends, and
-another begins with the run's first search.
+"""Restart by deadline: ends a descent whose evaluations are too low for its number of steps, and
+begins another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Results of slots as arrays, and what can be had of a generation's first slots while its last ones
-are awaited.
+"""Results of slots as arrays, filled while the last slots are still being played.
 
-All sums run in slot order, so nothing here depends on how many slots were gathered when.
+All sums run in slot order, so nothing depends on when slots were added.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rollback: back to the best parameters, optimiser and statistics when an evaluation says that
-training has gone wrong.
+"""Rollback: returns to the best parameters, optimiser and statistics if an evaluation has
+regressed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The schedule: on which results a generation closes.
+"""The schedule: which results close a generation.
 
-Synchronous: on all of them. Asynchronous (--schedule async): nobody waits for the last episode of a
-generation. The newest publication always has blocks. A batch is as many results as a population has
-slots, of any open publication, in the order in which they came; it is ranked and learnt from, and
-the next parameters are published at once. Replaced publications stay open while somebody plays a
-block of them, up to ``max_lag`` generations. A generation that is to be evaluated closes with its
-evaluation in hand, as in the synchronous schedule; training continues meanwhile.
+Synchronous: all of them. Asynchronous (--schedule async): no worker waits for the last episode of a
+generation. The newest publication always has blocks. A batch has as many results as the population
+has slots, of any open publication, in order of arrival; it is ranked and learnt from, and the next
+parameters are published at once. Replaced publications stay open while a worker plays a block of
+them, for at most ``max_lag`` generations. A generation that is evaluated closes with its
+evaluation, as in the synchronous schedule, while training continues.
 """
 
 from __future__ import annotations

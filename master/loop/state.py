@@ -1,4 +1,4 @@
-"""Everything that a run is between two generations: what a checkpoint holds and resume needs."""
+"""The state of a run between two generations: what a checkpoint holds, and a resume needs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""es-plot: pictures of what runs have learnt, from their folders alone."""
+"""es-plot: figures of runs, from their folders."""

@@ -1,6 +1,4 @@
-"""What all pictures share: matplotlib without a screen, the house's colours, and how a picture is
-written.
-"""
+"""Shared by all figures: matplotlib without a screen, colours, and writing the file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A generation's behaviour cloud: where its individuals went, coloured by fitness (Wang et al.
-2018, VINE).
-"""
+"""The individuals of a generation by behaviour, coloured by fitness (Wang et al. 2018, VINE)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning curves: one line a setting, with a band over its seeds."""
+"""Learning curves: one line per setting, with a band over its seeds."""
 
 from __future__ import annotations
 

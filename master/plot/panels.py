@@ -1,6 +1,4 @@
-"""One run from four sides: returns, evaluation, seconds, and how many perturbed individuals beat
-the centre.
-"""
+"""Four panels of one run: returns, evaluation, seconds, and the unperturbed policy's rank."""
 
 from __future__ import annotations
 

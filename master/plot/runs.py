@@ -1,6 +1,4 @@
-"""Runs as a plot needs them: curves from metrics.jsonl, read line by line, and what the runs have
-in common.
-"""
+"""Reads runs for plots: curves from metrics.jsonl, and the settings in which runs agree."""
 
 from __future__ import annotations
 

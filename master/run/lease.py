@@ -1,4 +1,4 @@
-"""Am I still the master? The token fences every write; the lease only tells another when to try."""
+"""The master's lease. The token fences every write; the lease only tells other masters when to try."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A run's folder describes itself: ``run.json`` says what ran where and how to repeat it,
-``README.txt`` what the files are.
-"""
+"""``run.json`` and ``README.txt``: what ran where, how to repeat it, and what the files are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run itself, with the lease in hand: from its first generation here to its end."""
+"""The run itself, once the lease is held: from its first generation here to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run lives: its id, and its folder on this host."""
+"""A run's id, and its folder on this host."""
 
 from __future__ import annotations
 

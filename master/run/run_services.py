@@ -1,4 +1,4 @@
-"""What a run is given by the process that it runs in."""
+"""Services that a process provides to its run."""
 
 from __future__ import annotations
 

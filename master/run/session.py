@@ -1,6 +1,4 @@
-"""One es-master process's part in a run: connect, take the lease, train, leave everything as it
-should be left.
-"""
+"""One es-master process's part in a run: connect, take the lease, train, and leave cleanly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration to everything that a run needs before its first generation."""
+"""Makes everything that a run needs before its first generation from its configuration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``--standby RUN``: wait beside a run that another master drives, and take it over when that one's
-lease lapses.
+"""``--standby RUN``: waits while another master leads the run, and takes over when its lease
+lapses.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""When a run ends: budgets on the run's own counts, between generations. The loop looks at
---max-seconds within a generation too.
+"""When a run ends: budgets on its own counts, between generations. The loop checks --max-seconds
+within one too.
 """
 
 from __future__ import annotations

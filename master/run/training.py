@@ -1,4 +1,4 @@
-"""Training from Python: the same as the command, returning the summary."""
+"""Training from Python, as the command does it; returns the summary."""
 
 from __future__ import annotations
 

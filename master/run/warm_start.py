@@ -1,6 +1,4 @@
-"""Warm start: a new run that begins with the policy and the observation statistics of a
-checkpoint.
-"""
+"""Warm start: begins a new run with the policy and observation statistics of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""What an es-master keeps beside itself: a private server, local workers, and the supervisor that
-outlives it.
-"""
+"""Processes of an es-master: a private server, local workers, and the supervisor that outlives it."""

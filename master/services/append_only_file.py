@@ -1,10 +1,10 @@
-"""Whether the data that a private server's folder holds may be loaded: a run's folder can come from
+"""Checks whether the data in a private server's folder may be loaded: a run's folder can come from
 anyone.
 
-A server replays its append-only files with an administrator's rights, and a run believes what they
-hold. So the folder must bear this account's seal, and each file is checked before the server
-starts: it must hold commands that write plain data, and nothing else.
-Source of the format: https://redis.io/docs/latest/develop/reference/protocol-spec/
+A server replays its append-only files with an administrator's rights, and a run believes their
+content. So the folder must have this account's seal, and each file is checked before the server
+starts: it may hold only commands that write plain data. Source of the format:
+https://redis.io/docs/latest/develop/reference/protocol-spec/
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One way to start, watch, restart and end a process of es-master's own: the private server, local
-workers, the supervisor, and the runs of ``--seeds``.
+"""Starts, watches, restarts and ends es-master's own processes: private server, local workers,
+supervisor, and the runs of ``--seeds``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A private server and local workers, started, watched and ended together.
 
-A run's supervisor has them for one run; the es-master of ``--seeds`` has them for all of its runs.
+A run's supervisor holds them for one run; the es-master of ``--seeds`` for all of its runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LocalWorkers: real ``rq worker`` processes on the master's host, started again when they end."""
+"""LocalWorkers: ``rq worker`` processes on the master's host, restarted when they end."""
 
 from __future__ import annotations
 

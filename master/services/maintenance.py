@@ -1,5 +1,5 @@
-"""What one es-master looks after each second: the supervisor of its server and local workers, and
-the seats.
+"""Checks once per second by one es-master: its supervisor, its server and local workers, and the
+seats.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""OrphanTimer: has a run been without a master for so long that what its master left behind
-should end?
+"""OrphanTimer: whether a run has been without a master for so long that its server and workers
+should end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What es-master prints at the start: how to watch the run, and how workers join."""
+"""The lines that es-master prints at the start: how to watch the run, and how workers join."""
 
 from __future__ import annotations
 

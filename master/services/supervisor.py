@@ -1,9 +1,9 @@
 """The supervisor: a process that keeps a run's private server and local workers, and outlives a
 killed master for a while.
 
-``SupervisorClient`` starts it; they speak by the files of ``supervisor_files`` and by signals:
-SIGTERM ends workers and server in order, SIGINT at once. Killed itself, it takes both with it, for
-they are bound to it (see ``private_server``).
+``SupervisorClient`` starts it. They communicate by the files of ``supervisor_files`` and by
+signals: SIGTERM ends workers and server in order, SIGINT at once. If the supervisor is killed, both
+end with it (see ``private_server``).
 """
 
 from __future__ import annotations

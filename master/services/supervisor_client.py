@@ -1,6 +1,4 @@
-"""SupervisorClient: the master's side of its supervisor: start it, adopt the one of a dead master,
-start it again, end it.
-"""
+"""SupervisorClient: starts the supervisor, adopts that of a dead master, restarts it, and ends it."""
 
 from __future__ import annotations
 

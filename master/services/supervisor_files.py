@@ -1,4 +1,4 @@
-"""How a master and its supervisor speak: files of one folder, two locks, and signals."""
+"""How a master and its supervisor communicate: files of one folder, two locks, and signals."""
 
 from __future__ import annotations
 

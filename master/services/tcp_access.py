@@ -1,4 +1,4 @@
-"""``--listen``: the private server on TCP, its password, and how people on other hosts are told."""
+"""``--listen``: the private server on TCP, its password, and the lines for other hosts."""
 
 from __future__ import annotations
 

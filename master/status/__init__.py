@@ -1,1 +1,1 @@
-"""es-status: runs and their workers, read from Redis alone."""
+"""es-status: shows runs and their workers, read from Redis."""

@@ -1,6 +1,4 @@
-"""Where runs are looked for: servers that answer, and the folders of private servers that have
-ended.
-"""
+"""Finds runs: on servers that answer, and in folders of private servers that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers reported of episodes that failed: the newest reports with their tracebacks."""
+"""The newest error reports of workers, with their tracebacks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How a run fares: healthy, stalled, orphaned, failed or done, with the reason and the exit code of
-es-status.
-"""
+"""The health of a run: healthy, stalled, orphaned, failed or done, with the reason and exit code."""
 
 from __future__ import annotations
 

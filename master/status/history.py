@@ -1,4 +1,4 @@
-"""What a run's history tells: the evaluation curve, and how long a generation usually waits."""
+"""Figures from a run's history: the evaluation curve, and the usual wait of a generation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The keyspace as people and programs may look at it: all keys in a table, or one with its whole
-value decoded.
-"""
+"""The keyspace for people and programs: a table of keys, or one key with its value decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Redis says of runs, read without writing a byte, and without believing any of it."""
+"""Reads runs from Redis: writes nothing, and trusts nothing."""
 
 from __future__ import annotations
 

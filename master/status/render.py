@@ -1,6 +1,4 @@
-"""A page of es-status: what programs read of it, what people read of it, and how it is put on a
-terminal or into a pipe.
-"""
+"""A page of es-status: for programs or people, on a terminal or in a pipe."""
 
 from __future__ import annotations
 

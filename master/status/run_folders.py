@@ -1,6 +1,4 @@
-"""Runs whose private server has ended: what their folders still tell, bounded and checked as if
-from anywhere.
-"""
+"""Runs whose private server has ended, read from their folders, bounded and checked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The one decoder of what Redis holds, for es-status, its page, its view of keys and the doctor.
+"""The decoder of values in Redis, for es-status, its page, its view of keys and the doctor.
 
-The protocol decodes its own messages. What cannot be read is shown as bytes.
+The protocol decodes its own messages. Unreadable values are shown as bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two pages that es-status is for: the list of runs, and one run with its workers."""
+"""The two pages of es-status: the list of runs, and one run with its workers."""
 
 from __future__ import annotations
 

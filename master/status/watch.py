@@ -1,6 +1,4 @@
-"""es-status --watch: the same page again and again, in place on a terminal, until the run or the
-watcher ends it.
-"""
+"""es-status --watch: redraws the page in place until the run or the user ends it."""
 
 from __future__ import annotations
 

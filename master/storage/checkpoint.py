@@ -1,8 +1,8 @@
-"""Checkpoints: an .npz without pickle, its scalars as JSON inside, written to a temporary file and
+"""Checkpoints: an .npz without pickle, scalars as JSON inside, written to a temporary file and
 renamed.
 
-The same bytes go to disk and into Redis. Only ``numpy.load`` reads them: ``parameters``,
-``obs_mean``, ``obs_std`` and ``meta`` are the policy; the other arrays are what resume needs.
+The same bytes go to disk and into Redis, and ``numpy.load`` reads them. ``parameters``,
+``obs_mean``, ``obs_std`` and ``meta`` are the policy; only a resume needs the other arrays.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The store of what was played in each generation, in a run's folder.
+"""The store of each generation, in a run's folder.
 
-It has two parts. The replay log has every generation: what its update was computed from
-(``master.storage.replay_log``). Of the newest generations, and thinned out of older ones, it has a
-record of the individuals with the parameters that they were perturbed from
-(``es_queue.util.slot_record``). ``es-master --replay`` reads the log; es-play, ``es-plot --cloud``
-and films read the records.
+The replay log has every generation: the input of its update (``master.storage.replay_log``).
+Records of individuals, with the parameters that they were perturbed from, exist for the newest
+generations and for some older ones (``es_queue.util.slot_record``). ``es-master --replay`` reads
+the log; es-play, ``es-plot --cloud`` and films read the records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Files beside a run, a line per generation: metrics.jsonl with everything, metrics.csv with what a
-table program wants.
-"""
+"""One line per generation: metrics.jsonl with everything, metrics.csv with the main figures."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""``--replay RUN``: compute a run's parameters again from its log, without environments, and
-compare digests.
+"""``--replay RUN``: computes a run's parameters again from its log, without environments, and
+compares digests.
 
-Generation by generation: the logged fitness of the plan's perturbations through the strategy's own
-update, under the settings and the pace of that generation. A byte that differs anywhere in the log
-breaks its chain of digests.
+The strategy's own update gets the logged fitness of each generation, under the settings of that
+generation. A changed byte anywhere in the log breaks its chain of digests.
 """
 
 from __future__ import annotations

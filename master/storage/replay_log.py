@@ -1,11 +1,9 @@
-"""The replay log: what each generation learnt from, in the run's folder, so that its parameters can
-be computed again.
+"""The replay log: the input of each generation's update, in the run's folder.
 
 ``replay/<generation>.log`` is a chain of frames: length (uint32, little-endian), BLAKE2b-128 of the
-digest before and of the payload, payload (msgpack). A file begins with the checkpoint of its first
-generation; then comes a frame for each generation that was closed: the digest of what was
-published, the fitness of its slots, the observation statistics and the step limit after it, and
-what people changed.
+previous digest and of the payload, payload (msgpack). A file begins with the checkpoint of its
+first generation. Then each closed generation has a frame: the digest of the published parameters,
+the fitness of its slots, the observation statistics and step limit after it, and changed settings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A study: one run for each of several seeds, each driven by an es-master of its own, over one set
-of workers.
-"""
+"""Begins a study: one run per seed, each led by its own es-master, over one set of workers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One es-master of a study: a child process whose JSON lines are its story, and whose folder keeps
-its last words.
-"""
+"""One es-master of a study: a child process whose JSON lines are read as events, and its log file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of a study side by side: start them, read their events, notice how they end."""
+"""Runs a study: starts its runs, reads their events, and notices how they end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""seeds.json, all that is known of a study: its settings, its seeds, what each run came to, and the
-figures over them.
-"""
+"""seeds.json: a study's settings, its seeds, the outcome of each run, and figures over them."""
 
 from __future__ import annotations
 

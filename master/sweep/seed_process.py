@@ -1,4 +1,4 @@
-"""One seed's run in a sweep: its es-master, when that is started again, and what its end means."""
+"""The es-master of one seed: when it is restarted, and what its end means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one server and the one set of local workers that all runs of a study share."""
+"""The server and the local workers that all runs of a study share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study on a terminal: one small table that is redrawn in place, with notes above it."""
+"""A study on a terminal: one table that is redrawn in place, with notes above it."""
 
 from __future__ import annotations
 

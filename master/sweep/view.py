@@ -1,4 +1,4 @@
-"""How a study is shown: log lines or JSON lines; ``master.sweep.table`` has the live table."""
+"""Shows a study as log lines or JSON lines; ``master.sweep.table`` has the live table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint that es-play plays: where it is, and what its file holds.
+"""Finds and reads the checkpoint that es-play plays.
 
 Importing this module loads numpy: fix the numeric environment first.
 """

@@ -1,4 +1,4 @@
-"""Names and limits that es-play's command line shares with its parts; free of numpy."""
+"""Names and limits shared by es-play's parts, without numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies out of files and into other files: what es-play reads, and what it exports."""
+"""Reads policies from files, and exports them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Any individual that ever lived, again: made from a generation's record as a worker made it, on
-its own episodes.
+"""Rebuilds any recorded individual, and plays its own episodes again.
 
-Without a slot it is the generation's unperturbed policy, on the final evaluation's episodes.
+Without a slot, it is the generation's unperturbed policy, on the final evaluation's episodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What es-play says of the episodes that it has played."""
+"""The report of es-play on the episodes that it played."""
 
 from __future__ import annotations
 

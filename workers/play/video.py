@@ -1,4 +1,4 @@
-"""Episodes as a film, without a screen: an animated GIF (Pillow) or an MP4 (imageio-ffmpeg)."""
+"""Films episodes without a screen: an animated GIF (Pillow) or an MP4 (imageio-ffmpeg)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The slots of a block: which episodes they are, how they are played, what came of them."""
+"""The slots of a block: their episodes, how they are played, and their results."""

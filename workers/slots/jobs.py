@@ -1,4 +1,4 @@
-"""Which episodes the slots of a block are."""
+"""The episodes of the slots of a block."""
 
 from __future__ import annotations
 

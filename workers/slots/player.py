@@ -1,4 +1,4 @@
-"""Slots played: their episodes one after the other, or many at once."""
+"""Plays slots: their episodes one after the other, or many at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a slot: a result, or the failure of an episode."""
+"""The result of a slot, or the failure of an episode."""
 
 from __future__ import annotations
 

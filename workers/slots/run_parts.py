@@ -1,4 +1,4 @@
-"""What a run's episodes are made of on this host."""
+"""The parts that a run's episodes need on this host."""
 
 from __future__ import annotations
 

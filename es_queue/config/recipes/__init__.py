@@ -1,8 +1,8 @@
-"""Tuned settings by environment id, with the evaluation points to expect of them, and published
-ones by name.
+"""Recipes: tuned settings per environment, with expected evaluation points, and published settings
+by name.
 
-A recipe is a TOML file: for the environments that it names it is the default, under its name it is
-asked for.
+A recipe is a TOML file. It is the default for the environments that it names, and ``--recipe``
+selects it by name.
 """
 
 from __future__ import annotations

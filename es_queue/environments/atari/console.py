@@ -1,6 +1,6 @@
-"""The emulator with one game in it, played by actions that each hold several frames.
+"""The emulator with one game, played by actions that each hold several frames.
 
-Everything random in an episode comes from its seed, through a generator of our own.
+All randomness of an episode comes from its seed, through es-queue's own generator.
 """
 
 from __future__ import annotations

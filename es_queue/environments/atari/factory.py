@@ -1,6 +1,4 @@
-"""From an Atari id and the request's preprocessing to what is made: the game as policies see it, or
-ale-py's own environment.
-"""
+"""Makes an Atari environment: the preprocessed game, or ale-py's own environment."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""An Atari game as the policies of the literature see it (Mnih et al. 2015, Nature 518; Machado et
-al. 2018, arXiv:1709.06009).
+"""An Atari game as the literature's policies see it (Mnih et al. 2015, Nature 518; Machado et al.
+2018, arXiv:1709.06009).
 
-The emulator is the Arcade Learning Environment (package ale-py). All chance of an episode comes
-from its seed through a stream of our own, so that an episode is the same in every object, in any
-process.
+The emulator is the Arcade Learning Environment (package ale-py). All randomness of an episode comes
+from its seed through es-queue's own stream, so an episode is the same in any process.
 """
 
 from __future__ import annotations

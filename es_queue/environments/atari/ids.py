@@ -1,14 +1,13 @@
-"""The ids of Atari games, those of ten years, by what they mean: which game, how many frames an
-action holds, how sticky it is.
+"""Meaning of Atari ids of every era: game, frames per action, sticky actions.
 
-| version | an action is repeated by chance (sticky, of each frame) |
+| version | probability that a frame repeats the previous action |
 |---|---|
-| v0, v5  | with probability 0.25 |
-| v3, v4  | never |
+| v0, v5  | 0.25 |
+| v3, v4  | 0 |
 
-A name alone holds an action for 2 to 4 frames, by chance; ``Deterministic`` for 4 (Space Invaders:
-3, whose shots blink); ``NoFrameskip`` for 1; ``ALE/…-v5`` for 4. ``-ram`` observes the console's
-memory.
+A plain name holds an action for 2 to 4 frames, at random; ``Deterministic`` for 4 (Space Invaders:
+3, because its shots blink); ``NoFrameskip`` for 1; ``ALE/…-v5`` for 4. ``-ram`` observes the
+console's memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is seen of an Atari game: the screen in grey, cropped and made smaller, the screen in
-colours, or the console's memory.
+"""Observations of an Atari game: the cropped and reduced grey screen, the colour screen, or the
+memory.
 """
 
 from __future__ import annotations

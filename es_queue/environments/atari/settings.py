@@ -1,4 +1,4 @@
-"""What an Atari game's frames go through before a policy sees them, and how an episode begins."""
+"""Settings of an Atari game: preprocessing of frames, and the start of an episode."""
 
 from __future__ import annotations
 

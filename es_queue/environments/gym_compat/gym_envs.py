@@ -1,4 +1,4 @@
-"""What ``gym.make`` of the old gym (0.26.2) makes of our ids."""
+"""The environments that the old gym's (0.26.2) ``gym.make`` creates for es-queue's ids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Our ids for the old gym, which calls ``register`` when it is imported (an entry point of the
-group ``gym.envs``).
-"""
+"""Registers es-queue's ids with the old gym, through the entry point group ``gym.envs``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Environments of the old gym (0.26.2, its last) behind Gymnasium's interface, on today's NumPy.
+"""Environments of the old gym 0.26.2 behind Gymnasium's interface, on current NumPy.
 
-Environments and wrappers of any age: those whose step gives four values, whose reset takes no seed
-or gives no info.
+It accepts environments and wrappers whose ``step`` returns four values, and a ``reset`` without
+seed or info.
 """
 
 from __future__ import annotations

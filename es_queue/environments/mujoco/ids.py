@@ -1,6 +1,4 @@
-"""Old ids of Gymnasium's MuJoCo environments: which current one is played in place of one, and
-which are gone.
-"""
+"""Old ids of Gymnasium's MuJoCo environments: their current replacement, and those without one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Marvin-v0: BipedalWalker's world with another body, by which the 42 schools' walking_marvin
-projects are judged.
+"""Marvin-v0: BipedalWalker's world with the body of the 42 schools' walking_marvin projects.
 
-Course, motors, reward, lidar and observation [24] are BipedalWalker's; the body is heavier on top,
-its motors are stronger for its weight, and the episode has no step limit of its own.
+Course, motors, reward, lidar and observation [24] are BipedalWalker's. The body is top-heavy, the
+motors are stronger for its weight, and the episode has no step limit.
 """
 
 from __future__ import annotations

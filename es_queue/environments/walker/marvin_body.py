@@ -1,7 +1,7 @@
-"""Marvin's shape: a top-heavy robot on BipedalWalker's legs' joints, every polygon our own.
+"""Marvin's shape: a top-heavy trunk on BipedalWalker's leg joints; the polygons are es-queue's own.
 
-Masses, extents and anchors are those of the 42 schools' Marvin: trunk 2.46 kg with its centre 0.89
-m above the origin and 2.73 kg m² about it, thigh 0.27 kg, shank with foot 0.32 kg (held by a test).
+Masses, extents and anchors are the original's: trunk 2.46 kg with its centre 0.89 m above the
+origin and 2.73 kg m² about it, thigh 0.27 kg, shank with foot 0.32 kg.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Marvin with a picture: a grey robot under a night sky."""
+"""Marvin, rendered: a grey robot under a night sky."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lean BipedalWalker with a picture: our physics, Gymnasium's drawing."""
+"""The lean BipedalWalker, rendered with Gymnasium's drawing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A walker's Box2D world: the ground, a hull, two legs of two parts, four motors. BipedalWalker's
-shape, and what another may have.
+"""A walker's Box2D world: ground, hull, two legs of two parts, four motors; and BipedalWalker's
+shape.
 """
 
 # ruff: noqa: N802 - Box2D calls its listeners by these names.

@@ -1,6 +1,4 @@
-"""Activations, each written into its argument's place by the same numpy loops for one row and for
-many.
-"""
+"""Activations, computed in place by the same numpy loops for one row and for many."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Recurrent cells: what is remembered, and how a step changes it. Weights are laid out as
-PyTorch's, transposed.
+"""Recurrent cells, with weights laid out as PyTorch's, transposed.
 
 Each takes ``input_gates`` = x @ W_in + b_in and ``state_gates`` = h @ W_state + b_state,
 float32[..., gates · units], and its memory float32[..., states · units], whose first ``units`` are

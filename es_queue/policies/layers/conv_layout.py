@@ -1,4 +1,4 @@
-"""The layers of a convolutional policy, and their parts of its flat vector."""
+"""The layers of a convolutional policy, and their positions in its flat vector."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Convolutions as matrix products: the patches of an image are gathered as rows, and BLAS
-multiplies them by the filters.
-"""
+"""Convolutions as matrix products: patches of an image as rows, multiplied by the filters in BLAS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First weights of a policy, from raw Philox words: equal on every numpy, unlike
+"""Initial weights of a policy, from raw Philox words: equal on every numpy, unlike
 ``Generator.normal``.
 """
 

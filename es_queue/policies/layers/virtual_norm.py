@@ -1,5 +1,5 @@
-"""Virtual batch normalisation: each unit is centred and scaled by its statistics over a fixed
-reference batch.
+"""Virtual batch normalisation: each unit is normalised by its statistics over a fixed reference
+batch.
 
 Salimans et al. 2016, arXiv:1606.03498, section 3.2, for Evolution Strategies 2017,
 arXiv:1703.03864, section 2.2. The statistics are those under the individual's own parameters, so

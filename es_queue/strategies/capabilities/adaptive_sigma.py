@@ -1,6 +1,4 @@
-"""What strategies share that learn their deviation, one for each parameter or one for all: it is
-scheduled, and it is kept when settings change.
-"""
+"""Learnt deviations, one per parameter or one for all: scheduled, and kept when settings change."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Evaluating the best again while training goes on: whose episodes are wanted, which are there, who
-did best on them.
+"""Evaluates the best individuals again while training continues.
 
-All contenders play the same fresh seeds, and so does the standing elite. Nobody waits for an
-episode: after the generations that an answer may be late, those compare that all of them have
+All candidates and the current elite play the same fresh seeds. No worker waits for an episode:
+after at most ``max_lag`` generations, they are compared by the episodes that all of them have
 played.
 """
 

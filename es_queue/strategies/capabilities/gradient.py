@@ -1,4 +1,4 @@
-"""What strategies share that move a centre by steps: their rate and their decay."""
+"""Strategies that move their mean by steps: learning rate and decay."""
 
 from __future__ import annotations
 

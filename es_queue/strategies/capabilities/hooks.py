@@ -1,7 +1,7 @@
-"""Capabilities that a strategy gets by inheriting from a class of this file, and their defaults for
-other strategies.
+"""Capabilities that a strategy inherits from the classes in this file, and defaults for other
+strategies.
 
-Master and workers call the functions, for any strategy; the methods have the same names.
+Master and workers call the functions for any strategy; the methods have the same names.
 """
 
 from __future__ import annotations

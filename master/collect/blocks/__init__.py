@@ -1,1 +1,1 @@
-"""In which blocks slots are issued, and issued again."""
+"""Blocks: how slots are issued, and issued again."""

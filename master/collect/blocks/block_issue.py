@@ -1,4 +1,4 @@
-"""In which blocks a publication's slots are issued: a whole generation, or an endless batch."""
+"""How a publication's slots are issued: a whole generation, or an endless batch."""
 
 from __future__ import annotations
 

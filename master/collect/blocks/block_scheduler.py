@@ -1,8 +1,8 @@
-"""How a generation's work is cut into blocks: about half a second each, the longest first, smaller
-towards the end.
+"""Cuts a generation's work into blocks: about half a second each, longest first, smaller towards
+the end.
 
-So workers finish together (guided self-scheduling, Polychronopoulos and Kuck 1987). Nothing here
-changes a result.
+Workers then finish together (guided self-scheduling, Polychronopoulos and Kuck 1987). No result
+depends on this.
 """
 
 from __future__ import annotations

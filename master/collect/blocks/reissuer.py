@@ -1,4 +1,4 @@
-"""What nobody holds and nobody has answered is issued again; stragglers are copied."""
+"""Issues again the slots that no worker holds and that have no result, and copies stragglers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Blocks that take too long: with nothing left to claim and a worker idle, their slots are issued
-again.
+"""Overdue blocks: if nothing is left to claim and a worker is idle, their slots are issued again.
 
-The first copy goes to todo, slot by slot. Where that one is not answered either, more follow after
-growing waits, and they are put into the claims of idle workers: whoever takes all there is in todo
-and answers nothing does not get them.
+The first copy goes to todo, slot by slot. If it brings no result either, more copies follow after
+growing waits, directly into the claims of idle workers, so that a client that takes everything from
+todo does not get them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the ledger of one publication is made of."""
+"""Parts of the ledger of one publication."""

@@ -1,8 +1,6 @@
-"""The batches of the asynchronous schedule: answers of every open publication, in the order in
-which they came.
+"""Batches of the asynchronous schedule: results of every open publication, in order of arrival.
 
-A batch is the first of them that are as many as a population. What it leaves is first in the next
-one.
+A batch is the first population's worth of them. The rest come first in the next batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On which answers a publication closes: on those of all its slots here, on a batch beside it."""
+"""When a publication closes: on the results of all its slots, or on a batch."""
 
 from __future__ import annotations
 

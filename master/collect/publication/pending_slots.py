@@ -1,5 +1,5 @@
-"""Which slots of one kind a publication closes on, and which of them are unanswered: kept up to
-date, never counted again.
+"""The slots of one kind that a publication needs, and those without a result; kept up to date
+incrementally.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What came in to one publication: what counted, what was refused, and how long slots took."""
+"""Counts of one publication: accepted and refused results, and durations of slots."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""es-status --web: runs in a browser, and as Prometheus text; read-only, as the rest of
-es-status.
-"""
+"""es-status --web: runs in a browser, and as Prometheus text; read-only."""

@@ -1,6 +1,4 @@
-"""Where the page is served, and who may name it: a page on loopback is for this host's own
-browsers.
-"""
+"""The address of the page, and the host names under which it answers."""
 
 from __future__ import annotations
 

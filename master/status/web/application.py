@@ -1,4 +1,4 @@
-"""The page as a WSGI application: who may ask, and how a reply is sent."""
+"""The page as a WSGI application: allowed requests, and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning curves of one run for a page: all generations, thinned so that they stay few."""
+"""Learning curves of one run for the page: all generations, thinned."""
 
 from __future__ import annotations
 

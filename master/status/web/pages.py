@@ -1,6 +1,4 @@
-"""What each path of the page answers; every path is known beforehand, so none leads out of the
-folder.
-"""
+"""The reply to each path of the page; the paths are fixed, so none leads out of the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/metrics: runs as Prometheus reads them, written by prometheus_client."""
+"""/metrics: runs as Prometheus metrics, written by prometheus_client."""
 
 from __future__ import annotations
 

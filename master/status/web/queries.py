@@ -1,6 +1,4 @@
-"""What the page shows, looked at no more often than it changes: many browsers cost Redis no more
-than one.
-"""
+"""Cached queries of the page: many browsers cost Redis no more than one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""es-status --web: say where the page is, and serve it until Ctrl-C."""
+"""es-status --web: prints the page's address, and serves it until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page over HTTP by waitress. Ours are the limits that waitress does not have: it closes only
-silent connections, and stops accepting when it has too many.
+"""Serves the page with waitress, and adds limits that waitress lacks: it closes only silent
+connections, and stops accepting when it has too many.
 """
 
 from __future__ import annotations

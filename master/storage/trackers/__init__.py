@@ -1,4 +1,4 @@
-"""``--track``: a run's settings, figures and result in the files of experiment trackers."""
+"""``--track``: writes a run's settings, figures and result for experiment trackers."""
 
 from __future__ import annotations
 

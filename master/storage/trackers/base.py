@@ -1,4 +1,4 @@
-"""What every tracker does, and the figures that it gets."""
+"""The base of trackers, and the figures that they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights & Biases. Offline, unless WANDB_MODE says otherwise: ``wandb sync`` uploads the files."""
+"""Weights & Biases, offline unless WANDB_MODE says otherwise; ``wandb sync`` uploads the files."""
 
 from __future__ import annotations
 
