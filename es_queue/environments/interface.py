@@ -1,4 +1,4 @@
-"""EnvironmentRequest, and the interfaces Environment and VectorEnvironment (many episodes at once)."""
+"""EnvironmentRequest, Environment, and VectorEnvironment (many episodes at once)."""
 
 from __future__ import annotations
 

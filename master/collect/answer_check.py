@@ -1,4 +1,4 @@
-"""What a valid result of each slot of a publication contains, and the check of results against it."""
+"""Checks results against what a valid result of each slot contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--video-every N``: films the unperturbed policy every N generations, by es-play beside the run."""
+"""``--video-every N``: es-play films the unperturbed policy every N generations."""
 
 from __future__ import annotations
 

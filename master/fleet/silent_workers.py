@@ -1,4 +1,4 @@
-"""SilentWorkers: workers that hold blocks for longer than an honest worker can, without a result."""
+"""SilentWorkers: workers that hold blocks for too long without a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The master's lease. The token fences every write; the lease only tells other masters when to try."""
+"""The master's lease. The token fences every write; the lease tells others when to try."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Processes of an es-master: a private server, local workers, and the supervisor that outlives it."""
+"""Processes of an es-master: private server, local workers, supervisor."""

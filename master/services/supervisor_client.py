@@ -1,4 +1,4 @@
-"""SupervisorClient: starts the supervisor, adopts that of a dead master, restarts it, and ends it."""
+"""SupervisorClient: starts, restarts and ends the supervisor, or adopts that of a dead master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health of a run: healthy, stalled, orphaned, failed or done, with the reason and exit code."""
+"""Health of a run: healthy, stalled, orphaned, failed or done, with reason and exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One es-master of a study: a child process whose JSON lines are read as events, and its log file."""
+"""One es-master of a study: a child process, its JSON events and its log file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BipedalWalker-v2 as a Gymnasium environment: version 3 with the lidar of version 2 (gym 0.15.4)."""
+"""BipedalWalker-v2 for Gymnasium: version 3 with the lidar of version 2 (gym 0.15.4)."""
 
 # ruff: noqa: N802 - Box2D calls its listeners by these names.
 

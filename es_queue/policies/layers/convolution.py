@@ -1,4 +1,4 @@
-"""Convolutions as matrix products: patches of an image as rows, multiplied by the filters in BLAS."""
+"""Convolutions as matrix products: patches of an image times the filters, in BLAS."""
 
 from __future__ import annotations
 
