@@ -80,8 +80,8 @@ class BlockWorker:
                 self._channel.give_back(self._channel.held_blocks())
 
     def _next_block(self) -> Block | None:
-        """What I hold already comes first: the reply to an earlier claim may have been lost (rule
-        5).
+        """The next block; blocks already held come first, because the reply to an earlier claim may
+        have been lost (rule 5).
         """
         held = self._channel.held_blocks()
         # A large fleet asks less often, as its heartbeat threads do.

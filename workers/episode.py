@@ -39,8 +39,8 @@ class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
 
 @dataclass(frozen=True)
 class Episode:
-    """What one episode gave. ``at_limit``: it reached the step limit; ``cut``: training alone ended
-    it.
+    """The outcome of one episode. ``at_limit``: it reached the step limit; ``cut``: only
+    training's rules ended it.
     """
 
     total: float
@@ -53,8 +53,7 @@ class Episode:
 
 
 class EpisodeControl:
-    """What the episode's loop looks at between steps, and what the heartbeat thread looks at from
-    outside.
+    """Flags that the episode's loop and the heartbeat thread share.
 
     leave_reason: why the worker leaves, empty while it stays
     halt:    whether the running episode must stop: the worker leaves, or what it plays for has
@@ -131,7 +130,7 @@ class EpisodeControl:
             self.halt = True
 
     def close_publication(self, publication: str) -> None:
-        """It has closed; whoever plays for it may stop."""
+        """The publication has closed, so its episodes may stop."""
         if publication == self.serving:
             self.closed, self.halt = publication, True
 
@@ -239,7 +238,9 @@ def make_actor(
 
 
 def last_observation(observation: Floats) -> Floats:
-    """What an episode ended with, as its behaviour. Raises EpisodeFailed where it is not finite."""
+    """The last observation of an episode, as its behaviour. Raises EpisodeFailed where it is not
+    finite.
+    """
     if not np.isfinite(observation).all():
         raise EpisodeFailed(NOT_FINITE)
     return observation
@@ -247,7 +248,7 @@ def last_observation(observation: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class EpisodeOptions:
-    """What an episode has beside its rules.
+    """Options of an episode besides its rules.
 
     observe: gather the moments of all its observations
     noise:   its action noise

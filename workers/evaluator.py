@@ -139,7 +139,7 @@ class Evaluator:
     def _play_group(
         self, task: Task, published: Floats, group: Sequence[SlotJob]
     ) -> list[SlotResult | FailedSlot]:
-        """What came of each job. Raises Leaving between steps."""
+        """The outcome of each job. Raises Leaving between steps."""
         seed = int(group[0].seeds[0, 0])
         self.control.begin_episode(
             {"generation": task.generation, "slot": group[0].slot, "seed": seed}

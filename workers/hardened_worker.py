@@ -93,8 +93,8 @@ class SeatWorker(Worker):
         )
 
     def _should_stop(self) -> bool:
-        """Whether nobody needs Redis any more: this worker was told to stop, or it is a horse whose
-        worker died.
+        """Whether Redis is no longer needed: this worker must stop, or it is a horse whose worker
+        died.
         """
         return bool(self._stopping[0]) or (
             getattr(self, "_is_horse", False) and os.getppid() != self.pid
@@ -171,7 +171,7 @@ class SeatWorker(Worker):
         """It has not subscribed."""
 
     def handle_payload(self, message: Any) -> None:
-        """Nothing is heard."""
+        """Ignore all commands."""
 
     def check_for_suspension(self, burst: bool) -> None:
         try:
@@ -262,9 +262,7 @@ class SeatWorker(Worker):
             redis.lrem(queue.intermediate_queue_key, 1, raw)
 
     def _reject_job(self, queue: Queue, raw: bytes, name: str) -> None:
-        """Put what is no seat among the failed jobs, where people find it; what is no job at all
-        goes.
-        """
+        """Move a job that is not a seat to the failed jobs, and remove an id without a job."""
         self._refused += 1
         if self._refused <= LOGGED_REFUSALS or self._refused % LOG_REFUSALS_EVERY == 0:
             self.log.warning(

@@ -23,7 +23,7 @@ MAX_TEXT = 400
 
 
 def orphan_reason(parent: int | None, supervisor: int | None) -> str:
-    """Why this process has nobody left to work for; empty while it has.
+    """Why this process has no parent or supervisor left; empty while it has.
 
     parent: process that must stay our parent; supervisor: one that must live; None if that means
     nothing
@@ -36,9 +36,7 @@ def orphan_reason(parent: int | None, supervisor: int | None) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that is dead and that nobody has waited for does not (seen where
-    there is a /proc).
-    """
+    """Whether a process runs; a zombie does not (known on systems with /proc)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -181,14 +179,12 @@ class Heartbeat(threading.Thread):
                 reported, steps = now, self._control.steps
 
     def stop(self) -> None:
-        """Stop the thread; what it is doing it may finish."""
+        """Stop the thread after its current step."""
         self._stopping.set()
         self.join(timeout=self._clocks.beat_ttl)
 
     def _poll(self) -> float:
-        """Seconds until the next look: what the master asks for, but never so long that a beat
-        would lapse.
-        """
+        """Seconds until the next poll: the master's request, but short enough to keep the beat."""
         return min(self._control.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
 
     def _beat(self) -> float:
@@ -224,7 +220,7 @@ class Heartbeat(threading.Thread):
         return next((reason for true, reason in reasons if true), "")
 
     def _is_lease_over(self, now: float) -> bool:
-        """Between episodes at once; an episode is played to its end, for it may be longer than any
+        """Whether the lease is over, checked between episodes: an episode may last longer than any
         lease.
         """
         if now <= self._ends:
@@ -275,7 +271,7 @@ def end_this_process() -> None:
 
 
 def send_report(channel: WorkerChannel, reason: str, **more: object) -> None:
-    """Tell people of trouble, in the run's list of errors. Raises what the channel raises."""
+    """Append a report to the run's list of errors. Raises what the channel raises."""
     about = {"time": round(time.time(), 3), "worker": channel.worker, "reason": reason}
     channel.report(json.dumps({**about, **more}))
 

@@ -64,7 +64,7 @@ class JoinResult:
 
 
 def make_bindable_policy(config: RunConfig, spec: EnvironmentSpec) -> Policy:
-    """The run's policy with what it normalises by. Raises UsageError."""
+    """The run's policy with its reference batch. Raises UsageError."""
     reference = make_reference_batch(config)
     return make_policy(
         config, spec.observation_size, spec.action, spec.observation_shape, reference
@@ -214,9 +214,7 @@ def validate_noise(raw: bytes | None, digest: str) -> None:
 def validate_admission(
     channel: WorkerChannel, config: RunConfig, host: str, rq_name: str, numerics: str
 ) -> None:
-    """Refuse what the master would: its audit has put this worker into quarantine, or the run wants
-    one arithmetic.
-    """
+    """Refuse to join if the master would refuse: quarantine, or --strict with other arithmetic."""
     if (host, rq_name) in parse_quarantined(channel.progress_field("quarantined")):
         raise Refusal(
             "quarantine: the audit found that this worker's results differ from those of two "
@@ -251,7 +249,7 @@ def refusal_delay(count: int) -> float:
 
 
 def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:
-    """Wait unless told to leave."""
+    """Wait, unless the worker must leave."""
     until = time.monotonic() + seconds
     while not control.leave_reason and time.monotonic() < until:
         time.sleep(min(poll, max(0.0, until - time.monotonic())))

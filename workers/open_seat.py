@@ -75,9 +75,7 @@ class Seat:
 
 
 def supervisor_of_local_worker() -> int | None:
-    """The supervisor that started this worker beside an es-master: when it is killed, nobody else
-    would tell the worker to go.
-    """
+    """The supervisor that started this local worker: the worker leaves if it is killed."""
     pid = os.environ.get(SUPERVISOR_PID, "")
     return int(pid) if pid.isdigit() else None
 
@@ -137,7 +135,7 @@ class CrashGuard:
 
 
 def remove_stale_counts(folder: Path) -> None:
-    """Drop the counts of workers that were killed long ago; nobody else would."""
+    """Remove the counts of workers that were killed long ago."""
     with suppress(OSError):
         for path in (*folder.glob("*.seat"), *folder.glob("*.crash")):
             if time.time() - path.stat().st_mtime > FORGET_SECONDS:

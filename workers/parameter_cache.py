@@ -41,8 +41,8 @@ class ParameterCache:
 
     @contextmanager
     def fetch_lock(self) -> Iterator[None]:
-        """One worker of the host at a time asks for what is large; whoever comes next finds it
-        there. Nothing before the first large ``get``.
+        """Lock so that one worker of the host fetches large parameters, and the others find them.
+        Nothing before the first large ``get``.
         """
         if self._folder is None or self._has_lock or not self._is_shared:
             yield
@@ -105,7 +105,7 @@ class ParameterCache:
         return self._path(publication).with_name(f"{self._run}-{publication}{HEADER}")
 
     def remove_run(self) -> None:
-        """Remove what the run left on this host: it has ended."""
+        """Remove the files of a run that has ended."""
         if self._folder is None:
             return
         with suppress(OSError):
@@ -131,7 +131,7 @@ class ParameterCache:
 
 
 def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:
-    """``data`` when it is what was published, None otherwise."""
+    """``data`` if it is the published vector, None otherwise."""
     return data if data is not None and len(data) == size and bytes_digest(data) == digest else None
 
 

@@ -28,7 +28,7 @@ CHANGEABLE = (
 
 
 def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
-    """What a resumed run may change, from Python. Raises UsageError."""
+    """Check changes for a resumed run, from Python. Raises UsageError."""
     values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:

@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class StrategyFacts:
-    """What a strategy's class declares.
+    """Declarations of a strategy's class.
 
     pairs: whether a slot is a pair θ ± σε; asynchronous: whether it takes ``--schedule async``
     optimizers: those that it can use, its own choice first; settings: names of those it uses

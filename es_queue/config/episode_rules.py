@@ -30,7 +30,7 @@ STALL_FORM = "I:X:N (index of an observation, a number above 0, 1 step or more) 
 
 @dataclass(frozen=True)
 class StepLimitRule:
-    """How many steps a training episode may have, generation by generation.
+    """The step limit of training episodes, per generation.
 
     kind:     "env", "fixed", "adaptive" or "mean"
     start:    steps of generation 0 ("fixed": of every generation; unused by "env" and "mean")
@@ -101,7 +101,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """Rules of an episode besides those of its environment.
+    """Rules of an episode in addition to the environment's own.
 
     limit:        steps after which it is cut
     reward_shift: subtracted from each reward that the fitness sums

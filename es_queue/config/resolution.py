@@ -51,8 +51,8 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
-    """What the recipe for ``values["env"]`` adds to ``values``; its search settings only if its
-    method is kept, and no shape of another policy.
+    """Settings that the recipe for ``values["env"]`` adds; its search settings only if its method
+    is kept, and no layers of another policy.
 
     inherited: as of :func:`resolve`; a named recipe brings a search of its own
     """

@@ -507,7 +507,7 @@ class RunConfig(PolicySettings, StrategySettings):
 
     @property
     def policy_name(self) -> str:
-        """The kind of policy as shown to people; an objective has a vector instead."""
+        """The kind of policy for display; an objective has a vector instead."""
         return "vector" if self.objective else self.policy
 
     def to_json(self) -> str:

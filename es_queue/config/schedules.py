@@ -23,7 +23,7 @@ MAX_STEPS = 1000
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a setting is multiplied by, generation by generation.
+    """The factor of a setting, per generation.
 
     kind:  "constant", "exponential", "linear" or "piecewise"
     rate:  exponential: factor of each generation; linear: the factor at ``last`` and after

@@ -387,7 +387,7 @@ def _validate_population(config: RunConfig) -> None:
 
 
 def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
-    """Refuse what a strategy of these facts cannot do. Raises UsageError."""
+    """Refuse settings that a strategy of these facts does not support. Raises UsageError."""
     strategy, population, islands = config.strategy, config.population, config.islands
     individuals = 2 if facts.pairs else 1
     for name in ("population", "population_max"):
@@ -492,7 +492,7 @@ def _unused_option_error(
 
 
 def _optimizer(config: RunConfig) -> str:
-    """The optimizer that ``auto`` stands for; empty if the strategy has none."""
+    """The optimizer that ``auto`` selects; empty if the strategy has none."""
     return (
         config.optimizer
         if config.optimizer != "auto"

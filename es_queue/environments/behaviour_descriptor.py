@@ -36,7 +36,7 @@ ATARI = ("ale_py", "es_queue.environments.atari.game")
 
 
 def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest) -> str:
-    """What the request's behaviour is, never "auto"; empty if nobody compares behaviours."""
+    """The request's behaviour, never "auto"; empty if the strategy compares none."""
     if request.behaviour != AUTO:
         return request.behaviour
     if entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN) or entry.entry_point.startswith(
@@ -54,8 +54,8 @@ def is_read_inside(name: str) -> bool:
 
 
 def make_measure(name: str) -> Measure | None:
-    """What reads a behaviour inside an environment, None if nobody does. Raises UsageError for a
-    function that cannot be imported.
+    """The function that reads a behaviour inside an environment, None if none does. Raises
+    UsageError for a function that cannot be imported.
     """
     if not is_read_inside(name):
         return None
@@ -68,7 +68,7 @@ def custom_measure(path: str) -> Measure:
 
 
 def final_position(environment: GymEnvironment) -> Any:
-    """Where the body is: of BipedalWalker's hull or of a MuJoCo body, its first two coordinates."""
+    """First two coordinates of BipedalWalker's hull or of a MuJoCo body."""
     body = environment.unwrapped
     hull, data = getattr(body, "hull", None), getattr(body, "data", None)
     if hull is not None:

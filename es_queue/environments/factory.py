@@ -173,7 +173,7 @@ class ResolvedEnvironment:
     # --- what plays it
 
     def walker_spec(self) -> EnvironmentSpec:
-        """What a walker is like, which need not be made for it."""
+        """The spec of a walker, without creating it."""
         return EnvironmentSpec(
             id=self.entry.id,
             observation_size=_WALKER_OBSERVATION,
@@ -187,7 +187,7 @@ class ResolvedEnvironment:
         )
 
     def open(self) -> Environment:
-        """What plays its episodes one by one."""
+        """Open the environment for one episode at a time."""
         if self.is_stock:
             return StockEnvironment(self.entry, self.request)
         envs = self.open_vector()
@@ -210,7 +210,7 @@ class ResolvedEnvironment:
         return LeanMarvin() if is_marvin else LeanWalker(*self.walker_variant)
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
-        """What plays its episodes and draws them."""
+        """Open the environment for rendered episodes."""
         if self.is_stock or self.is_vector_cartpole:
             return StockEnvironment(self.entry, self.request, render_mode)
         if not self.is_walker:
@@ -230,7 +230,7 @@ class ResolvedEnvironment:
 
 
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
-    """Make the environment, play one step, and say what it is like.
+    """Create the environment, play one step, and return its spec.
 
     Raises EnvironmentFailure if it is unknown, cannot be made or raises, UsageError for a bad
     back end or wrapper.
@@ -338,9 +338,7 @@ def portable_request(request: EnvironmentRequest) -> EnvironmentRequest:
 
 
 def resolve_backend(backend: str) -> str:
-    """The back end that plays on this host for a chosen one: EnvPool for "any" where it is
-    installed, else lean.
-    """
+    """The back end of this host for a choice: EnvPool for "any" if it is installed, else lean."""
     if backend != "any":
         return backend
     return "envpool" if is_installed() else "lean"

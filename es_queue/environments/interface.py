@@ -44,7 +44,7 @@ class EnvironmentRequest:
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
-        """What a run asks for."""
+        """The request of a run."""
         behaviour = (
             config.behaviour
             if config.strategy in users_of("behaviour") or config.behaviour != AUTO
@@ -97,10 +97,10 @@ class Environment(Protocol):
 
 
 class BehaviourEnvironment(Environment, Protocol):
-    """An Environment that knows how an episode went beyond what is observed of it."""
+    """An Environment that reports behaviours that are not observed."""
 
     def behaviour(self) -> Floats:
-        """Float32 [b] of the episode as it stands."""
+        """Float32 [b] of the episode so far."""
         ...
 
 

@@ -44,8 +44,8 @@ def load_objective(path: str) -> Callable[[Floats, int], Any]:
 
 
 def initial_vector(request: EnvironmentRequest) -> Floats:
-    """What the function names as ``initial``, else zeros; float32 [parameters]. Raises
-    EnvironmentFailure if it does not fit.
+    """The function's ``initial``, else zeros; float32 [parameters]. Raises EnvironmentFailure if it
+    does not fit.
     """
     initial = getattr(load_objective(request.id), "initial", None)
     if initial is None:

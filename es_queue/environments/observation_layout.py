@@ -109,7 +109,7 @@ def flatten(value: Any) -> Floats:
 
 
 def make_encoder(tree: ObservationTree) -> Encoder:
-    """What makes float32[size] of such an observation, always a new array."""
+    """A function that encodes such an observation as a new float32[size]."""
 
     def encode(observation: Any) -> Floats:
         flat = np.zeros(tree.size, np.float32)

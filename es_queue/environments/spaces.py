@@ -54,7 +54,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What the rest of the program knows of an environment.
+    """Facts about an environment.
 
     observation_size: length of the flat float32 observation (a discrete observation is one-hot)
     step_limit:       the environment's own limit in steps, None if it has none

@@ -132,7 +132,7 @@ class StockEnvironment:
         return self._encode(observation), float(reward), bool(terminated or truncated)
 
     def lives(self) -> int:
-        """How many lives the episode has left, 0 if nobody counts them."""
+        """Lives left in the episode, 0 if they are not counted."""
         console = getattr(self._environment.unwrapped, "ale", None)
         return 0 if console is None else int(console.lives())
 
@@ -142,7 +142,7 @@ class StockEnvironment:
 
     @property
     def fps(self) -> float:
-        """Pictures a second by the environment's own clock; 30 where it tells none."""
+        """Frames per second by the environment's clock; 30 if it has none."""
         return float(self._environment.metadata.get("render_fps") or 30)
 
     def render(self) -> NDArray[np.uint8] | None:

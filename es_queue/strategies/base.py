@@ -149,7 +149,7 @@ class Strategy(ABC):
 
     @classmethod
     def facts(cls) -> StrategyFacts:
-        """What settings are checked against."""
+        """Facts that settings are checked against."""
         return StrategyFacts(
             cls.per_slot == 2, cls.asynchronous, cls.optimizers, tuple(sorted(cls.used_settings()))
         )
@@ -165,11 +165,11 @@ class Strategy(ABC):
         return {"parameters": np.array(parameters, np.float32)}
 
     def published(self, state: State) -> Floats:
-        """What workers get, float32 [published_size]."""
+        """The published vector, float32 [published_size]."""
         return state["parameters"]
 
     def digest_input(self, state: State, published: Floats) -> Floats:
-        """What the run's digest is of, given what the state publishes."""
+        """The input of the run's digest, from the published vector."""
         return published
 
     def fits(self, size: int, observations: int) -> bool:
@@ -269,8 +269,8 @@ class Strategy(ABC):
 
 
 def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
-    """What builds individuals in one process: the strategy's own builder, or ``ask``, one slot at
-    a time.
+    """The builder of individuals in one process: the strategy's own, or ``ask``, one slot at a
+    time.
     """
     if isinstance(strategy, BuildsIndividuals):
         return strategy.builder(noise)

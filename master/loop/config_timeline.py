@@ -55,7 +55,7 @@ class ConfigTimeline:
         return budget
 
     def learner_at(self, state: RunState) -> Learner:
-        """What learns in the state's generation."""
+        """The learner of the state's generation."""
         return self._cached_learner(
             self.config_at(state.changes, state.generation),
             state.generation - state.descent.generation,

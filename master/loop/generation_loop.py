@@ -77,8 +77,7 @@ class Loop:
         self.current: OpenGeneration | None = None
 
     def run(self, state: RunState, adopted: str | None = None) -> Outcome:
-        """Train until a budget, the target or a person ends it, then play the chosen parameters'
-        final episodes.
+        """Train until a budget, the target or a request ends the run, then play the final episodes.
 
         adopted: the publication that a former master left open for exactly this state (rule 11).
         Raises Interrupted between two looks at the results; what is collected so far stays in
@@ -177,7 +176,7 @@ class Loop:
     def _learn(
         self, generation: OpenGeneration, closed: ClosedGeneration, waiting: Waiting
     ) -> GenerationReport:
-        """What a closed generation teaches, and what people read of it."""
+        """Learn from a closed generation, and make its record."""
         began, learner, state = time.monotonic(), generation.learner, generation.state
         current = learner.with_best(state, closed)
         # After training has ended there is nothing to go back to: a run that is extended later

@@ -39,9 +39,7 @@ from master.loop.state import CLOSING, TRAINING, Best, RunState
 
 
 class Learner:
-    """Both ends of a generation for one run: what it must be answered with, and what its answers
-    teach.
-    """
+    """Both ends of a generation: the expected results, and the update from them."""
 
     def __init__(
         self,
@@ -114,8 +112,8 @@ class Learner:
         return np.array(values, dtype=np.float64)
 
     def behaviour_arrays(self, closed: ClosedGeneration) -> dict[str, NDArray[Any]]:
-        """What a batch says of how individuals and measured centres behaved; nothing if nobody
-        asks.
+        """Behaviours of a batch's individuals and measured centres; empty if the strategy compares
+        none.
         """
         if not self.strategy.wants_behaviour:
             return {}
@@ -126,7 +124,7 @@ class Learner:
         }
 
     def behaviour(self, slots: Slots, each: int) -> Floats:
-        """float32 [S, each, b]: how individuals behaved, NaN where a slot failed everywhere."""
+        """float32 [S, each, b]: behaviours of individuals, NaN if a slot failed everywhere."""
         nothing = np.full(each * self.spec.behaviour_size, np.nan, "<f4").tobytes()
         packed = b"".join([nothing if result is None else result.behaviour for result in slots])
         values = np.frombuffer(packed, "<f4").astype(np.float32)
@@ -159,9 +157,7 @@ class Learner:
         return self.target is not None and figures is not None and figures.mean >= self.target
 
     def weighs(self, state: RunState, kind: str, figures: ReturnStatistics) -> int:
-        """What depends on an evaluation: 1 if high returns decide something, -1 if low ones
-        do, 0 for nothing.
-        """
+        """How an evaluation decides something: 1 by high returns, -1 by low ones, 0 not at all."""
         if kind == messages.FINAL:
             return 1
         if kind == messages.CENTRE:  # an archive of behaviours keeps what it is told

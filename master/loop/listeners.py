@@ -25,7 +25,7 @@ LEAST_SECONDS_BETWEEN_SAVES = 5.0
 
 
 class Sink(Protocol):
-    """Who hears of the run: the console, the files, Python's callback."""
+    """Receivers of a run's events: the console, the files, Python's callback."""
 
     def generation(self, record: Record) -> None: ...
 
@@ -34,7 +34,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What is written of a run; None if nobody wants it."""
+    """The files of a run; None for those that are not written."""
 
     checkpoints: Checkpoints | None = None
     store: GenerationStore | None = None
@@ -52,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """A closed generation and what came of it.
+    """A closed generation and its outcome.
 
     after: the next generation's state; record: what people read; has_learnt: whether the search
     moved on; rolled_back_to: the generation that it returned to instead of learning; is_finite:
@@ -69,7 +69,7 @@ class GenerationReport:
 
 
 class GenerationListener:
-    """Told of a run by its loop, in this order."""
+    """Called by the loop, in this order."""
 
     def on_begin(self, state: RunState) -> None:
         """The first generation is about to be published."""

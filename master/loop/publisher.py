@@ -74,7 +74,7 @@ class OpenGeneration:
 
     @property
     def record(self) -> Record:
-        """What is known of it when it is open."""
+        """The record of an opened publication."""
         number = self.state.generation
         changes = [change for change in self.state.changes if change.generation == number]
         return {
@@ -128,7 +128,7 @@ class Publisher:
         return generation
 
     def _prefetch(self, generation: OpenGeneration) -> None:
-        """What may be done while answers are awaited."""
+        """Optional work while waiting for results."""
         learner, checker = generation.learner, generation.ledger.checker
         if count := checker.slot_limits.get(messages.TRAIN, 0):
             prefetcher, shape = self._prefetcher, result_shape(learner)

@@ -52,9 +52,7 @@ def has_regressed(state: RunState, evaluation: ReturnStatistics | None) -> bool:
 
 
 def roll_back(state: RunState) -> RunState:
-    """The state of the next generation with the anchor's search in place of what was
-    trained since.
-    """
+    """The next generation's state, with the rollback point's search."""
     anchor = state.anchor
     assert anchor is not None, "there is nothing to go back to"
     return replace(

@@ -43,7 +43,7 @@ from master.loop.state import RunState
 
 @dataclass(frozen=True)
 class Opening:
-    """What the ledger of a publication is made from.
+    """Inputs of a publication's ledger.
 
     required: slots of each kind that it closes on; make_checker: of these kinds, for a state;
     opened_at: on the master's monotonic clock
@@ -75,7 +75,7 @@ class ClosingSchedule(Protocol):
         ...
 
     def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
-        """What was answered, in the order in which it is learnt."""
+        """The results, in the order in which they are learnt."""
         ...
 
 
@@ -131,7 +131,7 @@ def require_confirmation(learner: Learner, ledger: Ledger) -> bool:
 
 
 def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGeneration:
-    """What a complete ledger says, in slot order."""
+    """The results of a complete ledger, in slot order."""
     slots = ledger.results_in_order(messages.TRAIN)
     count = shortest_prefix(slots, least, min_steps) if slots else 0
     evaluation, confirmation = (

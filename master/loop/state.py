@@ -126,7 +126,7 @@ class OpenPublication:
 
 @dataclass(frozen=True)
 class Change:
-    """Settings that a person changed while the run was under way, from ``generation`` on.
+    """Settings that were changed during the run, from ``generation`` on.
 
     by, time: who asked and when, by their own clock in seconds; id: the request, which counts once
     """
@@ -140,9 +140,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a run has done in its whole life. env_steps is the figure that papers compare, and
-    --max-steps counts.
-    """
+    """Totals of a run since its start. Papers compare env_steps, and --max-steps limits it."""
 
     episodes: int = 0
     env_steps: int = 0
@@ -200,7 +198,7 @@ class RunState:
     open: tuple[OpenPublication, ...] = ()
 
     def statistics(self, clip: float) -> FrozenStatistics:
-        """What normalises this generation's observations."""
+        """The statistics that normalise this generation's observations."""
         return self.moments.freeze(clip)
 
     def add_counts(self, **more: float) -> Counters:
@@ -237,7 +235,9 @@ class RunState:
     def from_checkpoint(
         cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
     ) -> RunState:
-        """What ``to_arrays`` and ``to_dict`` gave. Raises RunFolderError in one sentence."""
+        """Restore the output of ``to_arrays`` and ``to_dict``. Raises RunFolderError in one
+        sentence.
+        """
         try:
             best, anchor = values["best"], values.get("anchor")
             if best is not None:

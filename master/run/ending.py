@@ -160,7 +160,7 @@ class RunEnding:
 
 
 def format_report(text: str) -> str:
-    """A worker's report as one line of JSON in ASCII; what is none, or too long, as a JSON text."""
+    """A worker's report as one line of ASCII JSON; an invalid or long one as a JSON string."""
     try:
         report = json.loads(text) if len(text) <= LONGEST_REPORT else text[:LONGEST_REPORT]
     except (ValueError, RecursionError):

@@ -82,8 +82,8 @@ def parse_warm_start(text: str) -> Path:
 
 
 def format_warm_start(path: Path) -> str:
-    """The word for which ``beginning`` gives this path, on any host where the path's policy comes
-    along.
+    """The word from which ``parse_warm_start`` finds this path, on any host with the bundled
+    policy.
     """
     if path.parent == FOLDER:
         return f"{PRETRAINED}{path.stem}"

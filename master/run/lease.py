@@ -20,7 +20,7 @@ LOGGER = logging.getLogger("es_queue.run")
 
 
 def holder_name() -> str:
-    """Who we are, for people and for the lease."""
+    """This process's name, for people and for the lease."""
     return f"{platform.node()} pid {os.getpid()} {secrets.token_hex(3)}"
 
 
@@ -57,8 +57,8 @@ def take_lease(
 
 
 def validate_lease_free(channel: MasterChannel, clocks: Clocks, *, wait: bool) -> None:
-    """Return once nobody holds the lease. Raises RunBusyError when it is renewed, or at once
-    without ``wait``.
+    """Return once the lease is free. Raises RunBusyError when it is renewed, or at once without
+    ``wait``.
     """
     holder, left = channel.lease_holder()
     if holder is None:

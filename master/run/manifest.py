@@ -133,8 +133,8 @@ def code_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *words: str) -> str | None:
-    """What git says, None if it cannot say. Nothing that the folder's own settings name is run
-    for it.
+    """The output of git, None if it fails. Nothing that the folder's own settings name is run for
+    it.
     """
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     command: Sequence[str] = ("git", "-c", "core.fsmonitor=false", "-C", str(folder), *words)

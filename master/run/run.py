@@ -250,7 +250,7 @@ def with_table_check(
 
 
 def start_information(context: RunContext, state: RunState) -> dict[str, str]:
-    """Where everything is, how people watch, how workers join, and what the run begins with."""
+    """Where everything is, how to watch, how workers join, and how the run begins."""
     services, setup = context.services, context.setup
     server, queue = services.private_server, services.launch.queue
     paths, modules = context.paths, named_modules(setup.config)

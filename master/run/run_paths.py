@@ -17,7 +17,7 @@ from master.run.launch import Launch
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Where a run lives: its id, and its folder on this host. shared: with the user's group."""
+    """A run's id, and its folder on this host. shared: with the user's group."""
 
     run: str
     run_dir: Path

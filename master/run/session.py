@@ -250,7 +250,7 @@ class Session:
     def _release_on_error(
         self, channel: RedisMasterChannel, token: str, seconds: int
     ) -> Iterator[None]:
-        """Give the lease back when what stands between it and the first generation fails."""
+        """Release the lease if anything fails before the first generation."""
         try:
             yield
         except BaseException as error:
@@ -263,7 +263,7 @@ class Session:
             raise
 
     def _clean_up_failed(self) -> None:
-        """Leave nothing of a run that came to nothing."""
+        """Remove what a run that failed at the start has left."""
         self._processes.stop()
         folder = self._new_folder
         if folder is not None and not (folder / "checkpoints").exists():

@@ -50,9 +50,7 @@ class Setup:
     learner: Learner
 
     def first_parameters(self) -> Floats:
-        """float32 [size]: what the seed and --init give, and for an objective its own
-        first vector.
-        """
+        """float32 [size]: from the seed and --init, or an objective's own first vector."""
         return initial_parameters(self.config, self.policy)
 
     def initial_state(
@@ -101,7 +99,7 @@ def prepare_run(
 
 
 def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:
-    """The config with what the master decides once, so that every worker and every resume uses the
+    """The config with the master's own choices, so that every worker and every resume uses the
     same.
     """
     seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
@@ -139,9 +137,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
 
 
 def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
-    """What to say of a run whose observations are not normalised although its settings asked for it
-    (as they do unless told otherwise).
-    """
+    """The note about observations that are not normalised although the settings say so."""
     if config.obs_norm or not requested.obs_norm or requested.objective:
         return []
     return [

@@ -24,7 +24,7 @@ MOMENTS = ("moments_count", "moments_mean", "moments_m2")
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a checkpoint gives: its policy, its statistics, and words about where they come from."""
+    """The policy, statistics and origin of a checkpoint."""
 
     policy: SavedPolicy
     moments: RunningMoments
@@ -84,7 +84,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_warm_start(path: Path) -> WarmStart:
-    """What a checkpoint's file holds. Raises RunFolderError."""
+    """Read a checkpoint for a warm start. Raises RunFolderError."""
     saved = load_policy(path)
     try:
         meta = decode_meta(read_arrays(path, ("meta",))["meta"])

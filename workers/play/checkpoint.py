@@ -20,7 +20,7 @@ from workers.play.export_policy import load_policy_from, read_contents
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A policy and what its file says of it.
+    """A policy and its file's description.
 
     evaluation: the run's final one, None where it had not been played; command: what made it, empty
     where nobody said

@@ -65,8 +65,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def leave_current_folder() -> None:
-    """Take the current folder off the path, where ``python -m`` has put it: what lies in it is
-    nobody's installed package.
+    """Remove the current folder, which ``python -m`` adds, from the path: its files are not
+    installed packages.
 
     A checkout of es-queue itself stays.
     """

@@ -39,9 +39,7 @@ def recipe_for(env_id: str) -> dict[str, Any]:
 
 
 def expected_points(env_id: str) -> tuple[Expectation, ...]:
-    """Evaluation points of the recipe by rising steps, fit to show beside a run's own; empty when
-    there are none.
-    """
+    """Evaluation points of the recipe by rising steps; empty if there are none."""
     return tuple(Expectation(**point) for point in _recipes().get(env_id, {}).get("expect", ()))
 
 

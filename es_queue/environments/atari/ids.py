@@ -38,7 +38,7 @@ _GAMES = """
 
 @dataclass(frozen=True)
 class AtariId:
-    """What an id says.
+    """The meaning of an id.
 
     game:   as the ids write it: ``SpaceInvaders``; rom: as the emulator does: ``space_invaders``
     ram:    whether the memory is observed, and not the screen
@@ -78,8 +78,8 @@ def plain_arguments(about: AtariId) -> dict[str, Any]:
 
 
 def parse_atari_id(name: str) -> AtariId | None:
-    """What the id means; None for one that names no Atari game. A name without a version is that of
-    the newest.
+    """The meaning of an id; None if it names no Atari game. A name without a version means the
+    newest.
     """
     match = _FORM.fullmatch(name)
     if match is None:

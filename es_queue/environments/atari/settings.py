@@ -34,7 +34,7 @@ MAX_STACKED = 16
 
 @dataclass(frozen=True)
 class AtariSettings:
-    """What an episode's frames go through before a policy sees them, and how it begins.
+    """Preprocessing of an episode's frames, and its start.
 
     obs_type:   grayscale [stack, height, width], rgb [height, width, 3] or ram [stack * 128], each
     in 0…1

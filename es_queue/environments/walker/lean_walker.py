@@ -75,7 +75,7 @@ class LeanWalker:
         return observation, float(reward), x > FINISH
 
     def behaviour(self) -> Floats:
-        """Where the hull is, x and y [2]."""
+        """Position of the hull, x and y [2]."""
         position = self.body.hull.position
         return np.array([position.x, position.y], np.float32)
 

@@ -36,7 +36,7 @@ def make_fixture(polygon: list[tuple[float, float]], density: float, **more: flo
 
 @dataclass(frozen=True)
 class WalkerShape:
-    """What one walker's body is made of; lengths in metres.
+    """The parts of one walker's body; lengths in metres.
 
     hull, upper, lower: the convex pieces of the trunk, of a thigh and of a shank
     knee:   from a thigh's origin down to the knee, and from there down to the shank's

@@ -25,7 +25,7 @@ SIGMA_LEARNING_RATE = Setting(
 
 
 class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
-    """A strategy whose state has ``sigma``, float32 [n], beside ``parameters``."""
+    """A strategy whose state also has ``sigma``, float32 [n]."""
 
     def spread(self, state: State) -> Floats:
         """The deviations, float32 [n]."""

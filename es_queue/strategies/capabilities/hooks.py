@@ -73,11 +73,11 @@ def migrate_state(strategy: object, state: State, before: Any) -> State:
 
 
 class BuildsIndividuals(ABC):
-    """Workers remember what they have built; individuals are known by how they were made."""
+    """Workers keep the individuals that they have built, by their construction."""
 
     @abstractmethod
     def builder(self, noise: NoiseRows) -> Builder:
-        """What builds individuals in one process."""
+        """The builder of individuals in one process."""
 
     @abstractmethod
     def genome(self, state: State) -> State:
@@ -173,7 +173,7 @@ class ComparesBehaviour:
 
 
 class SeveralCentres(ABC):
-    """More centres than the unperturbed policy are played, each with statistics of its own."""
+    """Several unperturbed policies are played, each with its own statistics."""
 
     @property
     @abstractmethod
