@@ -341,8 +341,8 @@ def refuse_foreign(folder: Path) -> None:
         )
     if about.st_mode & 0o022:
         raise RedisError(
-            f"{folder} can be written by other users, who may have put data there: if you trust "
-            f"them, chmod go-w {folder}"
+            f"{folder} can be written by other users, so its data may not be yours: if you "
+            f"trust them, chmod go-w {folder}"
         )
     links = [entry.name for entry in folder.iterdir() if entry.is_symlink()]
     if links:

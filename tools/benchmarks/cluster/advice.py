@@ -231,11 +231,11 @@ def page(services: Services) -> str:
     beyond = "\n".join(f"- *{why}*: {what}." for why, what in REMEDY.items())
     return (
         "## How many workers one master and one Redis can serve\n\n"
-        "The tables show the largest number of workers, by the length of an episode, that spend "
-        f"at least {EFFICIENCY:.0%} of their time on episodes, while the master and Redis are busy "
-        f"for at most {BUSY:.0%} of theirs. The first limit is in parentheses. The assumptions are "
-        f"mirrored pairs, episodes of about equal length, {PER_HOST} workers per host, and "
-        "1 Gb/s.\n\n"
+        "The tables show how many workers are useful, by the length of an episode. Each worker "
+        f"spends at least {EFFICIENCY:.0%} of its time on episodes, and the master and Redis are "
+        f"busy for at most {BUSY:.0%} of theirs. The first limit is in parentheses. The "
+        f"assumptions are mirrored pairs, episodes of about equal length, {PER_HOST} workers "
+        "per host, and 1 Gb/s.\n\n"
         "If lengths differ much, the longest slot of a generation bounds the synchronous schedule: "
         "its efficiency is at most a worker's mean work divided by that slot. The asynchronous "
         "schedule has no such bound. With more workers than pairs in the population, its results "
