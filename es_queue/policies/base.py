@@ -69,6 +69,16 @@ class BoundPolicy:
     act_many: Forward
     memory: Floats = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
+    def __post_init__(self) -> None:
+        if self.count != 1:
+            object.__setattr__(self, "act_one", self._refuse)
+
+    def _refuse(self, observation: Floats) -> Floats:
+        raise ValueError(
+            f"act_one is for one individual; {self.count} are bound, call the policy with their "
+            "rows"
+        )
+
     def __call__(self, observations: Floats) -> Floats:
         """float32[B, d] -> float32[B, outputs]."""
         return self.act_many(observations)
@@ -152,13 +162,11 @@ class Policy(ABC):
 
 def bind_rows(act_row: Callable[[int, Floats], Floats], memory: Floats) -> BoundPolicy:
     """Individuals that act one after the other; ``act_row`` takes a row and its observation."""
-    count = len(memory)
 
     def act_many(observations: Floats) -> Floats:
         return np.stack([act_row(row, observation) for row, observation in enumerate(observations)])
 
-    act_one = partial(act_row, 0) if count == 1 else single_only(count)
-    return BoundPolicy(count, act_one, act_many, memory)
+    return BoundPolicy(len(memory), partial(act_row, 0), act_many, memory)
 
 
 def row_product(weights: Floats) -> Forward:
@@ -181,14 +189,3 @@ def stacked_product(x: Floats, weights: Floats) -> Floats:
     """
     product: Floats = np.vecmat(x, weights)
     return product
-
-
-def single_only(count: int) -> Forward:
-    """The ``act_one`` of a policy bound to ``count`` individuals, which is none."""
-
-    def refuse(observation: Floats) -> Floats:
-        raise ValueError(
-            f"act_one is for one individual; {count} are bound, call the policy with their rows"
-        )
-
-    return refuse

@@ -12,7 +12,6 @@ from es_queue.policies.base import (
     Policy,
     PolicyInputs,
     row_product,
-    single_only,
 )
 from es_queue.policies.layers.activations import ACTIVATIONS, GAINS
 from es_queue.policies.layers.cells import Cell
@@ -151,8 +150,7 @@ class ConvPolicy(Policy):
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
         rows = self.checked(parameters)
-        count = len(rows)
-        memory = np.zeros((count, self.memory_size), np.float32)
+        memory = np.zeros((len(rows), self.memory_size), np.float32)
         gather = [PatchExtractor(layer) for layer in self.layout.convolutions]
         each = [
             self._network(gather, self.acting_layers(row), row_memory)
@@ -163,7 +161,7 @@ class ConvPolicy(Policy):
             # One after another: a product of fixed shape has the same bits whoever else acts.
             return np.stack([act(seen) for act, seen in zip(each, observations, strict=True)])
 
-        return BoundPolicy(count, each[0] if count == 1 else single_only(count), act_many, memory)
+        return BoundPolicy(len(rows), each[0], act_many, memory)
 
     def _network(
         self, gather: list[PatchExtractor], layers: list[Layer], memory: Floats

@@ -9,7 +9,6 @@ from es_queue.policies.base import (
     Policy,
     PolicyInputs,
     row_product,
-    single_only,
     stacked_product,
 )
 from es_queue.policies.layers.initial_weights import draw_initial_weights
@@ -41,11 +40,8 @@ class LinearPolicy(Policy):
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
         weights = self.checked(parameters).reshape(-1, self.observation_size, self.outputs)
-        count = len(weights)
 
         def act_many(observations: Floats) -> Floats:
             return stacked_product(observations, weights)
 
-        return BoundPolicy(
-            count, row_product(weights[0]) if count == 1 else single_only(count), act_many
-        )
+        return BoundPolicy(len(weights), row_product(weights[0]), act_many)

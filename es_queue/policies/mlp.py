@@ -18,7 +18,6 @@ from es_queue.policies.base import (
     Policy,
     PolicyInputs,
     row_product,
-    single_only,
     stacked_product,
 )
 from es_queue.policies.layers.activations import ACTIVATION, ACTIVATIONS, GAINS, Activation
@@ -85,10 +84,7 @@ class MlpPolicy(Policy):
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
         layers = self.layers(self.checked(parameters))
-        activate = ACTIVATIONS[self.activation]
-        count = len(parameters)
-        single = forward_one(layers, activate) if count == 1 else single_only(count)
-        return BoundPolicy(count, single, forward_many(layers, activate))
+        return bind_layers(layers, ACTIVATIONS[self.activation])
 
     def layers(self, parameters: Floats) -> list[Layer]:
         """Views of each layer's weights and biases in float32[B, size]."""
@@ -131,9 +127,7 @@ class NormalisedMlpPolicy(MlpPolicy):
 
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`; it holds weights of its own, no views."""
-        rows = self.checked(parameters)
-        count, activate = len(rows), ACTIVATIONS[self.activation]
-        each = [self.acting_layers(row) for row in rows]
+        each = [self.acting_layers(row) for row in self.checked(parameters)]
         layers = [
             (
                 np.stack([weights for weights, _ in layer_copies]),
@@ -141,8 +135,7 @@ class NormalisedMlpPolicy(MlpPolicy):
             )
             for layer_copies in zip(*each, strict=True)
         ]
-        single = forward_one(layers, activate) if count == 1 else single_only(count)
-        return BoundPolicy(count, single, forward_many(layers, activate))
+        return bind_layers(layers, ACTIVATIONS[self.activation])
 
     def acting_layers(self, vector: Floats) -> list[Layer]:
         """Weights [rows, columns] and bias [columns] of the plain mlp that float32[size]
@@ -180,6 +173,12 @@ def layer_views(shapes: list[tuple[int, int]], parameters: Floats) -> list[Layer
     return layers
 
 
+def bind_layers(layers: list[Layer], activate: Activation) -> BoundPolicy:
+    """The individuals whose weights and biases ``layers`` are."""
+    count = len(layers[0][0])
+    return BoundPolicy(count, forward_one(layers, activate), forward_many(layers, activate))
+
+
 def forward_many(layers: list[Layer], activate: Activation) -> Forward:
     """float32[B, d] -> float32[B, outputs]: row b by individual b's layers."""
     *hidden, (last, last_bias) = layers
@@ -197,7 +196,7 @@ def forward_many(layers: list[Layer], activate: Activation) -> Forward:
 
 
 def forward_one(layers: list[Layer], activate: Activation) -> Forward:
-    """float32[d] -> float32[outputs] for the only individual of ``layers``."""
+    """float32[d] -> float32[outputs] for the first individual of ``layers``."""
     *hidden, (last, last_bias) = [(row_product(weights[0]), bias[0]) for weights, bias in layers]
     add = np.add
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import BoundPolicy, Policy, bind_rows
-from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
+from es_queue.policies.layers.initial_weights import draw_unlayered
 
 
 class NumpyPolicy(Policy):
@@ -56,15 +55,7 @@ class NumpyPolicy(Policy):
         """float32[size], the first parameters: a pure function of (seed, init). Zeros for auto;
         normal: standard normal numbers / √size.
         """
-        if init in ("auto", "zero"):
-            return np.zeros(self.size, np.float32)
-        if init != "normal":
-            raise UsageError(
-                f"init is {init}, but your own policy has no known layers: use auto, zero or normal"
-            )
-        drawn = draw_normals(
-            np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size
-        )
+        drawn = draw_unlayered(self.size, seed, init, "your own policy has no known layers")
         first: Floats = (drawn / np.sqrt(self.size)).astype(np.float32)
         return first
 

@@ -9,7 +9,7 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import BoundPolicy, Policy, PolicyInputs, single_only, stacked_product
+from es_queue.policies.base import BoundPolicy, Policy, PolicyInputs, stacked_product
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.layers.initial_weights import draw_initial_weights
 from es_queue.policies.mlp import HIDDEN, Layer, layer_views
@@ -86,8 +86,7 @@ class RecurrentPolicy(Policy):
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`."""
         layers = self.layers(self.checked(parameters))
-        count = len(parameters)
-        memory = np.zeros((count, self.memory_size), np.float32)
+        memory = np.zeros((len(parameters), self.memory_size), np.float32)
         cells = list(zip(layers[:-1:2], layers[1::2], self._memories(memory), strict=True))
         last, step = layers[-1], self.cell.step
 
@@ -102,7 +101,7 @@ class RecurrentPolicy(Policy):
             outputs: Floats = act_many(x[None])[0]
             return outputs
 
-        return BoundPolicy(count, act_one if count == 1 else single_only(count), act_many, memory)
+        return BoundPolicy(len(parameters), act_one, act_many, memory)
 
     def _memories(self, memory: Floats) -> list[Floats]:
         """Views of what each layer remembers, float32[B, states · units]."""

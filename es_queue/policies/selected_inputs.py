@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import BoundPolicy, Policy, single_only
+from es_queue.policies.base import BoundPolicy, Policy
 
 
 class SelectedInputsPolicy(Policy):
@@ -39,8 +39,7 @@ class SelectedInputsPolicy(Policy):
         def act_many(observations: Floats) -> Floats:
             return bound.act_many(np.take(observations, self.numbers, axis=1))
 
-        single = act_one if bound.count == 1 else single_only(bound.count)
-        return BoundPolicy(bound.count, single, act_many, bound.memory)
+        return BoundPolicy(bound.count, act_one, act_many, bound.memory)
 
     def for_whole(self, parameters: Floats) -> Floats:
         """float32[whole.size]: with it ``whole`` acts as this policy does with ``parameters``

@@ -16,7 +16,7 @@ import numpy as np
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import BoundPolicy, Policy, bind_rows
-from es_queue.policies.layers.initial_weights import DOMAIN, draw_normals
+from es_queue.policies.layers.initial_weights import draw_unlayered
 
 
 class TorchPolicy(Policy):
@@ -59,15 +59,7 @@ class TorchPolicy(Policy):
         """
         if init == "auto":
             return self._vector(self._build_module(seed))
-        if init == "zero":
-            return np.zeros(self.size, np.float32)
-        if init != "normal":
-            raise UsageError(
-                f"init is {init}, but your own module initialises itself: use auto, zero or normal"
-            )
-        drawn = draw_normals(
-            np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64)), self.size
-        )
+        drawn = draw_unlayered(self.size, seed, init, "your own module initialises itself")
         units = np.concatenate(
             [
                 np.full(parameter.numel(), self._deviation(parameter))

@@ -31,6 +31,22 @@ def draw_normals(generator: np.random.Philox, count: int) -> Doubles:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
+def seeded_generator(seed: int) -> np.random.Philox:
+    """Raw words for the first parameters of a seed."""
+    return np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64))
+
+
+def draw_unlayered(size: int, seed: int, init: str, reason: str) -> Doubles:
+    """float64[size] for a policy whose layers are unknown: zeros for auto and zero, standard normal
+    numbers for normal. Raises UsageError with the ``reason`` for another init.
+    """
+    if init in ("auto", "zero"):
+        return np.zeros(size)
+    if init != "normal":
+        raise UsageError(f"init is {init}, but {reason}: use auto, zero or normal")
+    return draw_normals(seeded_generator(seed), size)
+
+
 def draw_orthogonal(generator: np.random.Philox, rows: int, columns: int) -> Doubles:
     """float64[rows, columns] with orthonormal columns, or rows where there are fewer of them.
 
@@ -57,7 +73,7 @@ def draw_initial_weights(
         raise UsageError(f"there is no init {init!r}; choose one of {', '.join(INITS)}")
     if init == "zero":
         return [np.zeros(shape, np.float32) for shape in shapes]
-    generator = np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64))
+    generator = seeded_generator(seed)
     matrices = []
     for number, (rows, columns) in enumerate(shapes, start=1):
         if init == "orthogonal":
