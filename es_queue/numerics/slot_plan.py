@@ -106,9 +106,7 @@ class GenerationPlan:
         """The plan of a range of slots; slot k does not depend on how many slots are asked for."""
         words = self._raw(SLOTS, stop)
         indices = self._distinct(SLOTS, words[:, 0], 0, self.index_count)
-        sampled = (words[:, 2] >> np.uint64(11)).astype(
-            np.float64
-        ) * 2.0**-53 < self.sample_fraction
+        sampled = as_fractions(words[:, 2]) < self.sample_fraction
         if stop:
             sampled[0] = self.sample_fraction > 0
         return SlotPlan(0, indices, self._training_seeds(stop), words[:, 1], sampled).part(
@@ -136,11 +134,8 @@ class GenerationPlan:
 
     def _raw(self, stream: int, count: int) -> NDArray[np.uint64]:
         """uint64[count, 4]: one Philox counter value a row."""
-        counter = np.array([0, 0, self.generation, stream], dtype=np.uint64)
-        generator = np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64), counter=counter)
-        return np.asarray(generator.random_raw(count * WORDS), dtype=np.uint64).reshape(
-            count, WORDS
-        )
+        words = raw_words(self.seed, stream, self.generation, count * WORDS)
+        return words.reshape(count, WORDS)
 
     def _distinct(self, stream: int, words: NDArray[np.uint64], low: int, size: int) -> Integers:
         """Integers in [low, low + size), drawn again where an earlier slot has the same."""
@@ -259,7 +254,21 @@ def draw_parents(seed: int, generation: int, slots: Integers, parents: int) -> I
 
 @lru_cache(maxsize=16)
 def _parent_words(seed: int, generation: int, count: int) -> NDArray[np.uint64]:
-    return GenerationPlan(seed, generation, 1, 1, 1, "slot", 0.0)._raw(PARENTS, count)[:, 0]
+    return raw_words(seed, PARENTS, generation, count * WORDS)[::WORDS]
+
+
+def raw_words(seed: int, stream: int, number: int, count: int) -> NDArray[np.uint64]:
+    """uint64[count] of the number-th stretch of a stream of the run."""
+    generator = np.random.Philox(
+        key=np.array([seed, 0], dtype=np.uint64),
+        counter=np.array([0, 0, number, stream], dtype=np.uint64),
+    )
+    return np.asarray(generator.random_raw(count), dtype=np.uint64)
+
+
+def as_fractions(words: NDArray[np.uint64]) -> Doubles:
+    """float64 of the same shape, uniform in [0, 1), of 53 bits."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def multiply_shift(words: NDArray[np.uint64], size: int) -> Integers:
@@ -275,27 +284,14 @@ def multiply_shift(words: NDArray[np.uint64], size: int) -> Integers:
 
 def uniform(seed: int, stream: int, number: int) -> float:
     """The number-th draw of a stream of the run, uniform in [0, 1), of 53 bits."""
-    generator = np.random.Philox(
-        key=np.array([seed, 0], dtype=np.uint64),
-        counter=np.array([0, 0, number, stream], dtype=np.uint64),
-    )
-    return (int(generator.random_raw()) >> 11) * 2.0**-53
+    return float(uniforms(seed, stream, number, 1)[0])
 
 
 def uniforms(seed: int, stream: int, number: int, count: int) -> Doubles:
     """float64[count], uniform in [0, 1), of the number-th stretch of a stream of the run."""
-    generator = np.random.Philox(
-        key=np.array([seed, 0], dtype=np.uint64),
-        counter=np.array([0, 0, number, stream], dtype=np.uint64),
-    )
-    words = np.asarray(generator.random_raw(count), dtype=np.uint64)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return as_fractions(raw_words(seed, stream, number, count))
 
 
 def initial_parameters_seed(seed: int) -> int:
     """The seed from which a run's first parameters are drawn, apart from every other stream."""
-    generator = np.random.Philox(
-        key=np.array([seed, 0], dtype=np.uint64),
-        counter=np.array([0, 0, 0, CHOICE], dtype=np.uint64),
-    )
-    return int(generator.random_raw()) & (2**63 - 1)
+    return int(raw_words(seed, CHOICE, 0, 1)[0]) & (2**63 - 1)
