@@ -21,7 +21,7 @@ MAX_WAITING = 100
 MAX_QUEUES = 1000
 MAX_REPLIES = 2**16
 MAX_TEXT = 200
-MAX_QUEUES = 2**20  # bytes in Redis
+MAX_QUEUES_BYTES = 2**20
 SCANNED_AT_ONCE = 500
 #: Bytes of any reply: a key may have a name of any length.
 MOST_BYTES = bounded_reads.MAX_QUEUE + 2**23
@@ -52,19 +52,13 @@ class ControlClient:
         self._retry = Retry(seconds)
 
     def lease_status(self) -> LeaseStatus:
-        def read() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=False).hstrlen(self.keys.progress, "state")
-            replies: list[Any] = pipeline.getrange(self.keys.master, 0, MAX_TEXT - 1).execute()
-            return replies
+        def read() -> list[bytes | None]:
+            state = bounded_reads.read_field(self._client, self.keys.progress, "state", MAX_TEXT)
+            return [state, self._client.getrange(self.keys.master, 0, MAX_TEXT - 1)]
 
-        length, holder = self._retry(read)  # twice: yes
-        state = (
-            self._retry(lambda: self._client.hget(self.keys.progress, "state"))
-            if 0 < length <= MAX_TEXT
-            else None
-        )  # twice: yes
+        values = self._retry(read)  # twice: yes
         return LeaseStatus(
-            *(value.decode("utf-8", "replace") if value else None for value in (state, holder))
+            *(value.decode("utf-8", "replace") if value else None for value in values)
         )
 
     def has_workers(self) -> bool:
@@ -106,13 +100,11 @@ class ControlClient:
 
     def poll_reply(self, request: ControlRequest) -> str | None:
         """What the master said to a request; None while it has said nothing."""
-        if (
-            not 0
-            < self._retry(lambda: self._client.hstrlen(self.keys.progress, "replies"))
-            <= MAX_REPLIES
-        ):  # twice: yes
-            return None
-        raw = self._retry(lambda: self._client.hget(self.keys.progress, "replies"))  # twice: yes
+        raw = self._retry(
+            lambda: bounded_reads.read_field(
+                self._client, self.keys.progress, "replies", MAX_REPLIES
+            )
+        )  # twice: yes
         try:
             replies = strict_json.loads(raw or b"", MAX_REPLIES)
         except DecodeError:
@@ -178,7 +170,7 @@ class ControlClient:
         return reply
 
     def _close_seats(self) -> None:
-        if not bounded_reads.has_type(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES):
+        if not bounded_reads.has_type(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES_BYTES):
             return  # none, or swollen by a worker: the seats end when they are taken
         queues = [
             name.decode("utf-8", "replace")
