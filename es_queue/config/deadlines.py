@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from es_queue.errors import UsageError
+from es_queue.errors import form_error
+from es_queue.util.number_ranges import parse_finite
 
 FORM = "STEPS=RETURN,STEPS=RETURN,... with rising steps, or none"
 MAX_DEADLINES = 100
@@ -24,16 +24,12 @@ def parse_deadlines(text: str) -> tuple[Deadline, ...]:
     if text == "none":
         return ()
     try:
-        numbers = [tuple(map(float, part.split("="))) for part in text.split(",")]
+        numbers = [tuple(map(parse_finite, part.split("="))) for part in text.split(",")]
         deadlines = tuple(Deadline(steps, least) for steps, least in numbers)
     except ValueError:
         deadlines = ()
     steps = [deadline.steps for deadline in deadlines]
-    is_finite = all(
-        math.isfinite(value) for each in deadlines for value in (each.steps, each.least)
-    )
     is_rising = sorted(set(steps)) == steps
-    if not 0 < len(deadlines) <= MAX_DEADLINES or not is_finite or not is_rising or steps[0] <= 0:
-        quoted = repr(text if len(text) <= 60 else text[:60] + "...")
-        raise UsageError(f"restart_deadlines is {quoted}: use {FORM}")
+    if not 0 < len(deadlines) <= MAX_DEADLINES or not is_rising or steps[0] <= 0:
+        raise form_error("restart_deadlines", text, FORM)
     return deadlines

@@ -5,12 +5,12 @@ here.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from es_queue.errors import UsageError
+from es_queue.errors import form_error
+from es_queue.util.number_ranges import LARGEST_WHOLE, parse_finite, parse_whole
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Steps of an episode where neither the environment nor the user sets a limit.
 DEFAULT_LIMIT = 10_000
-#: Largest number of steps that an option may name; far above any episode, and it fits 32 bits.
-LARGEST_LIMIT = 1_000_000_000
 #: The smallest number that is not zero: the lower bound of what must be positive.
 ABOVE_ZERO = math.ulp(0.0)
 
@@ -74,10 +72,10 @@ class StepLimitRule:
 
     def _cap(self, env_limit: int | None) -> int:
         if self.kind == "fixed":
-            return env_limit or LARGEST_LIMIT
+            return env_limit or LARGEST_WHOLE
         if self.ceiling is None:
             return env_limit or DEFAULT_LIMIT
-        return min(self.ceiling, env_limit or LARGEST_LIMIT)
+        return min(self.ceiling, env_limit or LARGEST_WHOLE)
 
 
 @dataclass(frozen=True)
@@ -164,23 +162,23 @@ def parse_step_limit(text: str) -> StepLimitRule:
         if kind == "adaptive":
             return _parse_adaptive(rest.split(","))
         if kind == "mean":
-            return StepLimitRule("mean", ratio=_parse_number(rest, ABOVE_ZERO, 1000))
-        return StepLimitRule("fixed", start=_parse_whole(text, 1))
+            return StepLimitRule("mean", ratio=parse_finite(rest, ABOVE_ZERO, 1000))
+        return StepLimitRule("fixed", start=parse_whole(text, 1))
     except ValueError:
-        raise _format_error("step_limit", text, STEP_LIMIT_FORMS) from None
+        raise form_error("step_limit", text, STEP_LIMIT_FORMS) from None
 
 
 def _parse_adaptive(parts: list[str]) -> StepLimitRule:
     if len(parts) not in (3, 4):
         raise ValueError
-    start = _parse_whole(parts[0], 1)
+    start = parse_whole(parts[0], 1)
     # The ceiling may not be below the start: the limit would fall once and then pretend to adapt.
-    ceiling = _parse_whole(parts[3], start) if len(parts) == 4 else None
+    ceiling = parse_whole(parts[3], start) if len(parts) == 4 else None
     return StepLimitRule(
         "adaptive",
         start,
-        _parse_number(parts[1], ABOVE_ZERO, 1),
-        _parse_number(parts[2], 1, 1000),
+        parse_finite(parts[1], ABOVE_ZERO, 1),
+        parse_finite(parts[2], 1, 1000),
         ceiling,
     )
 
@@ -191,9 +189,9 @@ def parse_patience(text: str) -> Patience | None:
         return None
     try:
         steps, gain = text.split(",")
-        return Patience(_parse_whole(steps, 1), _parse_number(gain, 0))
+        return Patience(parse_whole(steps, 1), parse_finite(gain, 0))
     except ValueError:
-        raise _format_error("patience", text, PATIENCE_FORM) from None
+        raise form_error("patience", text, PATIENCE_FORM) from None
 
 
 def parse_stall(text: str) -> Stall | None:
@@ -203,19 +201,17 @@ def parse_stall(text: str) -> Stall | None:
     try:
         index, below, steps = text.split(":")
         # A bound of zero would never hold, since |x| < 0 is false.
-        return Stall(
-            _parse_whole(index, 0), _parse_number(below, ABOVE_ZERO), _parse_whole(steps, 1)
-        )
+        return Stall(parse_whole(index, 0), parse_finite(below, ABOVE_ZERO), parse_whole(steps, 1))
     except ValueError:
-        raise _format_error("stall", text, STALL_FORM) from None
+        raise form_error("stall", text, STALL_FORM) from None
 
 
 def parse_floor(text: str) -> float | None:
     """Read a finite reward, or ``none`` as None. Raises UsageError."""
     try:
-        return None if text == "none" else _parse_number(text)
+        return None if text == "none" else parse_finite(text)
     except ValueError:
-        raise _format_error("reward_floor", text, "a number or none") from None
+        raise form_error("reward_floor", text, "a number or none") from None
 
 
 def parse_target(text: str) -> float | Literal["auto", "none"]:
@@ -227,25 +223,6 @@ def parse_target(text: str) -> float | Literal["auto", "none"]:
     if text == "none":
         return "none"
     try:
-        return _parse_number(text)
+        return parse_finite(text)
     except ValueError:
-        raise _format_error("target_reward", text, "a number, auto or none") from None
-
-
-def _parse_whole(text: str, low: int) -> int:
-    # Plain digits alone: int() would take "1_6", " 16" and digits of other scripts as well.
-    if not re.fullmatch(r"[0-9]{1,10}", text) or not low <= int(text) <= LARGEST_LIMIT:
-        raise ValueError
-    return int(text)
-
-
-def _parse_number(text: str, low: float = -math.inf, high: float = math.inf) -> float:
-    number = float(text)
-    if not math.isfinite(number) or not low <= number <= high:
-        raise ValueError
-    return number
-
-
-def _format_error(name: str, text: str, forms: str) -> UsageError:
-    quoted = repr(text if len(text) <= 60 else text[:60] + "...")
-    return UsageError(f"{name} is {quoted}: use {forms}")
+        raise form_error("target_reward", text, "a number, auto or none") from None

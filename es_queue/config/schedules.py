@@ -6,18 +6,17 @@ are the same everywhere (those of a library's ``pow`` are not).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from es_queue.errors import UsageError
+from es_queue.errors import form_error
+from es_queue.util.number_ranges import parse_finite, parse_whole
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
 FORMS = "constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,N=FACTOR,..."
 LARGEST_FACTOR = 1e6
-LATEST = 10**9
 MAX_STEPS = 1000
 
 
@@ -90,13 +89,12 @@ def parse_schedule(name: str, text: str) -> Schedule:
             return _parse_exponential(*rest.split(","))
         if kind == "linear":
             end, last = rest.split(",")
-            return Schedule("linear", rate=_parse_factor(end), last=_parse_generation(last, 1))
+            return Schedule("linear", rate=_parse_factor(end), last=parse_whole(last.strip(), 1))
         if kind == "piecewise":
             return _parse_piecewise(rest.split(","))
     except (ValueError, TypeError):
         pass
-    quoted = repr(text if len(text) <= 60 else text[:60] + "...")
-    raise UsageError(f"{name} is {quoted}: use {FORMS}")
+    raise form_error(name, text, FORMS)
 
 
 def power(base: float, exponent: int) -> float:
@@ -121,7 +119,7 @@ def _parse_piecewise(parts: list[str]) -> Schedule:
     steps = []
     for part in parts:
         first, factor = part.split("=")
-        steps.append((_parse_generation(first, 0), _parse_factor(factor)))
+        steps.append((parse_whole(first.strip(), 0), _parse_factor(factor)))
     firsts = [first for first, _ in steps]
     if len(steps) > MAX_STEPS or sorted(set(firsts)) != firsts:
         raise ValueError
@@ -129,13 +127,4 @@ def _parse_piecewise(parts: list[str]) -> Schedule:
 
 
 def _parse_factor(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number) or not 0 <= number <= LARGEST_FACTOR:
-        raise ValueError
-    return number
-
-
-def _parse_generation(text: str, low: int) -> int:
-    if not text.strip().isascii() or not text.strip().isdigit() or not low <= int(text) <= LATEST:
-        raise ValueError
-    return int(text)
+    return parse_finite(text, 0, LARGEST_FACTOR)

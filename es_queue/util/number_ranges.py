@@ -1,10 +1,30 @@
-"""Parses lists of whole numbers: ``1-5`` or ``1,3,7-9``."""
+"""Numbers as people write them, and lists of whole numbers: ``1-5`` or ``1,3,7-9``."""
 
 from __future__ import annotations
 
+import math
 import re
 
 _RANGE = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
+
+
+LARGEST_WHOLE = 10**9
+
+
+def parse_whole(text: str, low: int) -> int:
+    """A whole number from ``low`` to 10^9. Raises ValueError."""
+    # Only plain digits: int() would take "1_6", " 16" and digits of other scripts as well.
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not low <= int(text) <= LARGEST_WHOLE:
+        raise ValueError
+    return int(text)
+
+
+def parse_finite(text: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite number from ``low`` to ``high``. Raises ValueError."""
+    number = float(text)
+    if not math.isfinite(number) or not low <= number <= high:
+        raise ValueError
+    return number
 
 
 def parse_number_ranges(text: str, noun: str, most: int, highest: int) -> tuple[int, ...]:
