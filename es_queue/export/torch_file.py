@@ -94,7 +94,7 @@ def operations(torch: Any) -> dict[str, Operation]:
         "ArgMax": lambda x, axis, keepdims: torch.argmax(x, axis, bool(keepdims)),
         "Concat": lambda *parts, axis: torch.cat(parts, axis),
         "Slice": lambda x, start, stop, axis: x.narrow(axis[0], start[0], stop[0] - start[0]),
-        "Gather": lambda x, places, axis: x[places],
+        "Gather": lambda x, places, axis: x[(slice(None),) * axis + (places,)],
         "Transpose": lambda x, perm: x.permute(perm),
         "Conv": lambda x, filters, *bias, strides, pads: functional.conv2d(
             functional.pad(x, (pads[1], pads[3], pads[0], pads[2])), filters, *bias, stride=strides

@@ -17,6 +17,11 @@ class ConstantPolicy(Policy):
         self.outputs = size
         self.size = size
 
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return "vector", self.size
+
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]: zeros for auto and zero, of the standard normal distribution for
         normal.

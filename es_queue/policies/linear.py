@@ -29,6 +29,11 @@ class LinearPolicy(Policy):
         self.size = observation_size * outputs
         self.row_length = outputs
 
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return "linear", self.observation_size, self.outputs
+
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is zero, and the one layer counts as the last (x 0.01) for the
         others.

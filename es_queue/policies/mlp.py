@@ -73,6 +73,11 @@ class MlpPolicy(Policy):
         self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
         self.row_length = self.shapes[0][1]
 
+    @property
+    def description(self) -> tuple[object, ...]:
+        """See :attr:`Policy.description`."""
+        return "mlp", self.activation, tuple(self.shapes)
+
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is orthogonal. Biases are zero, the last layer is small."""
         init = "orthogonal" if init == "auto" else init
@@ -116,7 +121,8 @@ class NormalisedMlpPolicy(MlpPolicy):
     @property
     def description(self) -> tuple[object, ...]:
         """See :attr:`Policy.description`."""
-        return "normalised mlp", self.activation, tuple(self.shapes)
+        _, *shape = super().description
+        return "normalised mlp", *shape
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]: an mlp's, then scales of one and shifts of zero."""

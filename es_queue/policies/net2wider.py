@@ -17,7 +17,7 @@ from es_queue.policies.base import Policy
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
-from es_queue.policies.selected_inputs import SelectedInputsPolicy, on_whole_observation
+from es_queue.policies.selected_inputs import SelectedInputsPolicy
 
 LayerArrays = tuple[
     Floats, Floats
@@ -36,7 +36,8 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
             raise UsageError("its policy observes other numbers: use the same --observe, or all")
         _validate_observations(small, large)
         return widen(small.policy, parameters, large.policy, first)
-    small, parameters = on_whole_observation(small, parameters)
+    if isinstance(small, SelectedInputsPolicy):
+        parameters, small = small.for_whole(parameters), small.whole
     if isinstance(large, SelectedInputsPolicy):
         raise UsageError("its policy observes other numbers than this run: use --observe all")
     if small.description and small.description == large.description:
@@ -116,6 +117,4 @@ def format_widths(numbers: Sequence[int]) -> str:
 
 
 def policy_kind(policy: Policy) -> str:
-    return {LinearPolicy: "linear", ConstantPolicy: "vector", MlpPolicy: "mlp"}.get(
-        type(policy)
-    ) or str(next(iter(policy.description), type(policy).__name__))
+    return str(next(iter(policy.description), type(policy).__name__))

@@ -49,10 +49,3 @@ class SelectedInputsPolicy(Policy):
         first = np.zeros((self.observation_size, self.whole.row_length), np.float32)
         first[self.numbers] = weights.reshape(len(self.numbers), self.whole.row_length)
         return np.concatenate([first.ravel(), parameters[len(weights) :]])
-
-
-def on_whole_observation(policy: Policy, parameters: Floats) -> tuple[Policy, Floats]:
-    """``policy`` itself, or where it receives some numbers the one that acts alike on all."""
-    if isinstance(policy, SelectedInputsPolicy):
-        return policy.whole, policy.for_whole(parameters)
-    return policy, parameters

@@ -155,6 +155,17 @@ def test_an_exported_policy_gives_what_it_gives_here(config: str, action: str, e
     assert compared(ending, CONFIGS[config], ACTIONS[action], 100) < 1e-5
 
 
+@each_case("ending", [".onnx", ".pt2"])
+def test_a_number_that_observe_leaves_out_may_be_none(ending: str) -> None:
+    if ending == ".pt2":
+        pytest.importorskip("torch", reason="pip install 'es-queue[torch]'")
+    saved, arrays, meta = saved_policy(CONFIGS["some numbers"], ACTIONS["box"])
+    seen = np.ones((2, SIZE), np.float32)
+    seen[:, 5] = np.nan, np.inf
+    raw, _ = RUNNERS[ending](export_bytes(ending, saved, arrays, meta))(seen)
+    assert np.isfinite(raw).all() and np.array_equal(raw[0], raw[1])
+
+
 PICTURES = {
     "nature": (4, 84, 84),
     "uber": (4, 84, 84),

@@ -12,7 +12,7 @@ from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import LinearPolicy, MlpPolicy, Policy, make_policy
 from es_queue.policies.net2wider import layer_arrays, widen
-from es_queue.policies.selected_inputs import on_whole_observation
+from es_queue.policies.selected_inputs import SelectedInputsPolicy
 from tests.cases import each_case
 
 RNG = np.random.default_rng(4)
@@ -121,7 +121,8 @@ def test_a_policy_of_some_numbers_acts_alike_on_the_whole_observation(
     config = RunConfig(policy=kind, hidden=hidden, observe="4,0-1")
     policy = make_policy(config, 5, ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2))
     parameters = RNG.normal(size=policy.size).astype(np.float32)
-    whole, expanded = on_whole_observation(policy, parameters)
+    assert isinstance(policy, SelectedInputsPolicy)
+    whole, expanded = policy.whole, policy.for_whole(parameters)
     seen = RNG.normal(size=(20, 5)).astype(np.float32)
     expected = outputs(policy, parameters, seen)
     np.testing.assert_allclose(outputs(whole, expanded, seen), expected, rtol=1e-4, atol=1e-5)
