@@ -131,6 +131,10 @@ def check_published(strategy: Strategy) -> None:
     assert not strategy.fits(1, 0), "fits must refuse an impossible length"
     centre = strategy.centre(published)
     assert np.array_equal(centre, state["parameters"]), "centre must be the state's parameters"
+    first = strategy.start(np.full(strategy.size, 0.1, np.float32))
+    kinds = [{name: array.dtype for name, array in each.items()} for each in (first, state)]
+    assert kinds[0]["parameters"] == np.float32, "the state's parameters must be float32"
+    assert kinds[0] == kinds[1], "tell must keep the state's types"
 
 
 def check_individuals(strategy: Strategy) -> None:

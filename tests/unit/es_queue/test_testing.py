@@ -61,6 +61,17 @@ class Counts(ARS):
         return {"parameters": after["parameters"] + np.float32(len(self.calls))}, info
 
 
+class Widens(ARS):
+    """An array of its state changes its type."""
+
+    def start(self, parameters: Any) -> Any:
+        return {**super().start(parameters), "calls": np.array(0)}
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, info = super().tell(state, batch)
+        return {**after, "calls": state["calls"] + 0.5}, info
+
+
 class FewFigures(ARS):
     """It says nothing of its step."""
 
@@ -85,6 +96,7 @@ class FailureIsBest(ARS):
         (WrongLength, "fits must accept the length of what is published"),
         (ByBlock, "a slot must have the same bits in any block"),
         (Changes, "tell must not change the state"),
+        (Widens, "tell must keep the state's types"),
         (Counts, "tell must depend on its arguments only"),
         (FewFigures, "figures must hold gradient_norm, no_step, norm, sigma, update_ratio"),
         (FailureIsBest, "all failures must count the same"),
