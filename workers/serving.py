@@ -76,7 +76,7 @@ class ServedSeat(Seat):
         except EsQueueError as error:
             self.print_line(f"left: {error}")
         except Exception as error:
-            retry.give_up()
+            retry.give_up_after(0.0)
             with suppress(Exception):
                 trace = traceback.format_exc(limit=-12)
                 send_report(channel, repr(error)[:400], trace=trace)

@@ -59,12 +59,8 @@ def make_measure(name: str) -> Measure | None:
     """
     if not is_read_inside(name):
         return None
-    return {POSITION: final_position, RAM: memory}.get(name) or custom_measure(name)
-
-
-def custom_measure(path: str) -> Measure:
-    """The user's function of a gymnasium.Env whose episode is over."""
-    return load_function("behaviour", path, UsageError)
+    inside = {POSITION: final_position, RAM: memory}
+    return inside.get(name) or load_function("behaviour", name, UsageError)
 
 
 def final_position(environment: GymEnvironment) -> Any:

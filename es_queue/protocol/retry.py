@@ -37,10 +37,6 @@ class Retry:
     command.
     """
 
-    def give_up(self) -> None:
-        """From now on a command that fails is not tried again."""
-        self.seconds = 0.0
-
     def __init__(
         self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None
     ) -> None:

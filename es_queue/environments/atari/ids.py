@@ -53,7 +53,9 @@ class AtariId:
 
     @property
     def rom(self) -> str:
-        return _rom(self.game)
+        """A digit begins no word unless it ends the name, as in ``TicTacToe3D``."""
+        words = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z])(?=\d+[A-Z])"
+        return re.sub(words, "_", self.game).lower()
 
     @property
     def frameskip(self) -> int | str:
@@ -106,12 +108,3 @@ def _skip(game: str, word: str | None, modern: bool) -> tuple[int, int]:
     if word == "Deterministic" or modern:
         return (3, 3) if game == "SpaceInvaders" and not modern else (4, 4)
     return 2, 4
-
-
-def _rom(game: str) -> str:
-    """``SpaceInvaders`` → ``space_invaders``; a digit begins no word unless it ends the name as in
-    ``TicTacToe3D``.
-    """
-    return re.sub(
-        r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z])(?=\d+[A-Z])", "_", game
-    ).lower()
