@@ -25,7 +25,7 @@ from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
 from workers.episode import EpisodeControl
 from workers.evaluator import Evaluator
-from workers.slots.run_parts import RunParts
+from workers.slots.jobs import RunParts
 
 TABLE = NoiseTable.in_memory(2**14)
 PUBLICATION = "{}.1-00000000"

@@ -17,7 +17,7 @@ from workers.evaluator import Evaluator
 from workers.heartbeat import send_report
 from workers.join import Refusal, load_task
 from workers.parameter_cache import ParameterCache
-from workers.slots.results import FailureReport
+from workers.slots.player import FailureReport
 
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0

@@ -23,10 +23,15 @@ from es_queue.strategies.base import (
 )
 from es_queue.strategies.capabilities.hooks import SlotDraw
 from workers.episode import Episode, EpisodeControl
-from workers.slots.jobs import JobPlanner, SlotJob
-from workers.slots.player import BatchPlayer, OnStep, SlotPlayer
-from workers.slots.results import FailedSlot, FailureReport, failure_reason
-from workers.slots.run_parts import RunParts
+from workers.slots.jobs import JobPlanner, RunParts, SlotJob
+from workers.slots.player import (
+    BatchPlayer,
+    FailedSlot,
+    FailureReport,
+    OnStep,
+    SlotPlayer,
+    failure_reason,
+)
 
 
 class Evaluator:

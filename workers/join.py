@@ -41,7 +41,7 @@ from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
 from workers.evaluator import Evaluator
-from workers.slots.run_parts import RunParts
+from workers.slots.jobs import RunParts
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)

@@ -30,8 +30,8 @@ from workers.evaluator import Evaluator
 from workers.join import make_bindable_policy
 from workers.play.playback import episode_seeds, open_playback, save_video
 from workers.play.report import format_played, format_policy, print_played, summarize
-from workers.slots.results import mean
-from workers.slots.run_parts import RunParts
+from workers.slots.jobs import RunParts
+from workers.slots.player import mean
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}

@@ -20,7 +20,7 @@ from es_queue.numerics.fingerprint import fix_numeric_environment
 
 if TYPE_CHECKING:
     from workers.evaluator import Evaluator
-    from workers.slots.results import FailureReport
+    from workers.slots.player import FailureReport
 
 LENGTH = struct.Struct(">I")
 #: An id as a worker has it, for answers that nobody sends.

@@ -1,4 +1,4 @@
-"""The episodes of the slots of a block."""
+"""The parts that a run's episodes need on this host, and the episodes of the slots of a block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from es_queue.config.episode_rules import (
     evaluation_rules,
     training_rules,
 )
-from es_queue.config.run_config import ASYNC
+from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.environments.interface import Environment, VectorEnvironment
+from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.numerics.slot_plan import (
@@ -26,12 +28,28 @@ from es_queue.numerics.slot_plan import (
     make_generation_plan,
     max_slots,
 )
+from es_queue.policies import Policy
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block, Task
+from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities.hooks import centre_statistics, max_centres
-from workers.slots.run_parts import RunParts
 
 MAX_EVALUATIONS = 100_000
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """``envs`` plays many episodes at once; without it, or for fewer than ``min_episodes``, ``env``
+    plays one by one.
+    """
+
+    config: RunConfig
+    spec: EnvironmentSpec
+    policy: Policy
+    strategy: Strategy
+    env: Environment
+    envs: VectorEnvironment | None = None
+    min_episodes: int = 1
 
 
 @dataclass(frozen=True)

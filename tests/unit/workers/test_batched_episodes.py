@@ -30,8 +30,8 @@ from workers.episode import (
     play_episode,
 )
 from workers.evaluator import Evaluator
-from workers.slots.results import FailureReport, pack_moments
-from workers.slots.run_parts import RunParts
+from workers.slots.jobs import RunParts
+from workers.slots.player import FailureReport, pack_moments
 
 POLICY = MlpPolicy(2, 1, (5,), "tanh")
 ACTIONS = ActionMap(BOX, "clip")

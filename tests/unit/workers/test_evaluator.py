@@ -19,7 +19,7 @@ from tests.tiny import MOODY, Script, spec_of
 from workers.episode import EpisodeControl, Leaving
 from workers.evaluator import Evaluator
 from workers.join import join
-from workers.slots.results import FailureReport, failure_reason, pack_moments
+from workers.slots.player import FailureReport, failure_reason, pack_moments
 
 WORKER = "host-1-abcdef"
 
