@@ -97,6 +97,10 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
             for name in names
         }
 
+    def _named(self, *suffixes: str) -> list[str]:
+        """The keys of a script: the two that each has, then those of the run's ``suffixes``."""
+        return [getattr(self.keys, suffix) for suffix in ("epoch", "progress", *suffixes)]
+
     def _script(
         self,
         name: str,
@@ -152,17 +156,8 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
     def publish(self, token: str, request: PublishRequest) -> PublishResult:
         run_keys = self.keys
         names = [
-            run_keys.epoch,
-            run_keys.progress,
-            run_keys.task,
-            run_keys.iteration,
-            run_keys.todo,
-            run_keys.config,
-            run_keys.history,
-            run_keys.checkpoint,
+            *self._named("task", "iteration", "todo", "config", "history", "checkpoint"),
             run_keys.attempts,
-        ]
-        names += [
             run_keys.results(request.publication),
             run_keys.parameters(request.publication),
             keys.RUNS,
@@ -201,9 +196,7 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
     ) -> bool:
         arguments = [token, publication, *_with_count([str(block) for block in blocks]), int(new)]
         place = [self.keys.claims(to), self.keys.worker(to)] if to else [self.keys.todo]
-        return bool(
-            self._script("extend", [self.keys.epoch, self.keys.progress, *place], arguments)
-        )
+        return bool(self._script("extend", [*self._named(), *place], arguments))
 
     def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
         run_keys = self.keys
@@ -228,7 +221,7 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         ]
         reply = self._script(
             "reconcile",
-            [run_keys.epoch, run_keys.progress, run_keys.todo, run_keys.workers, run_keys.attempts],
+            self._named("todo", "workers", "attempts"),
             arguments,
         )
         if reply is None:
@@ -260,13 +253,7 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
             *_with_count(_flatten(progress)),
             *_with_count(_flatten(refused)),
         ]
-        names = [
-            run_keys.epoch,
-            run_keys.progress,
-            run_keys.task,
-            run_keys.master,
-            run_keys.refused,
-        ]
+        names = self._named("task", "master", "refused")
         publication, is_complete, _ = self._script(
             "renew",
             names,
@@ -279,15 +266,7 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
     ) -> None:
         run_keys = self.keys
-        names = [
-            run_keys.epoch,
-            run_keys.progress,
-            run_keys.todo,
-            run_keys.workers,
-            run_keys.master,
-            run_keys.checkpoint,
-            run_keys.attempts,
-        ]
+        names = self._named("todo", "workers", "master", "checkpoint", "attempts")
         arguments = [
             token,
             run_keys.prefix,
