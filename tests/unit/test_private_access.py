@@ -40,7 +40,7 @@ EXCEPTIONS = {
     "tests/unit/master/loop/test_asynchronous.py": 2,
     "tests/unit/master/loop/test_generation_loop.py": 1,
     "tests/unit/master/loop/test_result_arrays.py": 2,
-    "tests/unit/master/services/test_supervisor.py": 3,
+    "tests/unit/master/services/test_supervisor.py": 1,
     "tests/unit/master/status/test_status_command.py": 1,
     "tests/unit/master/status/web/test_web_server.py": 2,
     "tests/unit/workers/living.py": 1,

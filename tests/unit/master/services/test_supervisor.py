@@ -16,7 +16,7 @@ from es_queue.protocol.timing import Clocks
 from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services import child_process
+from master.services import child_process, supervisor_client
 from master.services import supervisor_files as guardian_files
 from master.services.maintenance import SupervisorWatch
 from master.services.orphan_timer import OrphanTimer
@@ -329,13 +329,21 @@ def test_a_guardian_that_breaks_is_said_with_the_end_of_its_log(
         client_of(files).start()
 
 
-def test_only_a_run_with_a_private_server_or_local_workers_has_a_guardian(tmp_path: Path) -> None:
+def test_only_a_run_with_a_private_server_or_local_workers_has_a_guardian(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[SupervisorSpec, dict[str, str]]] = []
+
+    def make(folder: Path, spec: SupervisorSpec, environment: dict[str, str], _: object) -> None:
+        made.append((spec, environment))
+
+    monkeypatch.setattr(supervisor_client, "SupervisorClient", make)
     place = RunPaths("run", tmp_path)
     assert make_supervisor_client(Launch("redis://:secret@host:1"), place, CLOCKS, None) is None
-    client = make_supervisor_client(Launch("redis://:secret@host:1", 2), place, CLOCKS, None)
-    assert client is not None
-    assert client._environment["RQ_REDIS_URL"] == "redis://:secret@host:1"
-    assert "secret" not in client._spec.to_json()
+    make_supervisor_client(Launch("redis://:secret@host:1", 2), place, CLOCKS, None)
+    ((spec, environment),) = made
+    assert environment["RQ_REDIS_URL"] == "redis://:secret@host:1"
+    assert "secret" not in spec.to_json()
 
 
 def test_a_redis_that_does_not_answer_has_no_holder() -> None:
