@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 
+#: Follows the steps of an episode: how many there were, and the return so far.
+OnStep = Callable[[int, float], None]
 #: Why an episode without a usable behaviour has failed.
 NOT_FINITE = "the episode's behaviour contains a number that is not finite"
 
@@ -258,7 +260,7 @@ class EpisodeOptions:
 
     observe: bool = False
     noise: ActionNoise | None = None
-    on_step: Callable[[], Any] | None = None
+    on_step: OnStep | None = None
     behave: Callable[[Floats], Floats] | None = None
 
 
@@ -305,7 +307,7 @@ def play_episode(
         if options.observe:
             observations.append(observation)
         if options.on_step is not None:
-            options.on_step()
+            options.on_step(steps, total)
     fitness_total = fitness.total if apart else total
     if not (math.isfinite(total) and math.isfinite(fitness_total)):
         raise EpisodeFailed("the episode's return is not a finite number")

@@ -22,13 +22,12 @@ from es_queue.strategies.base import (
     validate_individuals,
 )
 from es_queue.strategies.capabilities.hooks import SlotDraw
-from workers.episode import Episode, EpisodeControl
+from workers.episode import Episode, EpisodeControl, OnStep
 from workers.slots.jobs import JobPlanner, RunParts, SlotJob
 from workers.slots.player import (
     BatchPlayer,
     FailedSlot,
     FailureReport,
-    OnStep,
     SlotPlayer,
     failure_reason,
 )
@@ -108,7 +107,7 @@ class Evaluator:
         published: Floats,
         slot: int,
         individual: int,
-        on_step: OnStep = None,
+        on_step: OnStep | None = None,
     ) -> list[Episode]:
         """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
         (job,) = self.planner.training_jobs(
@@ -121,7 +120,7 @@ class Evaluator:
             )
 
     def play_centre(
-        self, task: Task, published: Floats, seeds: Sequence[int], on_step: OnStep = None
+        self, task: Task, published: Floats, seeds: Sequence[int], on_step: OnStep | None = None
     ) -> list[Episode]:
         """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows
         each step.

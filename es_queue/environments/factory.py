@@ -210,14 +210,9 @@ class ResolvedEnvironment:
         return LeanMarvin() if is_marvin else LeanWalker(*self.walker_variant)
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
-        """Open the environment for rendered episodes."""
-        if self.is_stock or self.is_vector_cartpole:
+        """Open the environment for rendered episodes; Gymnasium's own for those of EnvPool."""
+        if self.is_stock or not self.is_walker:
             return StockEnvironment(self.entry, self.request, render_mode)
-        if not self.is_walker:
-            raise UsageError(
-                f"EnvPool cannot draw, and {self.entry.id} on another back end plays other "
-                "episodes: leave --render and --record out"
-            )
         try:
             # start-up: pygame
             from es_queue.environments.walker.rendered_marvin import RenderedMarvin

@@ -154,6 +154,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             "evaluation's seeds]"
         ),
     )
+    add("--caption", action="store_true", help="with --record: write step and return into the film")
     add("--render", choices=("human",), help="show the episodes in a window")
     add(
         "--trust",
@@ -202,6 +203,8 @@ def validate_arguments(given: argparse.Namespace) -> None:
         )
     if given.record is not None and given.render:
         raise UsageError("--render shows the episodes and --record films them: give one of the two")
+    if given.caption and given.record is None:
+        raise UsageError("--caption is written into a film: add --record FILE")
 
 
 def play_and_print(given: argparse.Namespace) -> None:
@@ -210,9 +213,10 @@ def play_and_print(given: argparse.Namespace) -> None:
     """
     if given.record is not None:
         # start-up: numpy, whose threads must be fixed before it loads
-        from workers.play.video import validate_recording
+        from workers.play.video import choose_offscreen_drawing, validate_recording
 
         validate_recording(given.record)
+        choose_offscreen_drawing()
         given.episodes = given.episodes or (1 if given.slot is None else None)
     if given.generation is not None:
         # start-up: numpy, whose threads must be fixed before it loads
@@ -241,13 +245,13 @@ def play_and_print(given: argparse.Namespace) -> None:
         write_model_card(path, given.card)
         return
     # start-up: numpy, whose threads must be fixed before it loads
-    from workers.play.playback import episode_seeds, play_all, validate_display
+    from workers.play.playback import Drawing, episode_seeds, play_all, validate_display
 
     checkpoint = load_checkpoint(path)
     if given.render:
         validate_display()
     seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
-    episodes, video_line = play_all(checkpoint, seeds, given.render, given.record)
+    episodes, video_line = play_all(checkpoint, seeds, Drawing.of(given))
     recorded = None if given.seed is not None else checkpoint.evaluation
     summary = summarize(checkpoint_info(checkpoint), given.seed, episodes, recorded)
     print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,14 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from workers.episode import Episode, EpisodeControl, EpisodeOptions, make_actor, play_episode
+from workers.episode import (
+    Episode,
+    EpisodeControl,
+    EpisodeOptions,
+    OnStep,
+    make_actor,
+    play_episode,
+)
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
 from workers.play.report import format_text
@@ -53,19 +61,48 @@ def validate_display() -> None:
         )
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Whether episodes are shown in a window, or filmed into a file, perhaps with a caption."""
+
+    render: str | None = None
+    record: Path | None = None
+    caption: bool = False
+
+    @classmethod
+    def of(cls, given: Namespace) -> Drawing:
+        return cls(given.render, given.record, given.caption)
+
+
+def playable_request(request: EnvironmentRequest, drawing: Drawing) -> EnvironmentRequest:
+    """The request for a back end that plays one by one. EnvPool cannot draw, so Gymnasium's own
+    environment is drawn, and that is said.
+    """
+    portable = portable_request(request)
+    if portable.backend != "envpool" or not (drawing.render or drawing.record):
+        return portable
+    print(
+        f"es-play: EnvPool cannot draw, so Gymnasium's own {format_text(request.id)} plays: its "
+        "episodes differ from those in training",
+        file=sys.stderr,
+    )
+    return replace(portable, backend="stock")
+
+
 def play_all(
-    checkpoint: Checkpoint, seeds: list[int], render: str | None, record: Path | None
+    checkpoint: Checkpoint, seeds: list[int], drawing: Drawing
 ) -> tuple[list[Episode], str]:
     """Play the episodes in order, under an evaluation's rules; and a line about the film. Raises
     EnvironmentFailure.
     """
     limit_blas_threads()
     # How an episode behaves is training's business; the code that tells it may not be here.
-    request = portable_request(replace(EnvironmentRequest.of(checkpoint.config), behaviour=""))
+    request = replace(EnvironmentRequest.of(checkpoint.config), behaviour="")
+    request = playable_request(request, drawing)
     spec = describe(request)
     validate_spaces(checkpoint, spec)
     with (
-        open_playback(request, spec.id, render, record) as (env, recorder),
+        open_playback(request, spec.id, drawing) as (env, recorder),
         np.errstate(all="ignore"),
     ):
         return play_with_progress(
@@ -75,20 +112,19 @@ def play_all(
 
 @contextmanager
 def open_playback(
-    request: EnvironmentRequest, name: str, render: str | None, record: Path | None
+    request: EnvironmentRequest, name: str, drawing: Drawing
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
     """The world to play in, and its film where one is wanted. Raises EnvironmentFailure."""
     recorder: VideoRecorder | None = None
     try:
         env: Environment
-        if record is not None:
-            os.environ.setdefault(
-                "SDL_VIDEODRIVER", "dummy"
-            )  # pygame else looks for a screen, and complains aloud of missing ones
+        if drawing.record is not None:
             env = rendered = open_environment(request, "rgb_array")
-            recorder = VideoRecorder(rendered, record, rendered.fps)
+            recorder = VideoRecorder(rendered, drawing.record, rendered.fps, drawing.caption)
+        elif drawing.render is not None:
+            env = open_environment(request, drawing.render)
         else:
-            env = open_environment(request, render) if render else open_environment(request)
+            env = open_environment(request)
     except (EsQueueError, KeyboardInterrupt):
         raise
     except Exception as error:  # whatever a window or a user's environment raises
@@ -128,7 +164,7 @@ def make_player(
     checkpoint: Checkpoint,
     spec: EnvironmentSpec,
     env: Environment,
-    on_step: Callable[[], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Callable[[int], Episode]:
     """Seed -> episode, with the very functions and in the very arithmetic of a worker's
     evaluation.

@@ -6,12 +6,12 @@ Without a slot, it is the generation's unperturbed policy, on the final evaluati
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from es_queue.environments.factory import describe, portable_request
+from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.genetics.seed_list import open_noise_table
@@ -25,10 +25,16 @@ from es_queue.util.slot_record import (
     record_path,
     recorded_generations,
 )
-from workers.episode import Episode, EpisodeControl
+from workers.episode import Episode, EpisodeControl, OnStep
 from workers.evaluator import Evaluator
 from workers.join import make_bindable_policy
-from workers.play.playback import episode_seeds, open_playback, save_video
+from workers.play.playback import (
+    Drawing,
+    episode_seeds,
+    open_playback,
+    playable_request,
+    save_video,
+)
 from workers.play.report import format_played, format_policy, print_played, summarize
 from workers.slots.jobs import RunParts
 from workers.slots.player import mean
@@ -108,7 +114,7 @@ def replay_episodes(
     selector: IndividualSelector,
     evaluator: Evaluator,
     seeds: list[int],
-    on_step: Callable[[], None] | None,
+    on_step: OnStep | None,
 ) -> list[Episode]:
     """The individual's own episodes, or the unperturbed policy's on ``seeds``. Raises
     EnvironmentFailure.
@@ -135,7 +141,8 @@ def play_recorded(
     """
     limit_blas_threads()
     config = record.config
-    request = portable_request(EnvironmentRequest.of(config))
+    drawing = Drawing.of(given)
+    request = playable_request(EnvironmentRequest.of(config), drawing)
     spec = describe(request)
     policy = make_bindable_policy(config, spec)
     try:
@@ -149,7 +156,7 @@ def play_recorded(
             f"run {record.run} used another noise table than this version of es-queue makes: play "
             "it with the version that trained it"
         )
-    with open_playback(request, spec.id, given.render, given.record) as (env, recorder):
+    with open_playback(request, spec.id, drawing) as (env, recorder):
         parts = RunParts(config, spec, policy, make_strategy(config, policy.size), env)
         evaluator = Evaluator(parts, table, EpisodeControl())
         if not evaluator.fits(record.task):

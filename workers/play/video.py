@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from contextlib import suppress
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +20,38 @@ from es_queue.security.private_directory import create_new
 FrameArray = NDArray[np.uint8]
 INSTALL = "pip install 'es-queue[video]'"
 SUFFIXES = (".gif", ".mp4")
-GIF_WIDTH = 400
+GIF_WIDTH = 600
+GIF_COLOURS = 64
+#: Pictures whose colours are those of the whole GIF.
+PALETTE_FRAMES = 16
 #: A GIF counts hundredths of a second, and viewers play one faster than this slowly.
 GIF_FPS = 25
 #: Longer films are cut: every picture is held until the GIF is written.
 MAX_FRAMES = 6_000
-MAX_GIF_FRAMES = 1_500
+MAX_GIF_FRAMES = 1_000
 
 
 class VideoRecorder:
     """What ``env`` shows, picture by picture. It takes each n-th so that it runs at the speed of
     the environment's own clock.
 
-    path: where it is written; fps: pictures a second of that clock; is_truncated: whether pictures
-    were left out because the film grew too long
+    path: where it is written; fps: pictures a second of that clock; has_caption: whether step and
+    return are written into them; is_truncated: whether pictures were left out because the film grew
+    too long
     """
 
-    def __init__(self, env: RenderedEnvironment, path: Path, fps: float) -> None:
-        self._env, self.path = env, path
+    def __init__(
+        self, env: RenderedEnvironment, path: Path, fps: float, has_caption: bool = False
+    ) -> None:
+        self._env, self.path, self._has_caption = env, path, has_caption
         self._gif = path.suffix.lower() == ".gif"
         self._every = max(1, round(fps / GIF_FPS)) if self._gif else 1
         self.fps = fps / self._every
         self._step, self._frames = 0, list[FrameArray]()
         self.is_truncated = False
 
-    def capture(self) -> None:
-        """A step has been made."""
+    def capture(self, step: int, total: float) -> None:
+        """The step of an episode has been made; ``total`` is its return so far."""
         self._step += 1
         if self._step % self._every:
             return
@@ -53,7 +61,9 @@ class VideoRecorder:
         frame = self._env.render()
         if frame is None:
             raise EnvironmentFailure("the environment renders no images: leave --record out")
-        self._frames.append(shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame))
+        frame = shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame)
+        text = f"step {step}   return {total:.1f}"
+        self._frames.append(draw_caption(frame, text) if self._has_caption else frame)
 
     def save(self) -> int:
         """Write the file, whole or not at all; returns its bytes. Raises RunFolderError if it
@@ -94,6 +104,17 @@ def validate_recording(path: Path) -> None:
         ) from None
 
 
+def choose_offscreen_drawing() -> None:
+    """Unless the user has chosen: SDL looks for no screen, and MuJoCo takes EGL or OSMesa if there
+    is none. To be called before MuJoCo is imported.
+    """
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
+        libraries = {"egl": "EGL", "osmesa": "OSMesa"}
+        if usable := [name for name, library in libraries.items() if find_library(library)]:
+            os.environ.setdefault("MUJOCO_GL", usable[0])
+
+
 def shrink(frame: FrameArray, width: int) -> FrameArray:
     """No wider than ``width`` pixels."""
     # optional: Pillow
@@ -115,12 +136,34 @@ def crop_to_even(frame: FrameArray) -> FrameArray:
     return np.ascontiguousarray(frame[: height - height % 2, : width - width % 2])
 
 
-def write_gif(path: Path, frames: list[FrameArray], fps: float) -> None:
+def draw_caption(frame: FrameArray, text: str) -> FrameArray:
+    """The picture with a line of text, legible on any background."""
+    # optional: Pillow
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.fromarray(frame).convert("RGB")
+    size = max(11, image.height // 22)
+    ImageDraw.Draw(image).text(
+        (size // 2, size // 3),
+        text,
+        fill="white",
+        font=ImageFont.load_default(size),
+        stroke_width=2,
+        stroke_fill="black",
+    )
+    return np.asarray(image)
+
+
+def write_gif(path: Path, frames: list[FrameArray], fps: float, colours: int = GIF_COLOURS) -> None:
+    """All pictures share one palette: what does not change then takes no space."""
     # optional: Pillow
     from PIL import Image
 
+    sample = frames[:: -(-len(frames) // PALETTE_FRAMES)]
+    palette = Image.fromarray(np.concatenate(sample)).quantize(colours)
     first, *others = (
-        Image.fromarray(frame).quantize(64, dither=Image.Dither.NONE) for frame in frames
+        Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE)
+        for frame in frames
     )
     first.save(
         path,

@@ -41,6 +41,7 @@ from workers.episode import (
     EpisodeFailed,
     EpisodeOptions,
     Leaving,
+    OnStep,
     last_observation,
     make_actor,
     play_episode,
@@ -49,7 +50,6 @@ from workers.slots.jobs import RunParts, SlotJob
 
 #: float32[individuals, size] of a slot
 Individuals = Callable[[SlotJob], Floats]
-OnStep = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SlotPlayer:
         return [self._play_slot(individuals, job) for job in jobs]
 
     def play_individual(
-        self, parameters: Floats, job: SlotJob, seeds: Sequence[int], on_step: OnStep = None
+        self, parameters: Floats, job: SlotJob, seeds: Sequence[int], on_step: OnStep | None = None
     ) -> list[Episode]:
         """The episodes of one individual of a slot; ``on_step`` follows each step."""
         begin = make_actor(self._parts.policy, parameters, job.statistics)
@@ -103,7 +103,7 @@ class SlotPlayer:
         return make_result(self._parts.spec, job, episodes)
 
     def _play_episode(
-        self, begin: Callable[[], Forward], job: SlotJob, seed: int, on_step: OnStep
+        self, begin: Callable[[], Forward], job: SlotJob, seed: int, on_step: OnStep | None
     ) -> Episode:
         self._control.begin_episode({**self._control.playing, "seed": seed})
         options = EpisodeOptions(

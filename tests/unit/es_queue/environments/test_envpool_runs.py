@@ -12,11 +12,11 @@ from es_queue.environments.envpool import MAX_AT_ONCE, EnvPoolVectorEnvironment
 from es_queue.environments.factory import describe, open_environment, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker.lean_walker import LeanWalker
-from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Answer, Block, Task
 from master.run.setup import prepare_run
+from tests.cases import each_case
 from tests.memory_channel import MemoryServer
 from tests.ring import NOISE, Sink, make_loop, quick_config, run_ring, workers
 from workers.episode import EpisodeControl
@@ -171,10 +171,9 @@ def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -
     assert run_ring(config)[0].state.generation == 2
 
 
-def test_an_episode_of_envpool_alone_cannot_be_drawn() -> None:
-    with pytest.raises(UsageError, match="EnvPool cannot draw"):
-        open_environment(EnvironmentRequest("CartPole-v1", backend="envpool"), "rgb_array")
-    drawn = open_environment(EnvironmentRequest(NORMAL, backend="envpool"), "rgb_array")
+@each_case("environment", ["CartPole-v1", NORMAL])
+def test_what_envpool_plays_is_drawn_by_another_back_end(environment: str) -> None:
+    drawn = open_environment(EnvironmentRequest(environment, backend="envpool"), "rgb_array")
     drawn.reset(1)
     assert drawn.render() is not None
     drawn.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,10 @@ class Stripes:
         return picture
 
 
-def filmed(path: Path, steps: int, world: Any = None) -> VideoRecorder:
-    one = VideoRecorder(world or Stripes(), path, 50.0)
-    for _ in range(steps):
-        one.capture()
+def filmed(path: Path, steps: int, world: Any = None, has_caption: bool = False) -> VideoRecorder:
+    one = VideoRecorder(world or Stripes(), path, 50.0, has_caption)
+    for step in range(1, steps + 1):
+        one.capture(step, 1.5 * step)
     assert one.save() == path.stat().st_size > 0
     return one
 
@@ -51,7 +52,7 @@ def filmed(path: Path, steps: int, world: Any = None) -> VideoRecorder:
 def test_a_gif_runs_at_the_environments_speed_with_half_of_its_pictures(tmp_path: Path) -> None:
     filmed(tmp_path / "a.gif", 60)
     with Image.open(tmp_path / "a.gif") as picture:
-        assert (picture.n_frames, picture.size, picture.info["duration"]) == (30, (400, 67), 40)
+        assert (picture.n_frames, picture.size, picture.info["duration"]) == (30, (600, 101), 40)
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
@@ -61,6 +62,54 @@ def test_an_mp4_has_every_picture(tmp_path: Path) -> None:
     filmed(tmp_path / "a.mp4", 60)
     frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "a.mp4"))
     assert frames == 60 and seconds == pytest.approx(1.2, abs=0.1)
+
+
+def test_a_caption_is_in_every_picture_and_changes_with_the_step(tmp_path: Path) -> None:
+    class Dark(Stripes):
+        def render(self) -> Any:
+            return np.zeros((100, 300, 3), np.uint8)
+
+    filmed(tmp_path / "a.gif", 8, Dark(), has_caption=True)
+    with Image.open(tmp_path / "a.gif") as film:
+        assert film.n_frames == 4  # equal pictures would be one
+    filmed(tmp_path / "b.gif", 8, Dark())
+    with Image.open(tmp_path / "b.gif") as film:
+        assert film.n_frames == 1 and film.convert("L").getextrema() == (0, 0)
+
+
+@each_case(
+    "chosen, display, libraries, expected",
+    [
+        ("", "", ("EGL", "OSMesa"), "egl"),
+        ("", "", ("OSMesa",), "osmesa"),
+        ("", "", (), None),
+        ("", ":0", ("EGL",), None),
+        ("glfw", "", ("EGL",), "glfw"),
+    ],
+)
+def test_mujoco_draws_without_a_screen_by_a_library_that_is_there(
+    chosen: str,
+    display: str,
+    libraries: tuple[str, ...],
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("MUJOCO_GL", chosen), ("DISPLAY", display), ("SDL_VIDEODRIVER", "")):
+        monkeypatch.setenv(name, value)
+        if not value:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(video, "find_library", lambda name: name if name in libraries else None)
+    video.choose_offscreen_drawing()
+    assert os.environ.get("MUJOCO_GL") == expected
+
+
+def test_a_policy_of_envpool_is_filmed_in_gymnasiums_own_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(CARTPOLE, backend="envpool").to_dict()
+    checkpoint(tmp_path / "best.npz", CARTPOLE, config=config)
+    assert main([str(tmp_path), "--record", str(tmp_path / "a.gif"), "--caption"]) == 0
+    assert "its episodes differ from those in training" in capsys.readouterr().err
 
 
 def test_a_long_film_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
