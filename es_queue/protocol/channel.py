@@ -47,8 +47,10 @@ class PublishRequest:
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What publish found. previous: the publication that was stored, None for none; succeeded:
-    False when the parameters are not there any more, so that nothing was opened: stage them again.
+    """The outcome of publish.
+
+    previous: the publication that was stored, None for none; succeeded: False if the parameters
+    are gone, so nothing was opened: stage them again
     """
 
     previous: str | None
@@ -98,8 +100,8 @@ class ReconcileReport:
 
 @dataclass(frozen=True)
 class RenewResult:
-    """What renew found: the stored publication, and whether its task, parameters and stream are all
-    there.
+    """The outcome of renew: the stored publication, and whether its task, parameters and stream
+    exist.
     """
 
     publication: str | None

@@ -101,7 +101,7 @@ class Reader:
 
 
 def decode(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Message:
-    """What ``read`` makes of a message of at most ``limit`` bytes, all of which it must have read.
+    """Decode a message of at most ``limit`` bytes with ``read``, which must consume all of it.
     Raises only DecodeError.
     """
     if len(data) > limit:
@@ -166,7 +166,7 @@ def is_count(text: str) -> bool:
 
 
 def decode_loosely(data: bytes) -> Any:
-    """What a short message of another version holds, for people to look at. Raises DecodeError."""
+    """Decode a short message of another version, for display. Raises DecodeError."""
     if len(data) > LOOSE_BYTES:
         raise DecodeError(f"{len(data)} bytes but at most {LOOSE_BYTES} are shown")
     try:

@@ -60,7 +60,7 @@ ANY_ERROR = redis.exceptions.RedisError
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether a command may succeed a little later, with nobody changing anything about us."""
+    """Whether the command may succeed a little later without any change here."""
     return isinstance(error, OUTAGE_ERRORS) or (
         isinstance(error, redis.exceptions.ResponseError)
         and TRANSIENT_ERROR.search(str(error)) is not None
@@ -141,9 +141,7 @@ def tested_client(url: str) -> redis.Redis:
 
 
 def _describe_url_error(error: Exception) -> str:
-    """What is wrong with a URL, in words that repeat no part of it: a password may have slipped
-    into any.
-    """
+    """The error in a URL, without repeating any part of it, which may be a password."""
     message = str(error)
     if "schemes" in message:
         return message.split(";")[0]
@@ -420,7 +418,7 @@ def authentication_error(name: str, error: Exception) -> RedisError:
 
 
 def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
-    """What to change where TLS keeps a connection from being made; None if it does not."""
+    """Advice if TLS prevents the connection; None if it does not."""
     if not isinstance(
         error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
     ) or settings_of(client).get("path"):
@@ -429,12 +427,12 @@ def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a server or a socket said."""
+    """First line of an error message."""
     return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 
 def _unfit_reasons(information: dict[str, Any]) -> list[str]:
-    """What makes a server unfit, from INFO alone: CONFIG is switched off on managed servers."""
+    """Why a server is unsuitable, from INFO only, because managed servers disable CONFIG."""
     reasons = []
     version_text = str(information.get("valkey_version") or information.get("redis_version", "0.0"))
     version = tuple(int(part) for part in version_text.split(".")[:2] if part.isdigit())

@@ -32,9 +32,7 @@ EPOCH_SECONDS = 600
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """What Redis says of a run. state: None if it knows nothing of it; holder: who holds the
-    lease, None for nobody.
-    """
+    """A run in Redis. state: None for an unknown run; holder: of the lease, or None."""
 
     state: str | None
     holder: str | None
@@ -93,13 +91,13 @@ class ControlClient:
         self._retry(push)  # twice: yes, the same bytes are there once
 
     def withdraw(self, request: ControlRequest) -> None:
-        """Take a request back that nobody has taken up."""
+        """Withdraw a request that the master has not taken."""
         self._retry(
             lambda: self._client.lrem(self.keys.commands, 0, request.encode())
         )  # twice: yes
 
     def poll_reply(self, request: ControlRequest) -> str | None:
-        """What the master said to a request; None while it has said nothing."""
+        """The master's reply to a request; None while there is none."""
         raw = self._retry(
             lambda: bounded_reads.read_field(
                 self._client, self.keys.progress, "replies", MAX_REPLIES

@@ -59,9 +59,7 @@ class ControlRequest:
 
 
 def _is_valid(name: str, value: Any) -> bool:
-    """Whether a field holds what it should; settings themselves are checked against the
-    run's own.
-    """
+    """Whether a field is valid; settings are checked later, against the run's own."""
     if name == "id":
         return isinstance(value, str) and ID.fullmatch(value) is not None
     if name == "verb":

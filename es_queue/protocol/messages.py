@@ -204,7 +204,7 @@ class EpisodeMoments:
 
 @dataclass(frozen=True)
 class SlotResult:
-    """What one slot's episodes gave; tuples have one entry per individual (plus, minus).
+    """The result of one slot's episodes; tuples have one entry per individual (plus, minus).
 
     noise_index: -1 if the slot is not perturbed; seed: environment seed of its first episode
     fitness: what the strategy sees; returns: the environment's own; both are means over the

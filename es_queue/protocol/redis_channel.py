@@ -61,7 +61,7 @@ def _with_count(items: Sequence[Any]) -> list[Any]:
 
 
 class _RedisSide:
-    """What both sides have: a client, the run's keys, and patience with the server."""
+    """Shared by both sides: a client, the run's keys, and retries."""
 
     def __init__(self, client: redis.Redis, run: str, retry: Retry | None) -> None:
         self.run = run

@@ -28,7 +28,7 @@ def backoff_delays(longest: float = 1.0) -> Iterator[float]:
 
 
 class Retry:
-    """Sends a command again until the server has answered: only for what may be sent twice.
+    """Repeats a command until the server answers; only for commands that may be sent twice.
 
     on_outage: called after each failure with the seconds that the outage has lasted; what it raises
     ends the trying.

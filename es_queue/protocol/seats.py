@@ -193,8 +193,8 @@ class OutageRetry(Retry):
 def reconnecting_client(
     connection: redis.Redis, should_stop: Callable[[], bool], warn: Callable[[str], None]
 ) -> redis.Redis:
-    """A client for RQ's bookkeeping, all of which may be sent twice: it tries each command until
-    Redis has answered.
+    """A client for RQ's bookkeeping, which may all be sent twice: it repeats each command until
+    Redis answers.
     """
     client = clone_client(connection)
     client.set_retry(OutageRetry(ReconnectBackoff(should_stop, warn), -1, OUTAGE_ERRORS))

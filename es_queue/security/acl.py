@@ -147,7 +147,7 @@ RULES: dict[str, tuple[str, ...]] = {
 
 
 def format_user_line(user: str, password: str | None) -> str:
-    """The user's line of an ACL file. password: None for a user whom nobody can be yet."""
+    """A user's line of an ACL file. password: None switches the user off."""
     who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
     return f"user {user} reset {who} sanitize-payload {' '.join(RULES[user])}"
 
@@ -196,7 +196,7 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
 
 
 def format_instructions(folder: Path) -> list[str]:
-    """What to do with the files."""
+    """Instructions for the files."""
     return [
         (
             f"{folder / ACL_FILE} defines the users master, worker and viewer; their passwords are "

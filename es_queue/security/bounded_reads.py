@@ -161,7 +161,7 @@ def read_worker_ids(client: Any, key: str) -> list[str]:
 
 
 def decode_text(data: bytes | None) -> str | None:
-    """What it reads as, whatever it is."""
+    """The value as text, whatever it is."""
     return None if data is None else data.decode("utf-8", "replace")
 
 
@@ -193,7 +193,7 @@ def is_readable_registry(client: Any, key: str) -> bool:
 
 @dataclass(frozen=True)
 class KeySize:
-    """What Redis says of a key's size.
+    """The size of a key.
 
     type: of COUNT_COMMANDS; count: bytes of a string, else items; memory: bytes, None if there are
     too many items to measure.

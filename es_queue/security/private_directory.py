@@ -124,7 +124,7 @@ def create_new(path: Path, mode: int = 0o666) -> int:
 
 
 def random_name(path: Path) -> Path:
-    """A name beside ``path`` that nobody can foresee."""
+    """An unpredictable name beside ``path``."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 

@@ -38,7 +38,7 @@ def named_modules(config: RunConfig) -> list[str]:
 
 
 def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
-    """The modules of which some settings would have code imported."""
+    """The modules that some settings would import."""
     references = (str(settings.get(name) or "") for name in CODE_SETTINGS)
     modules = (
         *(reference.rpartition(":")[0] for reference in references),
@@ -177,7 +177,7 @@ _guard: ImportGuard | None = None
 
 @contextmanager
 def guarded_imports(trust: bool) -> Iterator[None]:
-    """Within, files are read that anyone may have made: what they name is imported as ImportGuard
+    """Within it, files may come from anyone: modules that they name are imported as ImportGuard
     allows.
     """
     global _guard
@@ -190,7 +190,7 @@ def guarded_imports(trust: bool) -> Iterator[None]:
 
 
 def is_trusted() -> bool:
-    """Whether the user said that the file which is read now can be trusted."""
+    """Whether the user trusts the file that is being read."""
     return _guard is not None and _guard.trust
 
 

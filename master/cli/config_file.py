@@ -15,7 +15,7 @@ from master.cli.flags import LAUNCH_NAMES
 
 
 def read_config_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Checked settings of a --config file, and what is to be said of them. Raises UsageError."""
+    """Checked settings of a --config file, and notes about them. Raises UsageError."""
     if path.suffix == ".json":
         # start-up: only for a .json file
         from master.cli.starter_file import read_starter_file

@@ -74,7 +74,7 @@ def add_password(
 
 @dataclass(frozen=True)
 class NetworkExposure:
-    """Who else may reach a server, and read what goes there.
+    """Who else may reach a server, and read its traffic.
 
     local: by a socket, or this machine's own address; strangers: whether it serves clients without
     a password, None if that cannot be told; settings: those of CONFIG that it tells;
@@ -131,7 +131,7 @@ def read_exposure(client: Any, name: str) -> NetworkExposure:
 
 
 def network_warnings(exposure: NetworkExposure) -> list[str]:
-    """Sentences for what is unsafe, the worst first; none if all is well."""
+    """Warnings about exposure, worst first; none if all is well."""
     warnings = []
     if exposure.strangers and is_exposed(exposure):
         warnings.append(

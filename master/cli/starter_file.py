@@ -26,9 +26,7 @@ PARTS = ("config", "env_id", "optimizer", "policy")
 
 @dataclass
 class StarterTranslation:
-    """What a file's keys became. values: checked settings by name; lines: a sentence a key, in the
-    file's order.
-    """
+    """The translation of a file's keys. values: checked settings; lines: one sentence per key."""
 
     source: str
     values: dict[str, Any] = field(default_factory=dict)

@@ -36,7 +36,7 @@ IMPLAUSIBLE = "implausible-moments"
 
 @dataclass(frozen=True)
 class PlannedSlots:
-    """What answers for the training slots of a plan must say, as plain numbers. plan: all of it."""
+    """Expected values of results for a plan's training slots. plan: all of it."""
 
     plan: SlotPlan
     noise_indices: list[int]
@@ -58,9 +58,10 @@ class ResultShape:
 
 @dataclass(frozen=True)
 class ResultBounds:
-    """What results may say. steps: of an episode in training and in evaluation; observed: what
-    moments may be; spec: whose rewards bound the returns; by_sign: whether the strategy learns from
-    the signs of rewards
+    """Limits of the values in a result.
+
+    steps: of an episode in training and in evaluation; observed: of moments; spec: its rewards
+    bound the returns; by_sign: whether the strategy learns from the signs of rewards
     """
 
     steps: tuple[int, int] = (MOST_STEPS, MOST_STEPS)
@@ -79,7 +80,7 @@ def plan_slots(config: RunConfig, generation: int, shape: ResultShape, count: in
 
 
 class ExpectedAnswer(NamedTuple):
-    """What an answer for one slot must say, or it is refused. behaviour: how many bytes"""
+    """Expected values of one slot's result; others are refused. behaviour: its bytes."""
 
     noise_index: int
     seed: int
@@ -177,8 +178,8 @@ class AnswerChecker:
 
     @property
     def advice(self) -> str:
-        """What to do where one environment seed fails for everybody; empty if each slot has its
-        own.
+        """Advice if one environment seed fails on every worker; empty if each slot has its own
+        seed.
         """
         return (
             ": all of them had the same environment seed; --env-seeds slot gives each its own"

@@ -75,8 +75,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a question came to: the result that stands and who gave it; wrong: who gave another.
+    """The outcome of a question: the result that counts, and its authors.
 
+    wrong: authors of another result
     author: id of a worker that gave it, empty if only the master did; proven: whether the master
     played it
     """
@@ -90,7 +91,7 @@ class Verdict:
 
     @property
     def others(self) -> str:
-        """Those who gave the right one, in words."""
+        """The authors of the right result, as text."""
         return " and ".join(
             [*["the master's own episode"] * self.proven, *map(str, sorted(self.right))]
         )
@@ -158,7 +159,7 @@ class Audit:
 
     @property
     def undecided(self) -> bool:
-        """Whether there was a slot that nobody could decide."""
+        """Whether a slot could not be decided."""
         return self.disputed > 0
 
     def begin(self, slots: int = 0) -> None:
@@ -439,7 +440,7 @@ class Audit:
         return is_suspended
 
     def remove_opinions(self, identity: WorkerIdentity) -> None:
-        """Somebody is in quarantine: what it said has no weight in what is still open."""
+        """Drop the opinions of a quarantined worker from open questions."""
         for slot, question in list(self.questions.items()):
             question.opinions.pop(identity, None)
             question.workers.pop(identity, None)

@@ -16,7 +16,7 @@ BLOCKS_PER_WORKER = 2
 
 
 class UnansweredSlots(Protocol):
-    """What a ledger says of its unanswered slots."""
+    """A ledger's view of its unanswered slots."""
 
     publication: str
 

@@ -35,7 +35,7 @@ class MasterLease:
 
 
 class BlockPublisher:
-    """Publishes what a ledger wants, in the blocks that the scheduler cuts."""
+    """Publishes a ledger's slots in the scheduler's blocks."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class BlockPublisher:
         self._issue(ledger, issue.more_blocks(self._workers.expected_count()))
 
     def refill(self, ledger: Ledger) -> None:
-        """Issue new slots in place of those that were answered, where the ledger wants more."""
+        """Issue new slots in place of answered ones, if the ledger needs more."""
         blocks = ledger.block_issue(self._scheduler).refill(self._workers.live_count())
         self._issue(ledger, blocks)
 

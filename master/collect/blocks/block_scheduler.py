@@ -31,8 +31,8 @@ SlotRanges = Sequence[tuple[str, int, int]]
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What is gained by playing many episodes at once: nothing with fewer than ``fewest``, little
-    beyond ``most``.
+    """Useful sizes of a batch of episodes: no gain with fewer than ``fewest``, little beyond
+    ``most``.
     """
 
     fewest: int

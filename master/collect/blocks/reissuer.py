@@ -31,7 +31,9 @@ MOST_LATE = 10  # late answers of a worker that are believed, for each of its an
 
 
 class OutageWatch:
-    """Nobody is declared dead for a while after Redis was away, and with it every beat (rule 7)."""
+    """Declares no worker dead for a while after an outage of Redis, because beats lapse with it
+    (rule 7).
+    """
 
     def __init__(self, channel: MasterChannel, grace: float) -> None:
         self._channel, self._grace = channel, grace
@@ -71,7 +73,7 @@ class LateAnswers:
 
 @dataclass(frozen=True)
 class CollectorParts:
-    """What reconciling reads and writes: streams, workers, and the counts of all publications."""
+    """Inputs and outputs of reconciling: streams, workers, and the counts of all publications."""
 
     reader: StreamReader
     workers: WorkerWatch
@@ -110,7 +112,7 @@ class Reissuer:
         self._stragglers.reset()
 
     def record_loss(self, began: float) -> None:
-        """Redis had forgotten something and was told again; it took from ``began`` on."""
+        """Record that Redis had lost something and got it again, from ``began`` on."""
         self._parts.reader.restart()
         self.forget_copies()
         self._parts.context.recoveries.record_recovery(REDIS_LOST, time.monotonic() - began)
