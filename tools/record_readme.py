@@ -1,6 +1,7 @@
-"""Record the README's pictures from real runs: ``python -m tools.record_readme walker FILE``.
+"""Record the README's pictures from real runs: ``python -m tools.record_readme PICTURE FILE``.
 
-``walker`` is the bundled policy, as es-play films it, with half of the pictures.
+``walker`` is the bundled policy, as es-play films it, with half of the pictures. ``page`` trains
+CartPole with three seeds in an empty folder, and takes the web page with Chromium.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from PIL import Image, ImageSequence
 
 from workers.play.video import GIF_FPS, write_gif
 
+BIN = Path(sys.executable).parent
 WALKER_COLOURS = 24
 
 
@@ -29,12 +31,31 @@ def record_walker(out: Path) -> None:
     write_gif(out, frames[1::2], GIF_FPS / 2, WALKER_COLOURS)
 
 
+def record_page(out: Path) -> None:
+    address, size = "127.0.0.1:8643", "1280,780"
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--env", "CartPole-v1", "--seeds", "1-3", "--run", "cartpole"]
+        subprocess.run([BIN / "es-master", *words], cwd=folder, check=True)
+        page = f"http://{address}/#run=cartpole-s2&with=cartpole-s1%20cartpole-s3"
+        browser = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
+        browser += ["--virtual-time-budget=5000", f"--window-size={size}"]
+        with subprocess.Popen(
+            [BIN / "es-status", "--web", address], cwd=folder, stdout=subprocess.PIPE
+        ) as server:
+            assert server.stdout is not None
+            server.stdout.readline()  # it listens
+            try:
+                subprocess.run([*browser, f"--screenshot={out.resolve()}", page], check=True)
+            finally:
+                server.terminate()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m tools.record_readme", description=__doc__)
-    parser.add_argument("picture", choices=["walker"])
+    parser.add_argument("picture", choices=["walker", "page"])
     parser.add_argument("out", type=Path, metavar="FILE", help="the picture to write")
     given = parser.parse_args()
-    record_walker(given.out)
+    (record_page if given.picture == "page" else record_walker)(given.out)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,9 @@ def test_a_run_is_seen_to_train_to_pause_and_to_end(
     looks_until(page, lambda: page.locator("#state").inner_text() == "paused", "it is paused")
     master.signal(signal.SIGINT)
     assert master.wait() == 130
-    looks_until(page, lambda: page.locator("#state").inner_text() == "stopped", "it is stopped")
+    looks_until(page, lambda: page.locator("#pulse").inner_text() == "ended", "it is ended")
+    assert page.locator("#state").inner_text() == "stopped"
+    assert not page.locator("#workers").is_visible()
     status.signal(signal.SIGINT)
     assert status.wait() == 130 and status.err.read_text() == ""
     looks_until(
@@ -217,6 +219,24 @@ def test_runs_are_laid_over_each_other_and_compared(
     looks_until(
         page, lambda: page.locator("#chart .eval").count() == 3, "the address keeps what was chosen"
     )
+
+
+def test_a_narrow_page_shows_the_focused_run_the_ends_of_names_and_three_ticks(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
+) -> None:
+    names = [f"lander-with-a-long-name-{number:02d}" for number in range(12)]
+    for run in names:
+        planted(redis_client, run, eval_best="12")
+    url, _ = served(processes, valkey_url)
+    page.set_viewport_size(NARROW)
+    for run in (names[0], names[-1]):
+        page.goto(f"{url}?{run}#run={run}")
+        looks_until(page, lambda: page.locator("#chart .eval").count() == 1, "its curve")
+        frame, row = (page.locator(at).bounding_box() for at in ("#runs", "#list .focus"))
+        assert frame["y"] <= row["y"] <= frame["y"] + frame["height"] - row["height"]
+        assert page.locator("#list .focus .run > :last-child").inner_text() == run[-8:]
+        assert page.locator("#list .focus .score").inner_text() == "best 12.0"
+        assert page.locator("#chart .grid").count() >= 3 and overflow(page) <= 0
 
 
 def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(

@@ -96,8 +96,9 @@ async function look() {
 function pulse(trouble, live) {
   put(byId("trouble"), trouble || "");
   showIf(byId("trouble"), trouble);
-  put(byId("pulse"), live ? "live" : "no contact");
-  byId("pulse").className = live ? "live" : "lost";
+  const ended = ["done", "failed"].includes(data.each.get(chosen.focus)?.health);
+  put(byId("pulse"), !live ? "no contact" : ended ? "ended" : "live");
+  byId("pulse").className = !live ? "lost" : ended ? "" : "live";
 }
 
 // --- showing
@@ -105,6 +106,7 @@ function pulse(trouble, live) {
 function render() {
   const shown = shownRuns();
   fill(byId("list"), data.runs, listed, (node, run) => relist(node, run, shown));
+  reveal(byId("list").querySelector(".focus"));
   const found = shown.map((run) => data.each.get(run)).filter(Boolean);
   const one = data.each.get(chosen.focus);
   const colored = found.map((each) => ({ run: each.run, color: colorOf(each.run), curves: each.curves, target: Number.parseFloat(each.config.target_reward), expect: each.expect }));
@@ -133,8 +135,10 @@ function listed() {
   const [made, box, button, first, second] = [element("li"), element("input"), element("button"), element("span", "", "row"), element("span", "", "row")];
   box.type = "checkbox";
   button.type = "button";
-  first.append(element("span", "", "run"), element("span", "", "chip"));
-  second.append(element("span", "", "more"), element("span", "", "score"));
+  const name = element("span", "", "run");
+  name.append(element("span"), element("span"));
+  first.append(name, element("span", "", "score"));
+  second.append(element("span", "", "more"), element("span", "", "chip"));
   button.append(first, second);
   made.append(box, button);
   box.addEventListener("change", () => tick(made.dataset.run, box.checked));
@@ -150,10 +154,23 @@ function relist(node, run, shown) {
   box.disabled = !box.checked && shown.length >= COLORS;
   box.setAttribute("aria-label", `curve of ${run.run}`);
   box.style.setProperty("--own", box.checked ? colorOf(run.run) : "");
-  put(button.children[0].children[0], run.run);
-  chip(button.children[0].children[1], run);
-  put(button.children[1].children[0], `${run.env || "?"} · ${compact(run.env_steps)} steps`);
-  put(button.children[1].children[1], score(run.eval_best ?? run.eval_mean));
+  const [[name, best], [more, state]] = [...button.children].map((row) => row.children);
+  // A long name is cut in its middle: runs often differ at their ends.
+  const head = run.run.length > 16 ? run.run.length - 8 : run.run.length;
+  put(name.firstChild, run.run.slice(0, head));
+  put(name.lastChild, run.run.slice(head));
+  name.title = run.run;
+  put(best, `best ${score(run.eval_best ?? run.eval_mean)}`);
+  put(more, `${run.env || "?"} · ${compact(run.env_steps)} steps`);
+  chip(state, run);
+}
+
+// The focused run is scrolled into view when it becomes the focus; then the list is the reader's.
+let revealed = null;
+function reveal(node) {
+  if (!node || revealed === chosen.focus) return;
+  revealed = chosen.focus;
+  byId("runs").scrollTop = node.offsetTop - (byId("runs").clientHeight - node.offsetHeight) / 2;
 }
 
 // --- beginning

@@ -98,10 +98,10 @@ function diamond(x, y, note) {
 // --- axes
 
 function ticks(low, high, most) {
-  const rough = (high - low) / Math.max(1, most);
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = unit * ([1, 2, 5, 10].find((one) => one * unit >= rough) || 10);
-  return multiples(low, high, step);
+  const unit = 10 ** Math.floor(Math.log10((high - low) / Math.max(1, most)));
+  const found = [10, 5, 2, 1, 0.5].map((step) => multiples(low, high, step * unit));
+  // As many as there is room for, and at least three.
+  return found.findLast((one) => one.length >= 3 && one.length <= most + 1) || found.find((one) => one.length >= 3);
 }
 
 function multiples(low, high, step) {

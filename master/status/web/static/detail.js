@@ -92,6 +92,7 @@ function workers(run) {
   const more = run.living.length - shownWorkers.length;
   put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} that have joined${more > 0 ? `, ${whole(more)} not shown` : ""}`);
   const columns = [["host", ""], ["pid", "right"], ["back end", ""], ["steps/s", "right"], ["generation", "right"], ["block", ""], ["late", "right"], ["joined", "right"], ["seen", "right"]];
+  showIf(byId("workers").closest("section"), run.living.length || run.health !== "done");
   table(byId("workers"), shownWorkers.length ? columns : [], shownWorkers.map((one) => [
     one.host || DASH, one.pid === null ? DASH : String(one.pid ?? DASH), one.backend || DASH, whole(one.steps_per_second), (one.generation || DASH).replace(/^generation /, ""),
     one.refuses ? ["refuses", "bad"] : one.block || (one.generation ? DASH : "joining"), whole(one.late), ago(one.joined), finite(one.seen) === null ? DASH : `${duration(one.seen)} ago`,
