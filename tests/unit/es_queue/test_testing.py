@@ -69,7 +69,7 @@ class Widens(ARS):
 
     def tell(self, state: Any, batch: Any) -> Any:
         after, info = super().tell(state, batch)
-        return {**after, "calls": state["calls"] + 0.5}, info
+        return {**after, "calls": np.array(state["calls"] + 0.5)}, info
 
 
 class FewFigures(ARS):
