@@ -221,11 +221,6 @@ def validate_combinations(config: RunConfig) -> None:
     if config.strategy in STRATEGIES:
         validate_strategy(config, STRATEGIES[config.strategy])
     validate_strategy_settings(config)
-    if -1 < config.sigma_learning_rate < 0:
-        raise UsageError(
-            f"sigma_learning_rate is {config.sigma_learning_rate:g}: use 0 or more, or auto for "
-            "the strategy's own default"
-        )
     if config.rollback and (config.eval_every == 0 or config.eval_episodes < ROLLBACK_EPISODES):
         raise UsageError(
             f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but "
@@ -502,6 +497,8 @@ def _optimizer(config: RunConfig) -> str:
 
 def _is_outside(field: Field[Any], number: float) -> bool:
     low, high = field.metadata.get("low"), field.metadata.get("high")
+    if low == -1 and number != -1 and field.metadata.get("default_word"):
+        low = 0
     return (low is not None and number < low) or (high is not None and number > high)
 
 

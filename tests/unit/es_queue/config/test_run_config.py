@@ -296,7 +296,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"sigma_learning_rate": -0.5},
-        "sigma_learning_rate is -0.5: use 0 or more, or auto for the strategy's own default",
+        "sigma_learning_rate is -0.5 in the test: use a finite number of 0 or more, or auto",
     ),
     (
         {"strategy": "snes", "env_seeds": "pair"},
