@@ -50,6 +50,16 @@ def restless(vector: np.ndarray, seed: int) -> float:
     return float(restless.calls)  # type: ignore[attr-defined]
 
 
+def steady(vector: np.ndarray) -> float:
+    """0 at zeros; it needs no seed."""
+    return -float(np.square(vector, dtype=np.float64).sum())
+
+
+def greedy(vector: np.ndarray, seed: int, more: int) -> float:
+    """It takes more than it gets."""
+    return 0.0
+
+
 crooked = 3
 misshapen = lambda vector, seed: 0.0  # noqa: E731 - it gets an attribute
 misshapen.initial = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]

@@ -1,13 +1,16 @@
 """The user's objective as an Environment: an episode is one step, and its reward is the function's
 value.
 
-``function(vector, seed)`` takes a float32 array and an int and returns a number; larger is better.
-All its randomness must come from the seed. Its optional attribute ``initial`` is the first vector.
+``function(vector, seed)``, or ``function(vector)``, takes a float32 array and an int and returns a
+number; larger is better. All its randomness must come from the seed. Its optional attribute
+``initial`` is the first vector.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ class ObjectiveEnvironment:
 
     def __init__(self, request: EnvironmentRequest) -> None:
         self._function = load_objective(request.id)
+        self._takes_seed = takes_seed(request.id, self._function)
         self._seed = 0
 
     def reset(self, seed: int) -> Floats:
@@ -33,14 +37,31 @@ class ObjectiveEnvironment:
         return np.zeros(1, np.float32)
 
     def step(self, action: Any) -> tuple[Floats, float, bool]:
-        return np.zeros(1, np.float32), float(self._function(action, self._seed)), True
+        arguments = (action, self._seed) if self._takes_seed else (action,)
+        return np.zeros(1, np.float32), float(self._function(*arguments)), True
 
     def close(self) -> None: ...
 
 
-def load_objective(path: str) -> Callable[[Floats, int], Any]:
+def load_objective(path: str) -> Callable[..., Any]:
     """The function that ``module:function`` names. Raises EnvironmentFailure in one sentence."""
     return load_function("objective", path, EnvironmentFailure)
+
+
+def takes_seed(path: str, function: Callable[..., Any]) -> bool:
+    """Whether an objective has a second argument. Raises EnvironmentFailure for other arguments."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function in C may not show its arguments
+        return True
+    for arguments in ((None, 0), (None,)):
+        with suppress(TypeError):
+            signature.bind(*arguments)
+            return len(arguments) == 2
+    raise EnvironmentFailure(
+        f"the objective {path} has the arguments {signature}: it must take (vector, seed), or "
+        "(vector)"
+    )
 
 
 def initial_vector(request: EnvironmentRequest) -> Floats:

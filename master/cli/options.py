@@ -45,13 +45,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     path, recipe = named.pop("config", None), named.pop("recipe", None)
     control_args = parse_control_args(named)
     launch = replace(
-        _make_launch(
-            {
-                name: named.pop(name)
-                for name in (*LAUNCH_FIELDS, "redis_password_file")
-                if name in named
-            }
-        ),
+        _make_launch({name: named.pop(name) for name in LAUNCH_FIELDS if name in named}),
         control_args=control_args,
     )
     inherited = {} if recipe is None else named_recipe(recipe)
@@ -158,7 +152,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
                 f"existing run: leave --{flag_name(name)} out"
             )
     warnings: list[str] = []
-    url = named_url(given.get("redis_url"), given.pop("redis_password_file", None), warnings.append)
+    url = named_url(given.get("redis_url"), given.get("redis_password_file"), warnings.append)
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warnings)})
 
 

@@ -18,6 +18,7 @@ class Launch:
     """How this process takes part in a run. Nothing here changes the run's results.
 
     redis_url:     None starts a private server; not in the repr, because it may hold a password
+    redis_password_file: file that the password of redis_url comes from, if a flag named it
     workers:       number of local worker processes; None lets the command choose
     run:           id of a new run; None derives one
     resume:        name, folder or checkpoint of an existing run or study to continue
@@ -37,6 +38,7 @@ class Launch:
     """
 
     redis_url: str | None = field(default=None, repr=False)
+    redis_password_file: str | None = None
     workers: int | None = None
     queue: str = "default"
     run: str | None = None

@@ -252,13 +252,19 @@ def with_table_check(
 def start_information(context: RunContext, state: RunState) -> dict[str, str]:
     """Where everything is, how to watch, how workers join, and how the run begins."""
     services, setup = context.services, context.setup
-    server, queue = services.private_server, services.launch.queue
-    paths, modules = context.paths, named_modules(setup.config)
+    paths = context.paths
     about = {
         "redis": redacted_url(services.url),
         "folder": str(paths.run_dir),
         "seed": str(setup.config.seed),
-        **start_lines(services.url, queue, paths.named_run, server, modules),
+        **start_lines(
+            services.url,
+            services.launch.queue,
+            paths.named_run,
+            services.private_server,
+            named_modules(setup.config),
+            services.launch.redis_password_file,
+        ),
     }
     if setup.config.schedule == ASYNC:
         about["schedule"] = ASYNC_LABEL

@@ -13,7 +13,7 @@ from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.run.setup import Setup
 from master.services.private_server import PrivateServer
-from master.services.start_lines import redis_flag
+from master.services.start_lines import redis_flags
 from master.services.supervisor_client import SupervisorClient, make_supervisor_client
 
 
@@ -100,9 +100,11 @@ class Services:
     supervisor: SupervisorClient | None = None
 
     @property
-    def redis_flag(self) -> str:
-        """The flag by which a command finds the server; empty for a private one."""
-        return "" if self.private_server is not None else redis_flag(self.url, "--redis-url")
+    def redis_flags(self) -> str:
+        """The flags by which a command finds the server; empty for a private one."""
+        if self.private_server is not None:
+            return ""
+        return redis_flags(self.url, self.launch.redis_password_file)
 
 
 @dataclass(frozen=True)
@@ -127,4 +129,4 @@ class RunContext:
     @property
     def run_words(self) -> str:
         """The words by which a command finds the run and its server."""
-        return f"{self.paths.named_run.word}{self.services.redis_flag}"
+        return f"{self.paths.named_run.word}{self.services.redis_flags}"

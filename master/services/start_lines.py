@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 
-from es_queue.protocol.connection import has_secret
+from es_queue.protocol.connection import RedisWithPassword, has_secret, redacted_url
+from es_queue.security.passwords import FLAG, PASSWORD_FILE, password_of
 from es_queue.security.user_code import ALLOW, INSTALLED, disallowed_modules
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun
 from master.services.private_server import PrivateServer
 from master.services.tcp_access import join_instructions
+
+#: With it, rq takes the password from the same variables as es-queue's commands.
+CONNECTION_CLASS = f"{RedisWithPassword.__module__}.{RedisWithPassword.__name__}"
+
+#: After a command for a URL with a secret, which belongs in no command.
+BY_VARIABLE = "  # RQ_REDIS_URL must hold this server's URL"
 
 
 def start_lines(
@@ -18,35 +28,58 @@ def start_lines(
     run: NamedRun,
     server: PrivateServer | None,
     modules: Sequence[str] = (),
+    password_file: str | None = None,
 ) -> dict[str, str]:
     """Commands by name, for the server at ``url``.
 
-    run:     the run or study to watch
-    server:  the private server, None for a named Redis
-    modules: the run's own code; a worker must allow those that are loose files
+    run:           the run or study to watch
+    server:        the private server, None for a named Redis
+    modules:       the run's own code; a worker must allow those that are loose files
+    password_file: file with the password of a named Redis, as the command line names it
     """
-    where = redis_flag(url, "--redis-url") if server is None else ""
-    rq = "rq" if server is None else format_command("rq")
-    queue_name = "" if queue == "default" else f" {queue}"
-    lines = {
-        "watch": f"{format_command('es-status')} {run.word}{where}",
-        "join": f"{allowance(modules)}{rq} worker{redis_flag(url, '--url')}{queue_name}",
-    }
+    allowed, queue_name = allowance(modules), "" if queue == "default" else f" {queue}"
     if server is not None:
-        lines |= join_instructions(server.folder, server.socket_path, queue, allowance(modules))
-    return lines
+        return {
+            "watch": f"{format_command('es-status')} {run.word}",
+            "join": f"{allowed}{format_command('rq')} worker{queue_name}",
+            **join_instructions(server.folder, server.socket_path, queue, allowed),
+        }
+    variables, flag = "", f" --url {url}"
+    if shown := url_without_password(url, password_file):
+        path = quote(password_path(password_file))
+        variables = f"{PASSWORD_FILE}={path} RQ_CONNECTION_CLASS={CONNECTION_CLASS} "
+        flag = f" --url {shown}"
+    elif has_secret(url):
+        flag, queue_name = "", f"{queue_name}{BY_VARIABLE}"
+    return {
+        "watch": f"{format_command('es-status')} {run.word}{redis_flags(url, password_file)}",
+        "join": f"{variables}{allowed}rq worker{flag}{queue_name}",
+    }
+
+
+def redis_flags(url: str, password_file: str | None) -> str:
+    """The flags by which a command of es-queue finds a named server; for a URL with a secret that
+    is in no file, a comment.
+    """
+    if shown := url_without_password(url, password_file):
+        return f" --redis-url {shown} {FLAG} {quote(password_path(password_file))}"
+    return BY_VARIABLE if has_secret(url) else f" --redis-url {url}"
+
+
+def url_without_password(url: str, password_file: str | None) -> str:
+    """The URL for people who have the file of its password; empty if it has no such file."""
+    if not password_path(password_file) or password_of(url) is None or "?" in url:
+        return ""
+    return redacted_url(url).replace(":***@", "@", 1).replace("//@", "//")
+
+
+def password_path(password_file: str | None) -> str:
+    """The absolute path of the file that the command line or the environment names, or nothing."""
+    file = password_file or os.environ.get(PASSWORD_FILE)
+    return str(Path(file).absolute()) if file else ""
 
 
 def allowance(modules: Sequence[str]) -> str:
     """The variable with which a worker may import a run's own code; empty if it needs none."""
     loose = disallowed_modules(modules, INSTALLED)
     return f"{ALLOW}={','.join((INSTALLED, *loose))} " if loose else ""
-
-
-def redis_flag(url: str, flag: str) -> str:
-    """The flag by which a command finds the server. A URL with a secret has none: it belongs in
-    RQ_REDIS_URL.
-    """
-    if has_secret(url):
-        return " (RQ_REDIS_URL must hold this server's URL there)"
-    return f" {flag} {url}"

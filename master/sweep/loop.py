@@ -20,7 +20,6 @@ from master.display.notes import NoteHandler
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services.child_process import end_in_order
-from master.services.start_lines import redis_flag
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.sweep.record import (
     FAILED,
@@ -260,10 +259,9 @@ class Sweep:
         self._view.ended(self._save(state))
         if state == FINISHED:
             return EXIT_DONE
-        url = "" if self._services.is_private else redis_flag(self._services.url, "--redis-url")
         self._view.note(
             f"continue with: {format_command('es-master')} --resume "
-            f"{self._paths.named_run.word}{url}"
+            f"{self._paths.named_run.word}{self._services.redis_flags}"
         )
         return self._first_failure if failed else EXIT_INTERRUPTED
 

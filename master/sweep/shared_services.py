@@ -24,7 +24,7 @@ from master.run.launch import Launch
 from master.services.local_services import LocalServices
 from master.services.local_workers import LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
-from master.services.start_lines import start_lines
+from master.services.start_lines import redis_flags, start_lines
 from master.services.tcp_access import resolve_listen_address
 
 LOGGER = logging.getLogger("es_queue.sweep")
@@ -94,9 +94,17 @@ class SharedServices(LocalServices):
         """The server as people may see it, without a password."""
         return redacted_url(self.url)
 
+    @property
+    def redis_flags(self) -> str:
+        """The flags by which a command finds the server; empty for a private one."""
+        return "" if self.is_private else redis_flags(self.url, self._launch.redis_password_file)
+
     def start_information(self) -> dict[str, str]:
         """Where it all is, and how people watch and how workers join."""
-        lines = start_lines(self.url, self._launch.queue, self._study, self.server)
+        file = self._launch.redis_password_file
+        lines = start_lines(
+            self.url, self._launch.queue, self._study, self.server, self._modules, file
+        )
         return {"redis": self.name, "folder": str(self._folder), **lines}
 
     def worker_places(self) -> int:

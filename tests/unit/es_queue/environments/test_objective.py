@@ -121,6 +121,7 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
         ),
         ("tests.nowhere:sphere", 2, "tests.nowhere:sphere cannot be imported: ModuleNotFoundError"),
         ("tests.objectives:crooked", 2, "tests.objectives:crooked is not a function"),
+        ("tests.objectives:greedy", 2, r"it must take \(vector, seed\), or \(vector\)"),
         (
             "tests.objectives:strange",
             2,
@@ -245,6 +246,12 @@ def test_the_function_gets_the_vector_and_the_seed_of_the_episode(
     world.reset(7)
     assert world.step(np.zeros(4, np.float32))[1:] == (2.5, True)
     assert heard == [([0.0] * 4, 7)]
+
+
+def test_an_objective_may_take_only_the_vector() -> None:
+    world = open_environment(EnvironmentRequest("tests.objectives:steady", parameters=2))
+    world.reset(7)
+    assert world.step(np.ones(2, np.float32))[1:] == (-2.0, True)
 
 
 def test_a_worker_imports_an_objective_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

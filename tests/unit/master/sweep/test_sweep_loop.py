@@ -125,7 +125,7 @@ class Actor:
 class Home:
     """Shared services that keep nothing."""
 
-    is_private, url, name = True, "unix:///nowhere", "unix:///nowhere"
+    redis_flags, url, name = "", "unix:///nowhere", "unix:///nowhere"
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
