@@ -40,6 +40,11 @@ class ARS(GradientStrategy):
     #: pair.
     LEARNING_RATE: ClassVar[float] = 0.02
 
+    @property
+    def step_rate(self) -> float:
+        """The setting, or the default, at this generation's pace."""
+        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
+
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step, or none when the kept directions are all alike (σ_R = 0)."""
         best = self.best_slots(batch.fitness)
@@ -52,8 +57,7 @@ class ARS(GradientStrategy):
             return self.stay(state)
         weights = (fitness[:, 0] - fitness[:, 1]) / (len(best) * float(fitness.std()))
         gradient = weighted_rows(batch.noise, batch.noise_indices[best], weights, self.size)
-        rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
-        step = (rate * gradient).astype(np.float32)
+        step = (self.step_rate * gradient).astype(np.float32)
         after: State = {"parameters": self.moved(state["parameters"], step)}
         return after, self.figures(after, norm(gradient), norm(step))
 

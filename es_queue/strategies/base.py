@@ -184,6 +184,11 @@ class Strategy(ABC):
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
+    @property
+    def step_rate(self) -> float | None:
+        """The learning rate in effect; None for a strategy without one."""
+        return None
+
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """θ + σε, and θ − σε where a slot is a pair, for each row of ``noise`` [S, size]: float32
         [S, per_slot, size], in float32 arithmetic.

@@ -103,6 +103,11 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         """That of the best island; workers use the published ones."""
         return self.island.sigma(unpack_islands(state)[0])
 
+    @property
+    def step_rate(self) -> float | None:
+        """That of every island."""
+        return self.island.step_rate
+
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """Individuals of the best island."""
         part = self._parts(published)[0]

@@ -54,6 +54,11 @@ class SharedSigmaGradient(GradientStrategy):
         rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate
         self.optimizer = make_optimizer(name, rate, config.momentum)
 
+    @property
+    def step_rate(self) -> float:
+        """The optimizer's learning rate."""
+        return self.optimizer.learning_rate
+
     def start(self, parameters: Floats) -> State:
         """``parameters`` and the optimizer's moments."""
         return {**super().start(parameters), **self.optimizer.start(self.size)}

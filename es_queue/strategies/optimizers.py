@@ -44,6 +44,8 @@ Moments = dict[str, NDArray[Any]]
 class Optimizer(ABC):
     """What turns the gradient of the fitness into the step that is added to the parameters."""
 
+    learning_rate: float
+
     @abstractmethod
     def start(self, size: int) -> Moments:
         """The state before the first step for ``size`` parameters."""

@@ -88,6 +88,11 @@ class PGPE(AdaptiveSigma):
 
     # --- what is published: the centre, then the deviations
 
+    @property
+    def step_rate(self) -> float:
+        """The optimizer's learning rate."""
+        return self.optimizer.learning_rate
+
     def start(self, parameters: Floats) -> State:
         """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
         first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)

@@ -44,14 +44,18 @@ class SNES(AdaptiveSigma):
         tried: Floats = self.centre(published) + published[self.size :] * noise
         return tried[:, np.newaxis]
 
+    @property
+    def step_rate(self) -> float:
+        """The setting, or the default, at this generation's pace."""
+        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
+
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations; none when all individuals are alike."""
         shaped = utilities("log-rank", batch.fitness)[:, 0]
         if not shaped.any():
             return self.stay(state)
         gradient = self.weighted_steps(state["sigma"], batch, shaped)
-        rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
-        step = (rate * gradient).astype(np.float32)
+        step = (self.step_rate * gradient).astype(np.float32)
         after = {
             "parameters": self.moved(state["parameters"], step),
             "sigma": self.next_sigma(state["sigma"], batch, shaped),

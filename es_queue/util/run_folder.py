@@ -18,6 +18,8 @@ from es_queue.util.suggestions import format_suggestion
 RUNS_VARIABLE = "ES_QUEUE_RUNS"
 STUDY_FILE = "seeds.json"
 BEST = "best.npz"
+#: The newest reports of workers, a JSON text per line.
+ERROR_REPORTS_FILE = "errors.jsonl"
 #: The files that name their run, the surest first.
 NAMING_FILES = (STUDY_FILE, "run.json", "summary.json")
 MOST_BYTES = 2**22

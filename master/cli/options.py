@@ -24,11 +24,14 @@ from master.cli.redis_url import named_url
 from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
+from master.services.local_workers import default_workers
 from master.storage.trackers import parse_trackers
 from master.sweep.seeds import parse_seeds
 
 #: More local processes than any one host serves well; it catches a slip of the keyboard.
 MOST_WORKERS = 4096
+#: More are warned of.
+MOST_PER_CORE = 4
 MOST_GENERATIONS = 2**31
 
 
@@ -152,6 +155,11 @@ def _make_launch(given: dict[str, Any]) -> Launch:
                 f"existing run: leave --{flag_name(name)} out"
             )
     warnings: list[str] = []
+    if (workers := given.get("workers", 0)) > MOST_PER_CORE * (cores := default_workers()):
+        warnings.append(
+            f"--workers is {workers}, but this host has {cores} cores: a worker keeps one core "
+            "busy, so more of them only wait for each other and use memory"
+        )
     url = named_url(given.get("redis_url"), given.get("redis_password_file"), warnings.append)
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warnings)})
 

@@ -28,6 +28,8 @@ from master.display.format import (
 LEAST_LINE_SECONDS = 1.0
 #: While a generation is open, a log has at least a line in so many seconds.
 MOST_SILENT_SECONDS = 30.0
+#: A first generation that takes longer than that is foretold after so many seconds.
+LEAST_WAIT_SECONDS = 5.0
 #: For terminals that lack the signs on the left; each as wide as what it stands for, or redrawing
 #: would go wrong.
 ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
@@ -161,16 +163,24 @@ class GenerationPace:
     def begin(self) -> None:
         self._start = self._clock()
 
-    def format_left(self, figures: Record) -> str:
-        """Empty before the first result. Time without workers does not count."""
+    def estimate(self, figures: Record) -> tuple[float, float] | None:
+        """Seconds that the open generation takes, and how many of them are left; None before the
+        first result. Time without workers does not count.
+        """
         done, slots = finite_or_none(figures.get("answered")), finite_or_none(figures.get("slots"))
         if not figures.get("workers"):
             self.begin()
         if not done or not slots or done >= slots:
-            return ""
+            return None
         whole = (self._clock() - self._start) * slots / done
-        left = format_duration(whole * (1 - done / slots))
-        return f"about {format_duration(whole)} per generation, {left} of this one left"
+        return whole, whole * (1 - done / slots)
+
+    def format_left(self, figures: Record) -> str:
+        """Empty before the first result."""
+        if (estimate := self.estimate(figures)) is None:
+            return ""
+        whole, left = map(format_duration, estimate)
+        return f"about {whole} per generation, {left} of this one left"
 
 
 class QuietView(DisplayView):
@@ -189,7 +199,7 @@ class QuietView(DisplayView):
 
 class LogView(QuietView):
     """Plain lines: one per generation and at most one per second, but always the first, the last
-    and the evaluations. A long generation has a line every 30 seconds.
+    and the evaluations. A long generation has a line every 30 seconds; the first is foretold.
     """
 
     def __init__(
@@ -203,6 +213,7 @@ class LogView(QuietView):
         self._run, self._config, self._clock = run, config, clock
         self._last_time = -LEAST_LINE_SECONDS
         self._last_live, self._generation_pace = clock(), GenerationPace(clock)
+        self._is_pace_known = False
         self._pending: Record | None = None
         self._last_expectation = ""
 
@@ -211,21 +222,29 @@ class LogView(QuietView):
             self._out.write_line(line)
 
     def live(self, figures: Record) -> None:
-        now, left = self._clock(), self._generation_pace.format_left(figures)
-        if now - self._last_live < MOST_SILENT_SECONDS:
+        now, estimate = self._clock(), self._generation_pace.estimate(figures)
+        silent = now - self._last_live
+        is_foretold = (
+            not self._is_pace_known
+            and silent >= LEAST_WAIT_SECONDS
+            and estimate is not None
+            and estimate[0] > MOST_SILENT_SECONDS
+        )
+        if silent < MOST_SILENT_SECONDS and not is_foretold:
             return
-        self._last_live = now
+        self._last_live, self._is_pace_known = now, True
         parts = (
             f"open generation {format_whole(figures.get('answered'))} of "
             f"{format_whole(figures.get('slots'))} results",
             f"{format_whole(figures.get('workers'))} workers",
             sanitize(figures.get("waiting") or "", 120),
-            left,
+            self._generation_pace.format_left(figures),
         )
         self._out.write_line(" | ".join(filter(None, parts)))
 
     def generation(self, record: Record) -> None:
         now = self._last_live = self._clock()
+        self._is_pace_known = True
         self._generation_pace.begin()
         evaluated = any(
             finite_or_none(record.get(name)) is not None for name in ("eval_mean", "confirm_mean")

@@ -193,6 +193,8 @@ class Loop:
             is_finite = not figures.pop(NOT_FINITE, 0)
             # What this generation was perturbed by.
             figures["sigma"] = learner.strategy.sigma(state.strategy)
+            if (rate := learner.strategy.step_rate) is not None:
+                figures["learning_rate"] = rate
         fleet = self._collector.fleet
         self._collector.context.recoveries.finish_all()
         after = replace(

@@ -16,7 +16,12 @@ from es_queue.protocol.messages import SlotResult, publication_generation
 from master.collect.collector import Collector
 from master.display.format import Record
 from master.loop.publisher import OpenGeneration
-from master.loop.result_arrays import ClosedGeneration, ordered_statistics, total_steps
+from master.loop.result_arrays import (
+    ClosedGeneration,
+    first_returns,
+    ordered_statistics,
+    total_steps,
+)
 from master.loop.state import Counters, RunState
 
 COUNTER_NAMES = (
@@ -104,8 +109,11 @@ def training_record(closed_generation: ClosedGeneration) -> Record:
         record[f"{name}_mean"] = figures.mean if figures else None
         record[f"{name}_std"] = figures.std if figures else None
         record[f"{name}_max"] = figures.maximum if figures else None
+    record["return_median"] = float(np.median(returns)) if len(returns) else None
     record["return_min"] = of_returns.minimum if of_returns else None
-    record["centre_rank"] = centre_rank(closed_generation.centre, fitness)
+    centre = closed_generation.centre
+    record["centre_return"] = centre.returns[0] if centre is not None else None
+    record["centre_rank"] = centre_rank(centre, fitness)
     return record
 
 
@@ -144,8 +152,11 @@ def evaluation_figures(figures: ReturnStatistics | None) -> dict[str, float | No
 
 def evaluation_record(closed_generation: ClosedGeneration, state: RunState) -> Record:
     confirmation = closed_generation.confirmation
+    slots = [result for result in closed_generation.evaluated if result is not None]
     return {
         **evaluation_figures(closed_generation.evaluation),
+        "eval_median": float(np.median(first_returns(slots))) if slots else None,
+        "eval_length_mean": total_steps(slots) / len(slots) if slots else None,
         "eval_best": state.best.eval_mean if state.best else None,
         "confirm_mean": confirmation.mean if confirmation else None,
     }

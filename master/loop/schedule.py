@@ -148,6 +148,7 @@ def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGenera
         centre[0] if centre else None,
         ledger.results_in_order(messages.ELITE),
         centre[1:],
+        evaluated=evaluation,
         prefix=ledger.prefix,
     )
 

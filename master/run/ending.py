@@ -13,6 +13,7 @@ from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import ERROR_REPORTS_FILE
 from master.collect.collector import Collector
 from master.fleet.seat_manager import SeatManager
 from master.loop.generation_loop import Loop
@@ -26,9 +27,6 @@ from master.storage.checkpoint import Checkpoints, write_atomically
 LOGGER = logging.getLogger("es_queue.run")
 #: A master that leaves waits no longer for a Redis that is away: its lease lapses by itself.
 LEAVE_SECONDS = 5.0
-#: Reports of workers that are kept in the folder of a run that its environment has ended, a JSON
-#: text per line.
-ERROR_REPORTS_FILE = "errors.jsonl"
 LONGEST_REPORT = 64 * 2**10
 
 
@@ -111,6 +109,7 @@ class RunEnding:
         ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
         self._channel.finish(self._context.claim.token, {**ended, **texts}, seconds, data)
         self._is_ended = True
+        self.save_error_reports()
         # After the fenced write: the seats may be another master's by now.
         with suppress(Exception):
             self._seat_manager.close_open_seats()

@@ -48,7 +48,13 @@ from master.run.run_services import (
     Services,
     StopSignal,
 )
-from master.run.setup import Setup, format_unnormalised, prepare_run, validate_action_bound
+from master.run.setup import (
+    Setup,
+    format_image_hint,
+    format_unnormalised,
+    prepare_run,
+    validate_action_bound,
+)
 from master.run.standby import Standby
 from master.run.stopping import reopen_state
 from master.run.warm_start import make_warm_state
@@ -157,7 +163,7 @@ class Session:
                 f"{paths.run}, or give another --run"
             )
         channel.forget_gone_runs()
-        for text in format_unnormalised(config, setup.config):
+        for text in (*format_unnormalised(config, setup.config), *format_image_hint(setup)):
             LOGGER.info(text)
         holder = holder_name()
         token = take_lease(channel, holder, self._clocks, wait=False)

@@ -148,6 +148,18 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
     ]
 
 
+def format_image_hint(setup: Setup) -> list[str]:
+    """What to say of a linear policy that gets images with colours or a stack of frames."""
+    shape = setup.spec.observation_shape
+    if setup.config.policy != "linear" or len(shape) != 3:
+        return []
+    return [
+        f"the observations are images of {' x '.join(map(str, shape))} numbers, and the linear "
+        "policy weighs each pixel by itself: a policy for images, such as --policy nature, "
+        "usually learns more"
+    ]
+
+
 def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
     """A new run does not bound actions that are choices. Raises UsageError."""
     if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):

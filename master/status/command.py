@@ -243,7 +243,7 @@ def make_query(given: argparse.Namespace) -> Callable[[], Page]:
                 raise
             details = location.read_details(history)
             return (
-                make_errors_page(location.server, location.summary, details)
+                make_errors_page(location.source, location.summary, details)
                 if given.errors
                 else make_run_page(location.summary, details, history)
             )

@@ -133,6 +133,14 @@ class RunLocation:
     server: RedisReader | None
     folder: RunFolder | None = None
 
+    @property
+    def source(self) -> RedisReader | Path:
+        """Its server, or the folder that is left of it."""
+        if self.server is not None:
+            return self.server
+        assert self.folder is not None
+        return self.folder.folder
+
     def read_details(self, history: HistoryReader) -> RunDetails:
         """The rest of the run; ``history`` takes in what is new of its generations."""
         if self.server is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -11,7 +12,9 @@ from rich.text import Text
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from es_queue.security import bounded_reads
+from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
+from es_queue.util.run_folder import ERROR_REPORTS_FILE
 from master.display.format import finite_or_none
 from master.status.redis_reader import (
     MOST_KEY_BYTES,
@@ -31,14 +34,14 @@ LONGEST_TRACE = 100
 REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
 
 
-def make_errors_page(server: RedisReader | None, summary: RunSummary, details: RunDetails) -> Page:
-    """The newest reports of a run, newest first. A run of which only its folder is left
-    has none.
+def make_errors_page(source: RedisReader | Path, summary: RunSummary, details: RunDetails) -> Page:
+    """The newest reports of a run, newest first, from its server, or from the folder that is left
+    of it.
     """
     reports, trouble = (
-        ([], "the reports were on the server, which has ended")
-        if server is None
-        else read_reports(server, summary.run)
+        (read_kept_reports(source), "")
+        if isinstance(source, Path)
+        else read_reports(source, summary.run)
     )
     data: dict[str, Any] = {
         "run": summary.run,
@@ -50,7 +53,8 @@ def make_errors_page(server: RedisReader | None, summary: RunSummary, details: R
         return Page(data, (Text(trouble),))
     if not reports:
         return Page(data, (Text(f"run {summary.run}: no worker has reported an error"),))
-    head = f"run {summary.run}: {len(reports):,} of {details.errors:,} reports, newest first"
+    count = max(details.errors, len(reports))
+    head = f"run {summary.run}: {len(reports):,} of {count:,} reports, newest first"
     return Page(
         data,
         (Text(head, STRONG), *(part for report in reports for part in report_parts(report))),
@@ -81,6 +85,15 @@ def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], s
             ),
         )
     return [parse_report(data) for data in reversed(entries)], ""
+
+
+def read_kept_reports(folder: Path) -> list[dict[str, Any]]:
+    """The reports that a master kept when its run ended, newest first."""
+    try:
+        lines = read_end(folder / ERROR_REPORTS_FILE, MAX_REPLY).splitlines()
+    except OSError:
+        return []
+    return [parse_report(line) for line in reversed(lines[-MOST_REPORTS:])]
 
 
 def parse_report(data: bytes) -> dict[str, Any]:

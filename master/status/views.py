@@ -271,10 +271,11 @@ def remaining_budgets(
 
 
 def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str:
-    """What is left of the budgets; the bar is of the one that ends first. Empty if the settings
-    are not known.
+    """What is left of the budgets, or was used by a run that has ended; the bar is of the one that
+    ends first. Empty if the settings are not known.
     """
     limits = remaining_budgets(progress, config)
+    is_over = progress.get("state") in (FINISHED, STOPPED, FAILED)
     if not config:
         return ""
     if not limits:
@@ -287,11 +288,15 @@ def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str
     parts = []
     for name, limit in limits.items():
         form, unit = BUDGET_FORMATS[name]
-        parts.append(f"{form(limit['left'])} of {form(limit['limit'])}{unit}")
+        parts.append(
+            f"{form(limit['spent' if is_over else 'left'])} of {form(limit['limit'])}{unit}"
+        )
+    bar = f"{format_bar(nearest['spent'], nearest['limit'], BAR_WIDTH)}  {', '.join(parts)}"
+    if is_over:
+        return f"{bar} used"
     left = finite_or_none(progress.get("eta"))
     about = "" if left is None or left < 0 else f", about {format_duration(left)}"
-    bar = format_bar(nearest["spent"], nearest["limit"], BAR_WIDTH)
-    return f"{bar}  {', '.join(parts)} left{about}"
+    return f"{bar} left{about}"
 
 
 def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[str, str]]:

@@ -40,6 +40,11 @@ TABLE_COLUMNS = (
     "late",
     "refused",
     "lost_steps",
+    "return_median",
+    "centre_return",
+    "eval_median",
+    "eval_length_mean",
+    "learning_rate",
 )
 
 

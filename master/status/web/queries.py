@@ -134,7 +134,7 @@ class DashboardQueries:
         with find_sources(self._given) as sources:
             location = sources.find_run(run)
             return dict(
-                make_errors_page(location.server, location.summary, RunDetails({}, 0, 0)).data
+                make_errors_page(location.source, location.summary, RunDetails({}, 0, 0)).data
             )
 
     def _query_figures(self) -> Data:

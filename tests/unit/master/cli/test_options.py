@@ -483,3 +483,12 @@ def test_videos_of_a_run_that_keeps_no_individuals_are_refused(
     words = ["--env", "X-v0", "--video-every", "5", "--keep-generations"]
     assert "video_every is 5, but keep_generations is 0" in refused(*words, "0")
     assert parse_command_line([*words, "1"])[1].video_every == 5
+
+
+@each_case(("workers", "warned"), [("1000", True), ("8", False)])
+def test_many_more_workers_than_cores_are_warned_of(
+    workers: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("master.cli.options.default_workers", lambda: 2)
+    launch = parse_command_line(["--env", "CartPole-v1", "--workers", workers])[1]
+    assert any("this host has 2 cores" in text for text in launch.warnings) == warned

@@ -13,7 +13,12 @@ import pytest
 
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable, default_size
-from master.run.setup import prepare_run, target_of, validate_action_bound
+from master.run.setup import (
+    format_image_hint,
+    prepare_run,
+    target_of,
+    validate_action_bound,
+)
 from tests.cases import each_case
 from tests.parts import TABLE
 from tests.ring import quick_config
@@ -175,3 +180,12 @@ def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in
         validate_action_bound(config, setup.spec)
     box = quick_config(env="Pendulum-v1", action_bound="tanh")
     validate_action_bound(box, prepare_run(box, table=TABLE).spec)
+
+
+@each_case(("policy", "said"), [("linear", 1), ("mlp", 0)])
+def test_a_linear_policy_of_images_is_named_with_a_better_one(policy: str, said: int) -> None:
+    setup = prepare_run(quick_config(policy=policy), table=TABLE)
+    assert format_image_hint(setup) == []
+    images = replace(setup, spec=replace(setup.spec, observation_shape=(84, 84, 4)))
+    hints = format_image_hint(images)
+    assert len(hints) == said and all("--policy nature" in hint for hint in hints)

@@ -261,6 +261,13 @@ def test_what_is_left_of_the_budgets_is_shown_and_the_bar_is_of_the_nearest(
     assert words in said(page_of(seen(), RunDetails({}, 0, 0, config=config)))
 
 
+@each_case("state", ["finished", "stopped", "failed"])
+def test_a_run_that_has_ended_shows_no_time_left(state: str) -> None:
+    ended = seen(state=state, generation="3", eta="40")
+    text = said(page_of(ended, RunDetails({}, 0, 0, config={"generations": 10})))
+    assert "3 of 10 generations used" in text and "left" not in text
+
+
 def test_an_unknown_budget_is_not_guessed() -> None:
     assert "budget" not in said(page_of(seen()))
 

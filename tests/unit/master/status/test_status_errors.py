@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 
 from master.status.errors import (
     LONGEST_REPORT,
@@ -101,8 +102,13 @@ def test_a_time_is_shown_as_a_date_and_as_an_age() -> None:
     )
 
 
-def test_a_run_of_which_its_folder_is_left_has_no_reports() -> None:
-    page = make_errors_page(
-        None, RunSummary("r", "folder", "", None, False, {}), RunDetails({}, 0, 0)
-    )
-    assert page.data["reports"] == [] and "server" in page.data["trouble"]
+def test_the_reports_of_a_run_of_which_its_folder_is_left_are_those_that_it_keeps(
+    tmp_path: Path,
+) -> None:
+    summary, details = RunSummary("r", "folder", "", None, False, {}), RunDetails({}, 0, 0)
+    assert make_errors_page(tmp_path, summary, details).data["reports"] == []
+    kept = [json.dumps(REPORT | {"slot": slot}) for slot in range(3)]
+    (tmp_path / "errors.jsonl").write_text("\n".join([*kept, "torn"]))
+    page = make_errors_page(tmp_path, summary, details)
+    assert [report.get("slot") for report in page.data["reports"]] == [None, 2, 1, 0]
+    assert "4 of 4 reports" in "\n".join(format_plain(page))
