@@ -33,6 +33,8 @@ from es_queue.strategies.capabilities.elite_evaluation import (
     NO_EVALUATION,
     EliteEvaluation,
     best_reevaluated,
+    elite_figure,
+    rank_finite,
 )
 from es_queue.strategies.capabilities.hooks import (
     Builder,
@@ -326,15 +328,4 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         elite = before if is_unchanged else family.decode(int(parents[0]), batch.noise)
         after = {**state, **family.to_arrays(), "parameters": elite, "parents": parents}
         figures = self.figures(after, 0.0, 0.0 if is_unchanged else norm(elite - before))
-        return after, {
-            **figures,
-            **({"elite_fitness": elite_fitness} if np.isfinite(elite_fitness) else {}),
-        }
-
-
-def rank_finite(fitness: Doubles) -> Integers:
-    """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier
-    place.
-    """
-    order = np.argsort(-fitness, kind="stable")
-    return order[np.isfinite(fitness[order])]
+        return after, {**figures, **elite_figure(elite_fitness)}

@@ -15,7 +15,7 @@ import numpy as np
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.capabilities.elite_evaluation import best_reevaluated
+from es_queue.strategies.capabilities.elite_evaluation import best_reevaluated, elite_figure
 from es_queue.strategies.capabilities.hooks import Reevaluates
 
 
@@ -63,11 +63,7 @@ class RandomSearch(Reevaluates, Strategy):
         """
         slots = self.candidates(state, batch)
         place = best_reevaluated(batch.elite_fitness)
-        figures = (
-            {"elite_fitness": float(batch.elite_fitness[place])}
-            if np.isfinite(batch.elite_fitness[place])
-            else {}
-        )
+        figures = elite_figure(float(batch.elite_fitness[place]))
         if slots[place] == self.centre_slot:
             after, info = self.stay(state)
             return after, {**info, **figures}

@@ -121,13 +121,24 @@ class EliteEvaluation:
 NO_EVALUATION = EliteEvaluation.of(-1, np.empty(0, np.int64), 1)
 
 
+def rank_finite(fitness: Doubles) -> Integers:
+    """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier
+    place.
+    """
+    order = np.argsort(-fitness, kind="stable")
+    return order[np.isfinite(fitness[order])]
+
+
+def elite_figure(fitness: float) -> dict[str, float]:
+    """The figure of the elite's fitness on fresh episodes; none if nobody played them."""
+    return {"elite_fitness": fitness} if np.isfinite(fitness) else {}
+
+
 def best_and_centre(fitness: Doubles, count: int, centre_slot: int) -> Integers:
     """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
     slot, ascending; then ``centre_slot``.
     """
-    order = np.argsort(-fitness, kind="stable")
-    best = order[np.isfinite(fitness[order])][:count]
-    return np.append(np.sort(best), centre_slot).astype(np.int64)
+    return np.append(np.sort(rank_finite(fitness)[:count]), centre_slot).astype(np.int64)
 
 
 def best_reevaluated(fitness: Doubles) -> int:
