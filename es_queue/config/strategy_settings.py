@@ -14,19 +14,38 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=True,
         asynchronous=True,
         optimizers=(),
-        settings=("learning_rate", "learning_rate_schedule", "top", "weight_decay"),
+        settings=(
+            "average_decay",
+            "learning_rate",
+            "learning_rate_schedule",
+            "top",
+            "weight_decay",
+        ),
     ),
     "cma_es": StrategyFacts(
         pairs=False,
         asynchronous=False,
         optimizers=(),
-        settings=("active", "learning_rate", "learning_rate_schedule", "restarts", "weight_decay"),
+        settings=(
+            "active",
+            "average_decay",
+            "learning_rate",
+            "learning_rate_schedule",
+            "restarts",
+            "weight_decay",
+        ),
     ),
     "csa_es": StrategyFacts(
         pairs=False,
         asynchronous=False,
         optimizers=(),
-        settings=("learning_rate", "learning_rate_schedule", "restarts", "weight_decay"),
+        settings=(
+            "average_decay",
+            "learning_rate",
+            "learning_rate_schedule",
+            "restarts",
+            "weight_decay",
+        ),
     ),
     "ga": StrategyFacts(
         pairs=False,
@@ -39,6 +58,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         asynchronous=False,
         optimizers=(),
         settings=(
+            "average_decay",
             "directions",
             "learning_rate",
             "learning_rate_schedule",
@@ -52,6 +72,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         optimizers=("adam", "sgd"),
         settings=(
             "archive_size",
+            "average_decay",
             "behaviour",
             "behaviour_episodes",
             "gradient_form",
@@ -71,6 +92,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         asynchronous=True,
         optimizers=("adam", "sgd"),
         settings=(
+            "average_decay",
             "gradient_form",
             "l2",
             "learning_rate",
@@ -86,6 +108,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         asynchronous=True,
         optimizers=("clipup", "adam", "sgd"),
         settings=(
+            "average_decay",
             "learning_rate",
             "learning_rate_schedule",
             "max_speed",
@@ -107,13 +130,27 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=False,
         asynchronous=False,
         optimizers=(),
-        settings=("active", "learning_rate", "learning_rate_schedule", "restarts", "weight_decay"),
+        settings=(
+            "active",
+            "average_decay",
+            "learning_rate",
+            "learning_rate_schedule",
+            "restarts",
+            "weight_decay",
+        ),
     ),
     "snes": StrategyFacts(
         pairs=False,
         asynchronous=True,
         optimizers=(),
-        settings=("learning_rate", "learning_rate_schedule", "sigma_learning_rate", "weight_decay"),
+        settings=(
+            "average_decay",
+            "learning_rate",
+            "learning_rate_schedule",
+            "linear_share",
+            "sigma_learning_rate",
+            "weight_decay",
+        ),
     ),
 }
 #: The optimizers that use a setting, for settings that not all of them use.
@@ -139,6 +176,15 @@ class StrategySettings:
         "search",
         "size of the archive of behaviours; the oldest are removed (novelty)",
         allowed=(1, 100000),
+    )
+
+    average_decay: float = option(
+        0.0,
+        "search",
+        "how much of the running average of the parameters a generation keeps; above 0, that "
+        "average is what is evaluated and saved (ars, cma_es, csa_es, lm_ma_es, novelty, openai_es,"
+        " pgpe, sep_cma_es, snes)",
+        allowed=(0.0, 0.999),
     )
 
     behaviour: str = option(
@@ -211,6 +257,13 @@ class StrategySettings:
         "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
         "linear:END,N or piecewise:N=FACTOR,... (ars, cma_es, csa_es, lm_ma_es, novelty, openai_es,"
         " pgpe, sep_cma_es, snes)",
+    )
+
+    linear_share: float = option(
+        0.0,
+        "search",
+        "share of centred ranks in the utilities; the rest are the paper's log ranks (snes)",
+        allowed=(0.0, 1.0),
     )
 
     max_speed: float = option(

@@ -13,6 +13,7 @@ from es_queue.config.schedules import rate_factors
 from es_queue.config.validation import validate_strategy
 from es_queue.errors import UsageError
 from es_queue.security.user_code import load_attribute
+from es_queue.strategies.averaged import averaged
 from es_queue.strategies.base import (
     Batch,
     NoiseRows,
@@ -93,6 +94,8 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
             f"there is no strategy {config.strategy!r}; choose {', '.join(STRATEGIES)}"
         )
     kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
+    if "average_decay" in kind.used_settings() and config.average_decay:
+        kind = averaged(kind)
     return islands_of(kind) if config.islands > 1 else kind
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
-from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.return_statistics import sum_in_order
@@ -23,20 +22,15 @@ from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.capabilities.hooks import (
     Builder,
     BuildsIndividuals,
-    ComparesBehaviour,
     MigratesState,
-    Reevaluates,
-    SeveralCentres,
     SlotDraw,
-    SteadyState,
     migrate_state,
+    require_plain,
 )
 from es_queue.strategies.shaping import with_failures_lowest
 
 #: What a score keeps of its former generations: it is about the mean of the last ten.
 SCORE_DECAY = 0.9
-#: Strategies whose slots or centres have a meaning of their own.
-NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, Reevaluates, SeveralCentres, SteadyState)
 
 
 class Islands(BuildsIndividuals, MigratesState, Strategy):
@@ -164,11 +158,7 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
 @cache
 def islands_of(kind: type[Strategy]) -> type[Islands]:
     """The class whose islands are of ``kind``. Raises UsageError for a strategy that cannot be."""
-    if issubclass(kind, NOT_PLAIN):
-        raise UsageError(
-            f"islands needs a strategy whose slots are all alike, and {kind.__name__} has parents, "
-            "elites or several centres: leave islands out, or use another strategy"
-        )
+    require_plain(kind, "islands")
     facts = {
         "island_kind": kind,
         "per_slot": kind.per_slot,

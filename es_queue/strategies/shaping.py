@@ -79,6 +79,17 @@ def log_rank(fitness: Doubles) -> Doubles:
     return share_by_rank(fitness, recombination_weights(len(fitness))[::-1])
 
 
+def blended_rank(fitness: Doubles, linear: float) -> Doubles:
+    """``log_rank`` with a share of ``linear`` from centred ranks of the same Σ|u|, ties shared.
+
+    Linear utilities use the worse half, too, and so hold less of the noise of a few lucky episodes.
+    """
+    logarithmic = recombination_weights(len(fitness))[::-1]
+    centred = np.arange(len(fitness)) - (len(fitness) - 1) / 2
+    centred *= np.abs(logarithmic).sum() / np.abs(centred).sum()
+    return share_by_rank(fitness, (1 - linear) * logarithmic + linear * centred)
+
+
 def z_score(fitness: Doubles) -> Doubles:
     """Fitness less its mean, in population standard deviations."""
     values, _ = unit_scaled(with_failures_lowest(fitness))

@@ -19,7 +19,7 @@ from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
-from es_queue.strategies.shaping import utilities
+from es_queue.strategies.shaping import all_equal, blended_rank, with_failures_last
 
 
 class SNES(AdaptiveSigma):
@@ -28,7 +28,16 @@ class SNES(AdaptiveSigma):
     name: ClassVar[str] = "snes"
     per_slot: ClassVar[int] = 1
     asynchronous: ClassVar[bool] = True
-    settings: ClassVar[tuple[Setting, ...]] = (SIGMA_LEARNING_RATE,)
+    settings: ClassVar[tuple[Setting, ...]] = (
+        SIGMA_LEARNING_RATE,
+        Setting(
+            "linear_share",
+            0.0,
+            "share of centred ranks in the utilities; the rest are the paper's log ranks",
+            low=0.0,
+            high=1.0,
+        ),
+    )
     #: η_μ (table 1).
     LEARNING_RATE: ClassVar[float] = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.
@@ -41,7 +50,7 @@ class SNES(AdaptiveSigma):
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
-        tried: Floats = self.centre(published) + published[self.size :] * noise
+        tried: Floats = self.mean(published) + published[self.size :] * noise
         return tried[:, np.newaxis]
 
     @property
@@ -51,9 +60,10 @@ class SNES(AdaptiveSigma):
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations; none when all individuals are alike."""
-        shaped = utilities("log-rank", batch.fitness)[:, 0]
-        if not shaped.any():
+        fitness = with_failures_last(batch.fitness[:, 0])
+        if all_equal(fitness):
             return self.stay(state)
+        shaped = blended_rank(fitness, self.config.linear_share)
         gradient = self.weighted_steps(state["sigma"], batch, shaped)
         step = (self.step_rate * gradient).astype(np.float32)
         after = {

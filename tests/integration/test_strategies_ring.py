@@ -43,6 +43,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "island_generations": 2,
             "generations": 6,
         },
+        "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
     }.items()
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

@@ -29,6 +29,14 @@ class GradientStrategy(Strategy):
             "linear:END,N or piecewise:N=FACTOR,...",
         ),
         Setting(
+            "average_decay",
+            0.0,
+            "how much of the running average of the parameters a generation keeps; above 0, that "
+            "average is what is evaluated and saved",
+            low=0.0,
+            high=0.999,
+        ),
+        Setting(
             "weight_decay",
             0.0,
             "multiply the parameters by 1 - weight_decay after each step",

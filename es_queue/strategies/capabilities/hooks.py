@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows
@@ -238,3 +239,16 @@ def exchange_statistics(
     if isinstance(strategy, SeveralCentres):
         return strategy.exchange_statistics(before, after, moments)
     return after, moments
+
+
+#: Strategies whose slots or centres have a meaning of their own.
+NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, Reevaluates, SeveralCentres, SteadyState)
+
+
+def require_plain(kind: type, setting: str) -> None:
+    """Raises UsageError for a strategy that ``setting`` cannot be used with."""
+    if issubclass(kind, NOT_PLAIN):
+        raise UsageError(
+            f"{setting} needs a strategy whose slots are all alike, and {kind.__name__} has "
+            f"parents, elites or several centres: leave {setting} out, or use another strategy"
+        )

@@ -37,6 +37,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "pgpe", "sigma_learning_rate": 0.0},
     {"strategy": "snes"},
     {"strategy": "snes", "population": 31},
+    {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.9},
     {"strategy": "csa_es"},
     {"strategy": "csa_es", "restarts": "ipop", "population": 16},
     *({"strategy": "sep_cma_es", "active": active} for active in (True, False)),
