@@ -130,7 +130,8 @@ def check_published(strategy: Strategy) -> None:
     assert strategy.fits(len(published), 0), "fits must accept the length of what is published"
     assert not strategy.fits(1, 0), "fits must refuse an impossible length"
     centre = strategy.centre(published)
-    assert np.array_equal(centre, state["parameters"]), "centre must be the state's parameters"
+    unperturbed = state.get("average", state["parameters"])
+    assert np.array_equal(centre, unperturbed), "centre must be the state's parameters"
     first = strategy.start(np.full(strategy.size, 0.1, np.float32))
     kinds = [{name: array.dtype for name, array in each.items()} for each in (first, state)]
     assert kinds[0]["parameters"] == np.float32, "the state's parameters must be float32"
