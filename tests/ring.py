@@ -12,10 +12,9 @@ from typing import Any
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.timing import Clocks
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import make_scheduler
 from master.collect.collector import Collector
-from master.collect.worker_watch import CollectorCallbacks
+from master.collect.worker_watch import CollectorCallbacks, MasterLease
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.generation_loop import Loop

@@ -1,5 +1,5 @@
-"""Collects results, and does the work of each second meanwhile: renew, reconcile, seats,
-supervision, display.
+"""Publishes a generation, collects its results, and does the work of each second meanwhile: renew,
+reconcile, seats, supervision, display.
 """
 
 from __future__ import annotations
@@ -7,14 +7,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
+from es_queue.errors import RedisError
 from es_queue.protocol import messages
-from es_queue.protocol.channel import PublishRequest
-from es_queue.protocol.messages import publication_generation
+from es_queue.protocol.channel import PublishRequest, PublishResult
+from es_queue.protocol.messages import Block, publication_generation
 from master.collect.audit import Audit
-from master.collect.blocks.block_publisher import BlockPublisher, MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts, Reissuer
 from master.collect.blocks.stragglers import DirectIssue
@@ -23,7 +25,7 @@ from master.collect.observation_limits import format_implausible
 from master.collect.recovery_statistics import REDIS_AWAY
 from master.collect.stream_reader import StreamReader
 from master.collect.verification import Verification
-from master.collect.worker_watch import CollectorCallbacks, WorkerWatch
+from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerWatch
 from master.control.inbox import ControlInbox
 from master.fleet.silent_workers import SilentWorkers
 from master.fleet.worker_registry import WorkerRegistry
@@ -31,6 +33,10 @@ from master.fleet.worker_registry import WorkerRegistry
 LOGGER = logging.getLogger("es_queue.collect")
 #: Between two looks at what the master plays itself.
 VERIFYING_SECONDS = 0.02
+#: Blocks that are published with the parameters, in all and for each worker; the others follow, so
+#: many in one script.
+FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER, BLOCKS_PER_SCRIPT = 1024, 4, 8192
+MOST_STAGING_ATTEMPTS = 10
 GENERATION_LOST = "Redis has lost this generation: it is published again"
 FORMER_GENERATION_LOST = (
     "Redis has lost the previous generation, or has another one: this one replaces it"
@@ -119,6 +125,88 @@ class RunProgress:
         }
 
 
+class BlockPublisher:
+    """Publishes what a ledger wants, in the blocks that the scheduler cuts."""
+
+    def __init__(
+        self,
+        lease: MasterLease,
+        scheduler: BlockScheduler,
+        workers: WorkerWatch,
+        direct: DirectIssue,
+    ) -> None:
+        """``direct``: whether blocks go to workers by name."""
+        self._lease, self._scheduler, self._workers = lease, scheduler, workers
+        self._direct = direct
+        self._request = PublishRequest("", b"", (), "", {})
+        self._parameters = b""
+
+    def open(
+        self, ledger: Ledger, request: PublishRequest, parameters: bytes, *, adopted: bool
+    ) -> bool:
+        """Publish, unless a former master has left it open. False if Redis had another
+        publication open than this master's last.
+        """
+        before = self._request.publication
+        self._request, self._parameters = request, parameters
+        if adopted:
+            return True
+        opened = self.publish(ledger)
+        # ours: sent again after a lost reply
+        return not before or opened.previous in (before, ledger.publication)
+
+    def publish(self, ledger: Ledger) -> PublishResult:
+        """Stage, then publish the unanswered slots (rules 3, 4).
+
+        Nobody waits for blocks that come late in the generation: they follow at once. Of a master
+        that ends between the two its successor finds them owed, for todo is a hint (rules 1, 8).
+        """
+        count = self._workers.expected_count()
+        blocks = iter(ledger.closing.blocks(ledger, self._scheduler, count))
+        most = max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * len(self._workers.present))
+        first = [] if self._direct.is_on else list(islice(blocks, most))
+        request = replace(self._request, blocks=first, keep=ledger.closing.prior_publications)
+        for _ in range(MOST_STAGING_ATTEMPTS):
+            self._lease.channel.stage(ledger.publication, self._parameters)
+            opened = self._lease.channel.publish(self._lease.token, request)
+            if opened.succeeded:
+                self._issue(ledger, blocks, new=True)
+                return opened
+        raise RedisError(
+            f"the parameters of publication {ledger.publication} disappeared from Redis "
+            f"{MOST_STAGING_ATTEMPTS} times before they were published: find out what removes "
+            f"keys there"
+        )
+
+    def extend(self, ledger: Ledger) -> None:
+        """Issue the slots that the ledger has come to want."""
+        count = self._workers.expected_count()
+        self._issue(ledger, ledger.closing.more_blocks(ledger, self._scheduler, count))
+
+    def refill(self, ledger: Ledger) -> None:
+        """Issue new slots in place of those that were answered, where the ledger wants more."""
+        count = self._workers.live_count()
+        self._issue(ledger, ledger.closing.refill(ledger, self._scheduler, count))
+
+    def learn_durations(self, ledger: Ledger) -> None:
+        """The next blocks are cut by what this generation's slots took."""
+        for kind in ledger.required:
+            seconds = ledger.tally.seconds_per_slot(kind)
+            if seconds is not None:
+                self._scheduler.seconds[kind] = seconds
+
+    def _issue(self, ledger: Ledger, blocks: Iterable[Block], *, new: bool = False) -> None:
+        """``new``: the publication has just been opened."""
+        extend = partial(self._lease.channel.extend, self._lease.token, ledger.publication)
+        rest, present = iter(blocks), self._workers.present
+        shares = self._direct.share_blocks(rest, present)
+        copies = self._direct.share_copies(shares, present) if new else {}
+        for worker, share in [*shares.items(), *((name, [copies[name]]) for name in copies)]:
+            extend(share, to=worker)
+        while chunk := list(islice(rest, BLOCKS_PER_SCRIPT)):
+            extend(chunk, new=new)
+
+
 class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
@@ -147,7 +235,7 @@ class Collector:
         self.idle_work: deque[Callable[[], object]] = deque()
         self._lease, self._callbacks = lease, callbacks
         reader = StreamReader(channel, lease.clocks.reconcile)
-        workers = WorkerWatch(channel, lease.clocks, self.context, callbacks)
+        workers = WorkerWatch(lease, self.context, callbacks)
         self._parts = CollectorParts(reader, workers, self.context)
         direct = DirectIssue()
         self._publisher = BlockPublisher(lease, scheduler, workers, direct)

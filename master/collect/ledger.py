@@ -17,9 +17,7 @@ from es_queue.protocol.channel import ReconcileRequest
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from master.collect.answer_check import AnswerChecker, counted_result
 from master.collect.audit import Audit, Verdict
-from master.collect.blocks.block_issue import BlockIssue
-from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.publication.closing import Closing, WholeClosing
+from master.collect.publication.closing import Closing
 from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot, to_ranges
 from master.collect.publication.slot_failures import SlotFailures
 from master.collect.publication.tally import Tally
@@ -103,7 +101,7 @@ class Ledger:
         """
         self.publication, self.checker = publication, checker
         self.context, self.prefix = context or LedgerContext(), prefix
-        self.closing = closing or WholeClosing()
+        self.closing = closing or Closing()
         self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
         self.failures = SlotFailures(checker)
         self.tally = Tally(opened_at)
@@ -442,10 +440,6 @@ class Ledger:
             self.prefix.extend(
                 self.results[messages.TRAIN], self._pending[messages.TRAIN].first_unanswered()
             )
-
-    def block_issue(self, scheduler: BlockScheduler) -> BlockIssue:
-        """In which blocks the slots are issued."""
-        return self.closing.block_issue(self, scheduler)
 
     def reconcile_request(
         self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()

@@ -16,6 +16,18 @@ from master.fleet.missing_after_outage import MissingAfterOutage
 from master.fleet.worker_poller import WorkerPoller
 
 
+@dataclass(frozen=True)
+class MasterLease:
+    """The channel of the master that holds a run's lease. holder: its name; token: fences every
+    write
+    """
+
+    channel: MasterChannel
+    token: str
+    holder: str
+    clocks: Clocks
+
+
 class MaintenanceTask(Protocol):
     """What else must be looked after each second while the master waits."""
 
@@ -45,16 +57,12 @@ class WorkerWatch:
     """
 
     def __init__(
-        self,
-        channel: MasterChannel,
-        clocks: Clocks,
-        context: LedgerContext,
-        callbacks: CollectorCallbacks,
+        self, lease: MasterLease, context: LedgerContext, callbacks: CollectorCallbacks
     ) -> None:
-        self._channel, self._context, self._callbacks = channel, context, callbacks
+        self._channel, self._context, self._callbacks = lease.channel, context, callbacks
         self._poller = WorkerPoller()
         self._idle_monitor = IdleMonitor()
-        self._missing_check = MissingAfterOutage(clocks.lease + clocks.beat_ttl)
+        self._missing_check = MissingAfterOutage(lease.clocks.lease + lease.clocks.beat_ttl)
         self.present: dict[str, dict[str, str]] = {}
         self.give_way: list[str] = []
 

@@ -20,13 +20,12 @@ from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.security.user_code import named_modules
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import make_scheduler
 from master.collect.collector import Collector, Interrupted, TrustRules
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
 from master.collect.verifier import VerificationError, Verifier
-from master.collect.worker_watch import CollectorCallbacks
+from master.collect.worker_watch import CollectorCallbacks, MasterLease
 from master.control.inbox import ControlInbox
 from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs

@@ -9,10 +9,10 @@ from functools import partial
 from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
 from es_queue.protocol.timing import Clocks
-from master.collect.blocks.block_publisher import MasterLease
-from master.collect.blocks.block_scheduler import BlockScheduler, list_equal_blocks
+from master.collect.blocks.block_scheduler import BlockScheduler, iterate_equal_blocks
 from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import Ledger
+from master.collect.worker_watch import MasterLease
 from tests.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
 from tests.model.world import (
     BEAT_TTL,
@@ -240,8 +240,10 @@ def by_the_rules(
     def publish() -> Iterator[None]:
         channel.stage(ledger.publication, parameters)
         yield
-        blocks = list_equal_blocks(
-            ledger.publication, ledger.unanswered_ranges(), dict.fromkeys(KINDS, 2)
+        blocks = list(
+            iterate_equal_blocks(
+                ledger.publication, ledger.unanswered_ranges(), dict.fromkeys(KINDS, 2)
+            )
         )
         yield from world.sent(lambda: channel.publish(token, replace(what, blocks=blocks[:2])))
         yield

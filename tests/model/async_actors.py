@@ -16,7 +16,6 @@ import numpy as np
 
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
@@ -27,6 +26,7 @@ from master.collect.publication.async_batch import (
     PriorPublication,
     slots_of_ranges,
 )
+from master.collect.worker_watch import MasterLease
 from master.loop.result_arrays import PublicationSlice
 from master.loop.state import Floats, OpenPublication
 from tests.model.actors import CLOCKS, collecting, seized

@@ -59,17 +59,11 @@ class BlockScheduler:
     wall: float = 300.0
     _guessed_seconds: float = BLOCK_SECONDS
 
-    def list_blocks(self, publication: str, missing: SlotRanges, workers: int) -> list[Block]:
-        """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are
-        best begun.
-        """
-        return list(self.iterate_blocks(publication, missing, workers))
-
     def iterate_blocks(
         self, publication: str, missing: SlotRanges, workers: int
     ) -> Iterator[Block]:
-        """``list_blocks``, one by one: the first can be played while the rest are still
-        being cut.
+        """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are
+        best begun. The first can be played while the rest are still being cut.
         """
         total = sum(stop - start for _, start, stop in missing)
         self._guessed_seconds = BLOCK_SECONDS / min(
@@ -198,13 +192,6 @@ def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> Bloc
     )
 
 
-def list_equal_blocks(
-    publication: str, missing: SlotRanges, sizes: Mapping[str, int]
-) -> list[Block]:
-    """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
-    return list(iterate_equal_blocks(publication, missing, sizes))
-
-
 def blocks_of_slots(
     publication: str,
     slots: Iterable[tuple[str, int]],
@@ -233,7 +220,7 @@ def blocks_of_slots(
 def iterate_equal_blocks(
     publication: str, missing: SlotRanges, sizes: Mapping[str, int]
 ) -> Iterator[Block]:
-    """``list_equal_blocks``, one by one."""
+    """Cut ranges of slots into blocks of at most ``sizes[kind]`` slots."""
     for kind, start, stop in missing:
         size = min(messages.MAX_BLOCK, max(1, sizes.get(kind, 1)))
         for first in range(start, stop, size):

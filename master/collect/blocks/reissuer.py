@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from es_queue.protocol.channel import MasterChannel, ReconcileReport
 from es_queue.protocol.messages import Block
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler, blocks_of_slots
 from master.collect.blocks.stragglers import (
     BLOCKS_GIVEN,
@@ -23,7 +22,7 @@ from master.collect.blocks.stragglers import (
 from master.collect.ledger import Ledger, LedgerContext, Slot
 from master.collect.recovery_statistics import REDIS_LOST, STRAGGLER
 from master.collect.stream_reader import StreamReader
-from master.collect.worker_watch import WorkerWatch
+from master.collect.worker_watch import MasterLease, WorkerWatch
 from master.fleet.silent_workers import SilentWorkers
 
 MOST_DEAD = 1000
@@ -173,7 +172,8 @@ class Reissuer:
 
     def _block_size(self, ledger: Ledger) -> int:
         """Slots of a block that is issued again."""
-        return ledger.block_issue(self._scheduler).reissue_size(self._parts.workers.live_count())
+        workers = self._parts.workers.live_count()
+        return ledger.closing.reissue_size(ledger, self._scheduler, workers)
 
     def _record_deaths(self, ledger: Ledger, report: ReconcileReport) -> None:
         for _, blocks in report.dead[:MOST_DEAD]:

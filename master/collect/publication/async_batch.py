@@ -5,7 +5,7 @@ A batch is the first population's worth of them. The rest come first in the next
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,10 +13,14 @@ import numpy as np
 
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.protocol import messages
-from es_queue.protocol.messages import SlotResult, publication_generation
+from es_queue.protocol.messages import Block, SlotResult, publication_generation
 from master.collect.answer_check import AnswerChecker
-from master.collect.blocks.block_issue import BlockIssue, EndlessBatch, UnansweredSlots
-from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.blocks.block_scheduler import (
+    BlockScheduler,
+    SlotRanges,
+    iterate_equal_blocks,
+)
+from master.collect.publication.closing import Closing, UnansweredSlots
 from master.collect.publication.pending_slots import Slot, to_ranges
 from master.collect.publication.tally import Tally
 from master.loop.result_arrays import PublicationSlice
@@ -24,6 +28,10 @@ from master.loop.state import OpenPublication
 
 #: Training continues while an evaluation is pending, for at most this many batches.
 MOST_BATCHES_AHEAD = 2
+#: Blocks for each living worker: the one that it plays and one that waits; half as many again are
+#: issued when there are fewer. What waits when parameters change is not played, so it makes no
+#: answer late; more would, where the master is slow.
+BLOCKS_PER_WORKER = 2
 
 
 class UnusedResult(NamedTuple):
@@ -70,7 +78,7 @@ class CarriedOver(NamedTuple):
     unused: Sequence[UnusedResult] = ()
 
 
-class AsyncBatch:
+class AsyncBatch(Closing):
     """What counts of the newest publication and of older ones, and when that is a batch."""
 
     #: Neither the centre nor elites are waited for.
@@ -139,12 +147,65 @@ class AsyncBatch:
         pending = issued - len(self._newest.answered)
         return max(0, min(most - issued, least + least // 2 - pending)) if pending < least else 0
 
-    def block_issue(self, slots: UnansweredSlots, scheduler: BlockScheduler) -> BlockIssue:
-        return EndlessBatch(slots, self.size.fewest, self.slots_to_issue, scheduler)
-
     def update_held(self, held: set[str]) -> None:
         for prior in self._older.values():
             prior.update_held(held)
+
+    # --- blocks: those of training are all alike, for there is no end towards which they would
+    # shrink
+
+    def blocks(
+        self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
+    ) -> list[Block]:
+        """Evaluation and centre first."""
+        missing = slots.unanswered_ranges()
+        first = [slot_range for slot_range in missing if slot_range[0] != messages.TRAIN]
+        training = [slot_range for slot_range in missing if slot_range[0] == messages.TRAIN]
+        return [
+            *scheduler.iterate_blocks(slots.publication, first, workers),
+            *self._training_blocks(slots, training, scheduler, workers),
+        ]
+
+    def more_blocks(
+        self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
+    ) -> Iterable[Block]:
+        """Without training, which has its blocks already."""
+        blocks = self.blocks(slots, scheduler, workers)
+        return [block for block in blocks if block.kind not in self.unawaited]
+
+    def refill(
+        self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
+    ) -> Sequence[Block]:
+        required = slots.required
+        issued = required[messages.TRAIN]
+        least = BLOCKS_PER_WORKER * self.reissue_size(slots, scheduler, workers) * workers
+        more = self.slots_to_issue(least, required)
+        if not more:
+            return ()
+        slots.require(messages.TRAIN, issued + more)
+        missing = [(messages.TRAIN, issued, issued + more)]
+        return self._training_blocks(slots, missing, scheduler, workers)
+
+    def reissue_size(self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int) -> int:
+        """Slots of a training block: of half a second, but a batch has four for each worker; enough
+        to be played together.
+        """
+        limits, batch = scheduler.batch_limits, self.size.fewest
+        size = scheduler.reissue_size(messages.TRAIN, -(-batch // 2), workers)
+        episodes = batch * scheduler.per_slot
+        if scheduler.fixed or limits is None or episodes < limits.fewest * workers:
+            return size
+        return max(size, -(-limits.fewest // scheduler.per_slot))
+
+    def _training_blocks(
+        self,
+        slots: UnansweredSlots,
+        missing: SlotRanges,
+        scheduler: BlockScheduler,
+        workers: int,
+    ) -> list[Block]:
+        sizes = {messages.TRAIN: self.reissue_size(slots, scheduler, workers)}
+        return list(iterate_equal_blocks(slots.publication, missing, sizes))
 
     # --- closing
 

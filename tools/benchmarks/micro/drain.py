@@ -26,10 +26,10 @@ from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult, Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.worker_watch import MasterLease
 from master.services.private_server import PrivateServer
 from tests.ring import quick_config
 

@@ -34,11 +34,10 @@ from es_queue.protocol.messages import (
 from es_queue.protocol.timing import Clocks
 from es_queue.strategies import make_strategy
 from master.collect.answer_check import ResultShape
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.worker_watch import CollectorCallbacks
+from master.collect.worker_watch import CollectorCallbacks, MasterLease
 from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
 from master.loop.generation_loop import make_loop

@@ -10,12 +10,11 @@ from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
-from master.collect.blocks.block_publisher import MasterLease
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts
 from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.worker_watch import CollectorCallbacks
+from master.collect.worker_watch import CollectorCallbacks, MasterLease
 from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from tests.notes import collect_notes
 from tests.ring import QUICK, quick_config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import hypothesis
 import hypothesis.strategies as st
 
@@ -18,6 +20,12 @@ from tests.ring import quick_config
 PUBLICATION = "3.1-00000000"
 
 
+def cut_blocks(
+    scheduler: BlockScheduler, missing: Sequence[tuple[str, int, int]], workers: int
+) -> list[Block]:
+    return list(scheduler.iterate_blocks(PUBLICATION, missing, workers))
+
+
 def sizes(blocks: list[Block], kind: str = TRAIN) -> list[int]:
     return [block.stop - block.start for block in blocks if block.kind == kind]
 
@@ -31,7 +39,7 @@ def everything(*ranges: tuple[str, int, int]) -> list[tuple[str, int]]:
 
 
 def test_blocks_are_about_half_a_second_and_shrink_towards_the_end() -> None:
-    cut = BlockScheduler(seconds={TRAIN: 0.1}).list_blocks(PUBLICATION, [(TRAIN, 0, 40)], 2)
+    cut = cut_blocks(BlockScheduler(seconds={TRAIN: 0.1}), [(TRAIN, 0, 40)], 2)
     assert sizes(cut)[0] == round(BLOCK_SECONDS / 0.1) and sizes(cut)[-1] == 1
     assert sizes(cut) == sorted(sizes(cut), reverse=True)
     assert slots_of(cut) == everything((TRAIN, 0, 40))
@@ -41,9 +49,7 @@ def test_blocks_are_about_half_a_second_and_shrink_towards_the_end() -> None:
 def test_no_block_holds_more_than_its_share_of_what_is_left_when_it_is_claimed(
     workers: int,
 ) -> None:
-    cut = BlockScheduler(seconds={TRAIN: 0.001}).list_blocks(
-        PUBLICATION, [(TRAIN, 0, 300)], workers
-    )
+    cut = cut_blocks(BlockScheduler(seconds={TRAIN: 0.001}), [(TRAIN, 0, 300)], workers)
     left = 300
     for size in sizes(cut):
         assert size <= max(1, left / workers)
@@ -52,13 +58,13 @@ def test_no_block_holds_more_than_its_share_of_what_is_left_when_it_is_claimed(
 
 
 def test_a_slot_that_nobody_has_measured_is_a_block_of_its_own() -> None:
-    assert sizes(BlockScheduler().list_blocks(PUBLICATION, [(TRAIN, 0, 5)], 1)) == [1] * 5
+    assert sizes(cut_blocks(BlockScheduler(), [(TRAIN, 0, 5)], 1)) == [1] * 5
 
 
 def test_the_longest_slots_come_first_and_the_shortest_fill_the_end() -> None:
     seconds = {TRAIN: 0.3, EVAL: 0.2, CENTRE: 0.1}
-    cut = BlockScheduler(seconds=seconds).list_blocks(
-        PUBLICATION, [(CENTRE, 0, 1), (EVAL, 0, 4), (TRAIN, 0, 9)], 3
+    cut = cut_blocks(
+        BlockScheduler(seconds=seconds), [(CENTRE, 0, 1), (EVAL, 0, 4), (TRAIN, 0, 9)], 3
     )
     assert [block.kind for block in cut] == [TRAIN] * 9 + [EVAL] * 4 + [CENTRE]
 
@@ -66,22 +72,20 @@ def test_the_longest_slots_come_first_and_the_shortest_fill_the_end() -> None:
 def test_a_kind_that_nobody_has_measured_is_cut_by_its_episodes() -> None:
     """A slot evaluated again has many episodes where training's have two."""
     cutter = BlockScheduler(per_slot=2, episodes_per_slot={ELITE: 20}, seconds={TRAIN: 0.02})
-    assert (
-        max(sizes(cutter.list_blocks(PUBLICATION, [(ELITE, 0, 110)], 2), ELITE)) == 2
-    )  # 0.2 s each
-    assert max(sizes(cutter.list_blocks(PUBLICATION, [(TRAIN, 0, 110)], 2))) == 25
+    assert max(sizes(cut_blocks(cutter, [(ELITE, 0, 110)], 2), ELITE)) == 2  # 0.2 s each
+    assert max(sizes(cut_blocks(cutter, [(TRAIN, 0, 110)], 2))) == 25
     assert cutter.reissue_size(ELITE, 110, 2) == 2
     measured = BlockScheduler(
         per_slot=2, episodes_per_slot={ELITE: 20}, seconds={TRAIN: 0.02, ELITE: 0.05}
     )
-    assert max(sizes(measured.list_blocks(PUBLICATION, [(ELITE, 0, 100)], 2), ELITE)) == 10
+    assert max(sizes(cut_blocks(measured, [(ELITE, 0, 100)], 2), ELITE)) == 10
 
 
 def test_episodes_of_elites_that_are_played_together_fill_batches() -> None:
     cutter = BlockScheduler(
         batch_limits=BatchLimits(12, 64), per_slot=2, episodes_per_slot={ELITE: 30}
     )
-    cut = cutter.list_blocks(PUBLICATION, [(ELITE, 0, 10)], 2)
+    cut = cut_blocks(cutter, [(ELITE, 0, 10)], 2)
     assert sizes(cut, ELITE) == [2, 2, 2, 2, 1, 1] and slots_of(cut) == everything((ELITE, 0, 10))
 
 
@@ -97,8 +101,8 @@ def test_the_cutter_of_a_run_knows_how_many_episodes_each_kind_has() -> None:
 
 
 def test_blocks_of_a_fixed_size_keep_it_and_the_order_given() -> None:
-    cut = BlockScheduler(fixed=3, seconds={TRAIN: 1.0, EVAL: 0.1}).list_blocks(
-        PUBLICATION, [(EVAL, 2, 4), (TRAIN, 0, 7)], 9
+    cut = cut_blocks(
+        BlockScheduler(fixed=3, seconds={TRAIN: 1.0, EVAL: 0.1}), [(EVAL, 2, 4), (TRAIN, 0, 7)], 9
     )
     assert [(block.kind, block.start, block.stop) for block in cut] == [
         (EVAL, 2, 4),
@@ -110,18 +114,16 @@ def test_blocks_of_a_fixed_size_keep_it_and_the_order_given() -> None:
 
 def test_episodes_played_together_make_equal_batches_and_end_with_a_slot_per_worker() -> None:
     pool = BlockScheduler(batch_limits=BatchLimits(12, 64), per_slot=2, seconds={TRAIN: 0.1})
-    assert sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 64)], 2)) == [31, 31, 1, 1]
-    assert sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 128)], 2)) == [32, 32, 31, 31, 1, 1]
-    assert slots_of(pool.list_blocks(PUBLICATION, [(TRAIN, 3, 130)], 2)) == everything(
-        (TRAIN, 3, 130)
-    )
+    assert sizes(cut_blocks(pool, [(TRAIN, 0, 64)], 2)) == [31, 31, 1, 1]
+    assert sizes(cut_blocks(pool, [(TRAIN, 0, 128)], 2)) == [32, 32, 31, 31, 1, 1]
+    assert slots_of(cut_blocks(pool, [(TRAIN, 3, 130)], 2)) == everything((TRAIN, 3, 130))
 
 
 def test_a_batch_for_each_worker_does_not_shrink_at_the_end_and_is_never_too_small() -> None:
     pool = BlockScheduler(batch_limits=BatchLimits(12, 64), per_slot=2, seconds={TRAIN: 0.1})
-    assert sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 20)], 2)) == [10, 10]
-    assert max(sizes(pool.list_blocks(PUBLICATION, [(TRAIN, 0, 32)], 8))) < 6
-    cut = pool.list_blocks(PUBLICATION, [(EVAL, 0, 20), (TRAIN, 0, 64)], 2)
+    assert sizes(cut_blocks(pool, [(TRAIN, 0, 20)], 2)) == [10, 10]
+    assert max(sizes(cut_blocks(pool, [(TRAIN, 0, 32)], 8))) < 6
+    cut = cut_blocks(pool, [(EVAL, 0, 20), (TRAIN, 0, 64)], 2)
     assert max(sizes(cut, EVAL)) < 12 and sizes(cut) == [31, 31, 1, 1]
 
 
@@ -142,14 +144,14 @@ def test_every_slot_is_in_one_block_and_every_block_has_a_slot(
         per_slot=per_slot,
         seconds={TRAIN: seconds} if measured else {},
     )
-    cut = pool.list_blocks(PUBLICATION, [(EVAL, 0, 3), (TRAIN, 5, 5 + slots)], workers)
+    cut = cut_blocks(pool, [(EVAL, 0, 3), (TRAIN, 5, 5 + slots)], workers)
     assert slots_of(cut) == everything((EVAL, 0, 3), (TRAIN, 5, 5 + slots))
     assert all(block.start < block.stop for block in cut)
 
 
 def test_of_very_many_slots_that_nobody_has_measured_some_make_a_block() -> None:
-    assert max(sizes(BlockScheduler().list_blocks(PUBLICATION, [(TRAIN, 0, 5000)], 100))) == 5
-    assert max(sizes(BlockScheduler().list_blocks(PUBLICATION, [(TRAIN, 0, 900_000)], 100))) == 16
+    assert max(sizes(cut_blocks(BlockScheduler(), [(TRAIN, 0, 5000)], 100))) == 5
+    assert max(sizes(cut_blocks(BlockScheduler(), [(TRAIN, 0, 900000)], 100))) == 16
 
 
 def test_blocks_that_are_issued_again_have_at_most_a_workers_share() -> None:

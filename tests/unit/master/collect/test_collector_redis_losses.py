@@ -10,8 +10,7 @@ import pytest
 
 from es_queue.errors import RedisError
 from es_queue.protocol.channel import PublishRequest
-from master.collect.blocks.block_publisher import MOST_STAGING_ATTEMPTS
-from master.collect.collector import FORMER_GENERATION_LOST
+from master.collect.collector import FORMER_GENERATION_LOST, MOST_STAGING_ATTEMPTS
 from master.collect.recovery_statistics import REDIS_AWAY, REDIS_LOST
 from tests.cases import each_case
 from tests.unit.master.collect.collector_bench import ALL, PARAMETERS, PUBLICATION, Bench

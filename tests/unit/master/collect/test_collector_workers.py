@@ -26,7 +26,7 @@ def test_blocks_are_about_half_a_second_but_something_for_every_worker() -> None
     bench.collector.collect(bench.ledger)
 
     def largest() -> int:
-        blocks = bench.scheduler.list_blocks(
+        blocks = bench.scheduler.iterate_blocks(
             PUBLICATION, [(messages.TRAIN, 0, 12)], len(bench.parts.workers.present)
         )
         return max(block.stop - block.start for block in blocks)

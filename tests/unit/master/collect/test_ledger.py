@@ -25,7 +25,7 @@ from es_queue.protocol.messages import (
     SlotResult,
 )
 from master.collect.answer_check import ResultBounds, ResultShape
-from master.collect.blocks.block_scheduler import list_equal_blocks
+from master.collect.blocks.block_scheduler import iterate_equal_blocks
 from master.collect.ledger import AnswerChecker, Ledger, LedgerContext
 from master.collect.publication.pending_slots import to_ranges
 from master.collect.publication.slot_failures import DEATHS, FAILURES, MOST_FAILURES
@@ -334,7 +334,7 @@ def test_ranges_and_blocks_cover_exactly_the_missing_slots(missing: set[int], si
     assert all(second[1] > first[2] for first, second in itertools.pairwise(spans)), (
         "they do not touch"
     )
-    blocks = list_equal_blocks(PUBLICATION, spans, {TRAIN: size})
+    blocks = list(iterate_equal_blocks(PUBLICATION, spans, {TRAIN: size}))
     assert [slot for block in blocks for slot in range(block.start, block.stop)] == sorted(missing)
     assert all(block.stop - block.start <= max(1, size) for block in blocks)
 

@@ -20,7 +20,8 @@ from es_queue.numerics.return_statistics import return_statistics
 from es_queue.numerics.slot_plan import GenerationPlan
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult
-from master.collect.blocks import block_publisher, block_scheduler
+from master.collect import collector
+from master.collect.blocks import block_scheduler
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import Ledger
 from master.collect.publication.pending_slots import PendingSlots, to_ranges
@@ -254,8 +255,8 @@ def test_repeats_are_drawn_anew_in_slot_order(size: int, seed: int, data: st.Dat
 def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(block_publisher, "FIRST_BLOCKS", 2)
-    monkeypatch.setattr(block_publisher, "BLOCKS_PER_SCRIPT", 1)
+    monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
+    monkeypatch.setattr(collector, "BLOCKS_PER_SCRIPT", 1)
     bench, published, real = Bench(block=1), [], block_scheduler.BlockScheduler.iterate_blocks
     monkeypatch.setattr(
         bench.channel,
@@ -275,7 +276,7 @@ def test_blocks_beyond_the_first_follow_the_publication_and_all_slots_are_there(
 def test_what_a_master_had_no_time_to_add_after_publishing_is_owed_to_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(block_publisher, "FIRST_BLOCKS", 2)
+    monkeypatch.setattr(collector, "FIRST_BLOCKS", 2)
     bench = Bench(block=1)
     monkeypatch.setattr(bench.channel, "extend", lambda *_, **__: True)  # it ended there
     bench.open()

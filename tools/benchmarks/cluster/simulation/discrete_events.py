@@ -148,8 +148,10 @@ class Cluster:
     def _schedule_blocks(self) -> list[Block]:
         """The new generation's blocks."""
         self._seconds = self._durations.slots(self._generation, self._slots)
-        return self._scheduler.list_blocks(
-            self._publication, [(TRAIN, 0, self._slots)], len(self._members)
+        return list(
+            self._scheduler.iterate_blocks(
+                self._publication, [(TRAIN, 0, self._slots)], len(self._members)
+            )
         )
 
     def _publish(self, blocks: list[Block]) -> None:

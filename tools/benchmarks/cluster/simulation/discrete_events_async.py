@@ -9,8 +9,8 @@ from typing import Any
 
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.messages import TRAIN, Block
-from master.collect.blocks.block_issue import BLOCKS_PER_WORKER
-from master.collect.blocks.block_scheduler import list_equal_blocks
+from master.collect.blocks.block_scheduler import iterate_equal_blocks
+from master.collect.publication.async_batch import BLOCKS_PER_WORKER
 from tools.benchmarks.cluster.simulation.discrete_events import Cluster, Member
 from tools.benchmarks.cluster.simulation.durations import Seconds
 
@@ -47,9 +47,8 @@ class AsyncCluster(Cluster):
         return self._training_blocks(0, self._issued)
 
     def _training_blocks(self, start: int, stop: int) -> list[Block]:
-        return list_equal_blocks(
-            self._publication, [(TRAIN, start, stop)], {TRAIN: self._size_of_block}
-        )
+        missing = [(TRAIN, start, stop)]
+        return list(iterate_equal_blocks(self._publication, missing, {TRAIN: self._size_of_block}))
 
     def _ledger(self) -> None:
         """What waited of the former publication goes; its answers count on."""
