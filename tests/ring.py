@@ -19,7 +19,7 @@ from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.generation_loop import Loop
 from master.loop.generation_loop import make_loop as compose_loop
-from master.loop.listeners import Outcome, RunFiles
+from master.loop.listeners import CheckpointWriter, Outcome
 from master.loop.publisher import RunIdentity
 from master.loop.state import RunState
 from master.run.lease import take_lease
@@ -115,8 +115,10 @@ def make_loop(
         requests,
     )
     identity = RunIdentity(channel.run, token, setup.table.digest)
-    files = RunFiles(checkpoints, more.pop("store", None))
-    return compose_loop(identity, setup.learner, collector, sink, files, **more)
+    store = more.pop("store", None)
+    listeners = [CheckpointWriter(checkpoints, channel.run)] if checkpoints else []
+    listeners += [store] if store else []
+    return compose_loop(identity, setup.learner, collector, sink, listeners, **more)
 
 
 def collector_of(loop: Loop) -> Collector:

@@ -20,12 +20,9 @@ from master.display.format import Record
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.learner import Learner
 from master.loop.listeners import (
-    CheckpointWriter,
     GenerationListener,
-    GenerationRecorder,
     GenerationReport,
     Outcome,
-    RunFiles,
     Sink,
     SinkListener,
 )
@@ -37,9 +34,16 @@ from master.loop.records import (
     lag_record,
     training_record,
 )
-from master.loop.restart import begin_descent, is_overdue, with_evaluation, with_first_step
 from master.loop.result_arrays import ClosedGeneration, first_returns, total_steps
-from master.loop.rollback import has_regressed, roll_back, with_rollback_point
+from master.loop.rollback import (
+    begin_descent,
+    has_regressed,
+    is_overdue,
+    roll_back,
+    with_evaluation,
+    with_first_step,
+    with_rollback_point,
+)
 from master.loop.schedule import ClosingSchedule, make_schedule
 from master.loop.state import CLOSING, FINAL, TRAINING, RunState
 from master.run.stopping import reason_to_stop
@@ -106,10 +110,7 @@ class Loop:
         quarantined = self._collector.progress_field("quarantined")
         self._collector.fleet.restore(state.numerics, quarantined)
         self._collector.context.recoveries.restore(state.recoveries)
-        state = replace(state, reproducible=state.reproducible and self._schedule.is_reproducible)
-        for listener in self._listeners:
-            listener.on_begin(state)
-        return state
+        return replace(state, reproducible=state.reproducible and self._schedule.is_reproducible)
 
     def _publish(self, state: RunState, last: Record, adopted: str | None) -> OpenGeneration:
         began = time.monotonic()
@@ -295,16 +296,13 @@ def make_loop(
     learner: Learner,
     collector: Collector,
     sink: Sink,
-    files: RunFiles,
+    listeners: Sequence[GenerationListener] = (),
     keep_going: Callable[[Record], bool] = lambda _: True,
 ) -> Loop:
-    """The loop of a run, under the schedule of its settings."""
+    """The loop of a run, under the schedule of its settings. Its ``listeners`` hear of a generation
+    before ``sink`` does.
+    """
     timeline, schedule = ConfigTimeline(learner), make_schedule(learner.config)
     publisher = Publisher(identity, timeline, collector, schedule)
-    listeners: list[GenerationListener] = []
-    if files.checkpoints is not None:
-        listeners.append(CheckpointWriter(files.checkpoints, identity.run))
-    if files.store is not None:
-        listeners.append(GenerationRecorder(files.store, publisher.encode_checkpoint))
-    listeners.append(SinkListener(sink))
+    listeners = (*listeners, SinkListener(sink))
     return Loop(timeline, publisher, collector, schedule, listeners, keep_going)

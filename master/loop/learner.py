@@ -25,7 +25,6 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
-from master.loop.restart import is_overdue, with_evaluation
 from master.loop.result_arrays import (
     ClosedGeneration,
     PublicationSlice,
@@ -34,7 +33,7 @@ from master.loop.result_arrays import (
     Slots,
     merge_moments,
 )
-from master.loop.rollback import has_regressed
+from master.loop.rollback import has_regressed, is_overdue, with_evaluation
 from master.loop.state import CLOSING, TRAINING, Best, RunState
 
 

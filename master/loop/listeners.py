@@ -18,7 +18,6 @@ from master.loop.result_arrays import ClosedGeneration
 from master.loop.state import TRAINING, Best, RunState
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
-from master.storage.generation_store import GenerationStore
 
 LOGGER = logging.getLogger("es_queue.loop")
 LEAST_SECONDS_BETWEEN_SAVES = 5.0
@@ -30,14 +29,6 @@ class Sink(Protocol):
     def generation(self, record: Record) -> None: ...
 
     def live(self, figures: Record) -> None: ...
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The files of a run; None for those that are not written."""
-
-    checkpoints: Checkpoints | None = None
-    store: GenerationStore | None = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +61,6 @@ class GenerationReport:
 
 class GenerationListener:
     """Called by the loop, in this order."""
-
-    def on_begin(self, state: RunState) -> None:
-        """The first generation is about to be published."""
 
     def on_published(self, generation: OpenGeneration) -> None:
         """Workers play it."""
@@ -120,32 +108,6 @@ class SinkListener(GenerationListener):
                 f"on every worker and count as the worst: {ledger.failures.last_reason}"
             )
         self._sink.generation(report.record)
-
-
-class GenerationRecorder(GenerationListener):
-    """Writes the generation store. The log is written at once; individuals are written when the
-    next generation is published, because workers should not wait for a disk.
-    """
-
-    def __init__(
-        self, store: GenerationStore, encode_checkpoint: Callable[[RunState], bytes]
-    ) -> None:
-        self._store, self._encode_checkpoint = store, encode_checkpoint
-
-    def on_begin(self, state: RunState) -> None:
-        self._store.log.begin(state.generation, self._encode_checkpoint(state))
-
-    def on_published(self, generation: OpenGeneration) -> None:
-        try_write(self._store.write_pending)
-
-    def on_generation(self, report: GenerationReport) -> None:
-        self._store.keep(report.generation, report.closed)
-        if not report.has_learnt:
-            return
-        self._store.record(report.generation, report.closed, report.after, report.rolled_back_to)
-        log, after = self._store.log, report.after
-        if log.is_full:
-            log.start_new_file(after.generation, self._encode_checkpoint(after))
 
 
 class CheckpointWriter(GenerationListener):

@@ -185,7 +185,7 @@ class Publisher:
                 collector.opening_time(adopted=adopted is not None),
             )
         )
-        saved = self.encode_checkpoint(state)
+        saved = self._encode_checkpoint(state)
         is_small = len(saved) <= REDIS_CHECKPOINT_BYTES
         request = PublishRequest(
             task.publication,
@@ -224,7 +224,7 @@ class Publisher:
         plan = self._prefetcher.plan(PlanRequest(learner.config, state.generation, shape, count))
         return AnswerChecker(learner.config, state.generation, shape, limits, bounds, plan)
 
-    def encode_checkpoint(self, state: RunState) -> bytes:
+    def _encode_checkpoint(self, state: RunState) -> bytes:
         strategy = self._timeline.learner_at(state).strategy
         return checkpoint.encode(
             self._timeline.config,

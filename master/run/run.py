@@ -32,7 +32,7 @@ from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.generation_loop import make_loop
-from master.loop.listeners import RunFiles
+from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import RunIdentity
 from master.loop.schedule import ASYNC_LABEL
 from master.loop.state import FINAL, RunState, vector_digest
@@ -119,7 +119,7 @@ class TrainingRun:
             setup.learner,
             self._collector,
             context.view,
-            RunFiles(checkpoints, store),
+            (CheckpointWriter(checkpoints, paths.run), store),
             with_table_check(setup.table, keep_going),
         )
         self._ending = RunEnding(

@@ -26,7 +26,7 @@ from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
-from master.loop.restart import with_first_search
+from master.loop.rollback import with_first_search
 from master.loop.state import RunState
 from master.run.stopping import target_of
 

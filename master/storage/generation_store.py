@@ -24,9 +24,9 @@ from es_queue.util.slot_record import (
     recorded_generations,
 )
 from master.loop.learner import Learner, slot_plans
+from master.loop.listeners import GenerationListener, GenerationReport, try_write
 from master.loop.publisher import OpenGeneration
 from master.loop.result_arrays import ClosedGeneration
-from master.loop.state import RunState
 from master.storage.checkpoint import write_atomically
 from master.storage.replay_log import ReplayLog, ReplayStep
 
@@ -46,12 +46,12 @@ class RecordReader(Protocol):
         """A record that is needed was removed, because the folder has reached its bound."""
 
 
-class GenerationStore:
+class GenerationStore(GenerationListener):
     """Writes the store of one run: the log, and at most ``most`` records (0 for none) besides
     those that ``reader`` needs.
 
-    A record is kept in memory until the next generation is published: workers should not wait for
-    a disk.
+    The log is written at once. A record is kept in memory until the next generation is published:
+    workers should not wait for a disk.
     """
 
     def __init__(
@@ -70,38 +70,17 @@ class GenerationStore:
         """The generations that have a record, ascending; the folder is listed once."""
         return recorded_generations(self._run_dir)
 
-    def record(
-        self,
-        generation: OpenGeneration,
-        closed: ClosedGeneration,
-        after: RunState,
-        back: int | None,
-    ) -> None:
-        """Log a closed generation. back: the generation that a rollback returned to."""
-        state, learner = generation.state, generation.learner
-        step = ReplayStep(
-            state.generation,
-            generation.digest,
-            learner.fitness(closed.arrays),
-            after.moments,
-            after.step_limit,
-            back,
-            after.anchor is not state.anchor,
-            after.changes[len(state.changes) :],
-            learner.reevaluated_fitness(closed.reevaluations),
-            generation.ledger.publication,
-            tuple((part.publication, part.slots) for part in closed.used),
-            tuple(closed.tried),
-            **learner.behaviour_arrays(closed),
-        )
-        self.log.append(step)
+    def on_published(self, generation: OpenGeneration) -> None:
+        self.log.lead_to(generation.state.generation, generation.checkpoint)
+        try_write(self._write_pending)
 
-    def keep(self, generation: OpenGeneration, closed: ClosedGeneration) -> None:
-        """Keep the individuals of a closed generation in memory for ``write_pending``."""
-        if self._most and closed.counted:
-            self._pending = partial(make_record, self._run, generation, closed)
+    def on_generation(self, report: GenerationReport) -> None:
+        if self._most and report.closed.counted:
+            self._pending = partial(make_record, self._run, report.generation, report.closed)
+        if report.has_learnt:
+            self.log.append(replay_step(report))
 
-    def write_pending(self) -> None:
+    def _write_pending(self) -> None:
         """Write the record that is in memory. Raises RunFolderError if the folder cannot be
         written.
         """
@@ -128,6 +107,27 @@ class GenerationStore:
             self._recorded.remove(number)
             if self._reader is not None and number in needed:
                 self._reader.drop(number)
+
+
+def replay_step(report: GenerationReport) -> ReplayStep:
+    """What the log says of a closed generation."""
+    generation, closed, after = report.generation, report.closed, report.after
+    state, learner = generation.state, generation.learner
+    return ReplayStep(
+        state.generation,
+        generation.digest,
+        learner.fitness(closed.arrays),
+        after.moments,
+        after.step_limit,
+        report.rolled_back_to,
+        after.anchor is not state.anchor,
+        after.changes[len(state.changes) :],
+        learner.reevaluated_fitness(closed.reevaluations),
+        generation.ledger.publication,
+        tuple((part.publication, part.slots) for part in closed.used),
+        tuple(closed.tried),
+        **learner.behaviour_arrays(closed),
+    )
 
 
 def surplus_generations(generations: list[int], most: int) -> list[int]:

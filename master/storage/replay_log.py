@@ -222,30 +222,25 @@ class ReplayLog:
     def __init__(self, run_dir: Path) -> None:
         self.folder = run_dir / REPLAY_FOLDER
         self._file: BinaryIO | None = None
-        self._digest, self._size = b"", 0
+        self._digest, self._size, self._has_begun = b"", 0, False
 
-    def begin(self, generation: int, checkpoint: bytes) -> None:
-        """Continue after the generation before ``generation``, or begin a file with its checkpoint
-        if the log does not lead to it.
+    def lead_to(self, generation: int, checkpoint: bytes) -> None:
+        """The log leads to the state of ``generation``, which is published: at first it continues
+        after the generation before, if it can. Else, and when a file is full, a new one begins with
+        that state's checkpoint.
         """
         with self._ending_on_failure():
-            if not self._open_continuation(generation):
+            if not self._has_begun:
+                self._has_begun = True
+                if not self._open_continuation(generation):
+                    self._new_file(generation, checkpoint)
+            elif self._file is not None and self._size > FILE_BYTES:
                 self._new_file(generation, checkpoint)
+                self._remove_old_files()
 
     def append(self, step: ReplayStep) -> None:
         with self._ending_on_failure():
             self._write(step.encode())
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next generation should begin a new file."""
-        return self._file is not None and self._size > FILE_BYTES
-
-    def start_new_file(self, generation: int, checkpoint: bytes) -> None:
-        """Begin a new file with the state of the generation that is about to be published."""
-        with self._ending_on_failure():
-            self._new_file(generation, checkpoint)
-            self._remove_old_files()
 
     def close(self) -> None:
         if self._file is not None:
@@ -293,10 +288,10 @@ class ReplayLog:
     def _write(self, payload: bytes) -> None:
         if self._file is None:
             return
-        frame, digest = encode_frame(self._digest, payload)
+        self._digest = chain_digest(self._digest, payload)
+        frame = len(payload).to_bytes(4, "little") + self._digest + payload
         if self._file.write(frame) != len(frame):
             raise OSError(0, "the disk is full")
-        self._digest = digest
         self._size += len(frame)
 
     def _remove_old_files(self) -> None:
@@ -326,12 +321,6 @@ class LogFrame:
     stop: int
     digest: bytes
     payload: bytes
-
-
-def encode_frame(before: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    """A payload's frame behind the one with the digest ``before``, and its own digest."""
-    digest = chain_digest(before, payload)
-    return len(payload).to_bytes(4, "little") + digest + payload, digest
 
 
 def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:

@@ -27,8 +27,7 @@ GROUPS = {
         "master.storage.checkpoint:Checkpoints.save",
         "master.storage.checkpoint:Checkpoints.save_best",
         "master.storage.replay_log:ReplayLog.append",
-        "master.storage.replay_log:ReplayLog.begin",
-        "master.storage.replay_log:ReplayLog.start_new_file",
+        "master.storage.replay_log:ReplayLog.lead_to",
     ),
     "metrics": (
         "master.display.reporter:Reporter.generation",

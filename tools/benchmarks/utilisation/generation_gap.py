@@ -42,7 +42,7 @@ from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
 from master.loop.generation_loop import make_loop
 from master.loop.learner import Learner
-from master.loop.listeners import RunFiles
+from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import RunIdentity
 from master.run.lease import take_lease
 from master.run.setup import Setup
@@ -230,7 +230,7 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
             replace(setup, learner=stopping(setup, generations)).learner,
             collector,
             report,
-            RunFiles(Checkpoints(run_dir), store),
+            (CheckpointWriter(Checkpoints(run_dir), channel.run), store),
         )
         found["ticks"] = ticks(collector, partial(fresh_ledger, setup))
         loop.run(setup.initial_state())

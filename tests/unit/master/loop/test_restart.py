@@ -13,7 +13,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import EVAL
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.restart import begin_descent, is_overdue, with_evaluation, with_first_step
+from master.loop.rollback import begin_descent, is_overdue, with_evaluation, with_first_step
 from master.loop.state import Counters, CurrentDescent, RunState
 from master.run.setup import prepare_run
 from tests.cases import each_case

@@ -289,12 +289,12 @@ def test_whole_frames_that_are_no_generations_begin_a_new_file_and_end_no_run(
 ) -> None:
     notes = collect_notes()
     log = ReplayLog(tmp_path)
-    log.begin(0, b"a checkpoint")
+    log.lead_to(0, b"a checkpoint")
     other: Any = SimpleNamespace(encode=lambda: b"a frame of another version")
     log.append(other)
     log.close()
     again = ReplayLog(tmp_path)
-    again.begin(1, b"the next checkpoint")
+    again.lead_to(1, b"the next checkpoint")
     assert [path.name for path in list_log_files(tmp_path / "replay")] == [
         "00000000.log",
         "00000001.log",
