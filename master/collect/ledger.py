@@ -23,7 +23,7 @@ from master.collect.publication.slot_failures import SlotFailures
 from master.collect.publication.tally import Tally
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
-from master.loop.result_arrays import PrefixAccumulator
+from master.loop.learner import PrefixAccumulator
 
 __all__ = ["AnswerChecker", "Ledger", "Slot"]
 

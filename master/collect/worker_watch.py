@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.timing import Clocks
 from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.ledger import Ledger, LedgerContext
 from master.display.format import Record
-from master.fleet.idle_monitor import IdleMonitor
-from master.fleet.missing_after_outage import MissingAfterOutage
+from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage
 from master.fleet.worker_poller import WorkerPoller
+
+Maintain = Callable[[Mapping[str, Mapping[str, str]], bool, bool], list[str]]
 
 
 @dataclass(frozen=True)
@@ -28,27 +28,16 @@ class MasterLease:
     clocks: Clocks
 
 
-class MaintenanceTask(Protocol):
-    """What else must be looked after each second while the master waits."""
-
-    def tick(
-        self,
-        channel: MasterChannel,
-        workers: Mapping[str, Mapping[str, str]],
-        served: bool,
-        paused: bool,
-    ) -> list[str]: ...
-
-
 @dataclass(frozen=True)
 class CollectorCallbacks:
     """What a collector calls. show_live: once per second; is_interrupted: whether a person asked to
-    stop
+    stop; maintain: what else must be looked after each second, given the workers, whether any
+    answer ever counted, and whether the run is paused; the workers that should leave
     """
 
     show_live: Callable[[Record], None] = lambda _: None
     is_interrupted: Callable[[], bool] = lambda: False
-    maintenance: MaintenanceTask | None = None
+    maintain: Maintain = lambda *_: []
 
 
 class WorkerWatch:
@@ -93,10 +82,7 @@ class WorkerWatch:
 
     def maintain(self, ledger: Ledger, has_results: bool, paused_by: str) -> None:
         """Seats, supervision, and the display."""
-        if self._callbacks.maintenance is not None:
-            self.give_way = self._callbacks.maintenance.tick(
-                self._channel, self.present, has_results, bool(paused_by)
-            )
+        self.give_way = self._callbacks.maintain(self.present, has_results, bool(paused_by))
         self._idle_monitor.note_waiting(len(self.present), ledger.training_slots)
         done, total = ledger.answer_counts()
         waiting = {"waiting": f"paused by {paused_by}"} if paused_by else {}

@@ -37,9 +37,18 @@ from master.doctor import rights as doctor_rights
 from master.doctor import run as doctor_run
 from master.doctor import server as doctor_server
 from master.doctor.environment import ProbeRequest, probe_environments
-from master.doctor.finding import FAILED, OK, WARNING, Finding, failed, named, ok, unknown
+from master.doctor.finding import (
+    FAILED,
+    OK,
+    WARNING,
+    Finding,
+    failed,
+    named,
+    ok,
+    print_findings,
+    unknown,
+)
 from master.doctor.look import CommandDenied, ReadOnlyClient
-from master.doctor.show import print_findings
 from master.services.private_server import server_binary
 from master.status.redis_reader import RedisReader
 from master.status.run_folders import RunFolder

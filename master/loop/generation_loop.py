@@ -18,7 +18,7 @@ from es_queue.strategies.base import NOT_FINITE
 from master.collect.collector import Collector, Interrupted
 from master.display.format import Record
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.learner import Learner
+from master.loop.learner import ClosedGeneration, Learner, first_returns, total_steps
 from master.loop.listeners import (
     GenerationListener,
     GenerationReport,
@@ -34,7 +34,6 @@ from master.loop.records import (
     lag_record,
     training_record,
 )
-from master.loop.result_arrays import ClosedGeneration, first_returns, total_steps
 from master.loop.rollback import (
     begin_descent,
     has_regressed,

@@ -1,14 +1,17 @@
-"""Closes a generation: the batch from its results, the next state, and the figures.
+"""Closes a generation: its results as arrays, the batch from them, the next state, and the figures.
 
 Everything here is a pure function of the state and of the results in slot order.
+Sums run in slot order, so nothing depends on how many slots were gathered when.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,23 +21,261 @@ from es_queue.config.deadlines import parse_deadlines
 from es_queue.config.episode_rules import parse_step_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
-from es_queue.numerics.arrays import Doubles, Floats, Integers
+from es_queue.numerics.arrays import Doubles, Floats, Integers, Mask
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol import messages
-from es_queue.protocol.messages import publication_generation
+from es_queue.protocol.messages import SlotResult, publication_generation
 from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
-from master.loop.result_arrays import (
-    ClosedGeneration,
-    PublicationSlice,
-    ReevaluatedSlots,
-    ResultArrays,
-    Slots,
-    merge_moments,
-)
 from master.loop.rollback import has_regressed, is_overdue, with_evaluation
-from master.loop.state import CLOSING, TRAINING, Best, RunState
+from master.loop.state import CLOSING, TRAINING, Best, OpenPublication, RunState
+
+Slots = Sequence[SlotResult | None]
+
+#: Fewer slots are not worth the arrays that are made of them.
+LEAST_SLOTS = 64
+#: Bytes of the means that are copied into one array at once.
+CHUNK_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class ResultArrays:
+    """Slots [S] of ``individuals`` each, in slot order. One that failed everywhere is not
+    ``valid``: NaN for its scores, else 0.
+
+    noise_indices: int64 [S]; fitness, returns: float64 [S, individuals]; steps, cut: int64 [S,
+    individuals]
+    """
+
+    valid: Mask
+    noise_indices: Integers
+    fitness: Doubles
+    returns: Doubles
+    steps: Integers
+    cut: Integers
+
+    @classmethod
+    def from_results(cls, slots: Slots) -> ResultArrays:
+        """All of them have as many individuals as the first; where all failed, one."""
+        results = [result for result in slots if result is not None]
+        valid = (
+            np.array([result is not None for result in slots], np.bool_)
+            if len(results) < len(slots)
+            else np.ones(len(slots), np.bool_)
+        )
+
+        def column(name: str, fill: float, dtype: type) -> NDArray[Any]:
+            each = len(results[0].fitness) if results else 1
+            values: NDArray[Any] = np.fromiter(
+                chain.from_iterable(map(attrgetter(name), results)), dtype, each * len(results)
+            ).reshape(-1, each)
+            return fill_missing(values, valid, fill)
+
+        indices = fill_missing(
+            np.fromiter(map(attrgetter("noise_index"), results), np.int64, len(results)), valid, 0
+        )
+        nan = float("nan")
+        return cls(
+            valid,
+            indices,
+            column("fitness", nan, float),
+            column("returns", nan, float),
+            column("steps", 0, np.int64),
+            column("cut", 0, np.int64),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[ResultArrays]) -> ResultArrays:
+        """The slots of all parts, one after the other; each part has slots that did not fail, or
+        there is one alone.
+        """
+        names = ("valid", "noise_indices", "fitness", "returns", "steps", "cut")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def __len__(self) -> int:
+        return len(self.valid)
+
+    @property
+    def individuals(self) -> int:
+        """How many have played: failed slots have none."""
+        each: int = self.fitness.shape[1]
+        return int(self.valid.sum()) * each
+
+    @property
+    def total_steps(self) -> int:
+        return int(self.steps.sum())
+
+    def scores(self, name: str) -> Doubles:
+        """``fitness`` or ``returns`` of all who have played, in slot order, float64
+        [individuals].
+        """
+        scores: Doubles = getattr(self, name)[self.valid].ravel()
+        return scores
+
+
+def fill_missing(values: NDArray[Any], valid: Mask, fill: float) -> NDArray[Any]:
+    """``values`` in the places that are ``valid``, ``fill`` in the others."""
+    if len(values) == len(valid):
+        return values
+    whole = np.full((len(valid), *values.shape[1:]), fill, values.dtype)
+    whole[valid] = values
+    return whole
+
+
+def ordered_statistics(values: Doubles) -> ReturnStatistics | None:
+    """``return_statistics`` for float64 [k], to the bit: sums run left to right, squares are the
+    mathematical library's.
+    """
+    if not len(values):
+        return None
+    with np.errstate(all="ignore"):
+        mean = ordered_sum(values) / len(values)
+        deviations = (values - mean).tolist()
+    try:
+        std = math.sqrt(
+            ordered_sum(np.array([deviation**2 for deviation in deviations])) / len(values)
+        )
+    except OverflowError:
+        std = math.inf
+    listed = values.tolist()
+    return ReturnStatistics(mean, std, min(listed), max(listed), len(listed))
+
+
+def ordered_sum(values: Doubles) -> float:
+    """Left to right from 0, in float64."""
+    with np.errstate(all="ignore"):  # as Python's own, which says nothing
+        return float(np.add.accumulate(np.concatenate([np.zeros(1), values]))[-1])
+
+
+def merge_moments(moments: RunningMoments, slots: Slots) -> RunningMoments:
+    """``moments`` with those of all episodes of the slots, one by one in slot order: another
+    grouping would give other bits.
+    """
+    episodes = [episode for result in slots if result is not None for episode in result.moments]
+    chunk_size = max(1, CHUNK_BYTES // max(1, len(episodes[0].mean))) if episodes else 1
+    for start in range(0, len(episodes), chunk_size):
+        chunk = episodes[start : start + chunk_size]
+        means, m2s = (
+            np.frombuffer(b"".join(map(attrgetter(name), chunk)), "<f8").reshape(len(chunk), -1)
+            for name in ("mean", "m2")
+        )
+        moments = moments.merge_many([moment.count for moment in chunk], means, m2s)
+    return moments
+
+
+class PrefixAccumulator:
+    """The first slots of a generation, up to the first that has no result yet; closing has only the
+    rest to do.
+
+    base: the statistics at the generation's beginning; moments: with the slots so far; slots:
+    those, in order; most: the slots that are learnt from whatever comes, beyond which nothing is
+    gathered
+    """
+
+    def __init__(self, base: RunningMoments, most: int) -> None:
+        self.base, self.most = base, most
+        self.moments, self.slots = self.base, list[SlotResult]()
+        self._parts: list[ResultArrays] = []
+
+    def extend(self, results: Mapping[int, SlotResult], stop: int) -> None:
+        """Take the slots up to ``stop`` or to the first without a result, where they are
+        worth it.
+        """
+        start, stop = len(self.slots), min(stop, self.most)
+        if stop - start < LEAST_SLOTS:
+            return
+        new_results: list[SlotResult] = []
+        for slot in range(start, stop):
+            result = results.get(slot)
+            if result is None:  # it counts as failed, but somebody may answer it yet
+                break
+            new_results.append(result)
+        if len(new_results) >= LEAST_SLOTS:
+            self.moments = merge_moments(self.moments, new_results)
+            self._parts.append(ResultArrays.from_results(new_results))
+            self.slots += new_results
+
+    def to_arrays(self, counted: Slots) -> ResultArrays:
+        """Of all counted slots, whose first ones were gathered."""
+        rest = counted[len(self.slots) :]
+        parts = [*self._parts, ResultArrays.from_results(rest)] if rest else self._parts
+        return join_arrays(parts, counted)
+
+    def all_moments(self, counted: Slots) -> RunningMoments:
+        """Of all counted slots."""
+        return merge_moments(self.moments, counted[len(self.slots) :])
+
+
+def join_arrays(parts: Sequence[ResultArrays], counted: Slots) -> ResultArrays:
+    """The parts as one; of slots in which nobody played a part does not know how many individuals
+    they have.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if not parts or any(not part.valid.any() for part in parts):
+        return ResultArrays.from_results(counted)
+    return ResultArrays.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class PublicationSlice:
+    """Slots of one publication in an asynchronous batch, ascending; spread: what learning must know
+    of its perturbations.
+    """
+
+    publication: str
+    slots: Integers
+    spread: Floats
+
+
+#: (publication, its slots ascending).
+ReevaluatedSlots = Sequence[tuple[str, Integers]]
+
+
+@dataclass(frozen=True)
+class ClosedGeneration:
+    """A closed generation: the counted training slots, the surplus ones, those evaluated again, the
+    centres that were measured, and its evaluations.
+
+    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order;
+    tried: publication and slots of those in ``reevaluations``; open: the publications that stay
+    open after it. prefix: what was made of the first counted slots before the last were there.
+    """
+
+    counted: Slots
+    surplus: Slots
+    evaluation: ReturnStatistics | None
+    confirmation: ReturnStatistics | None
+    eval_steps: int
+    centre: SlotResult | None
+    reevaluations: Slots = ()
+    measured: Slots = ()
+    used: Sequence[PublicationSlice] = ()
+    tried: ReevaluatedSlots = ()
+    open: tuple[OpenPublication, ...] = ()
+    prefix: PrefixAccumulator | None = None
+
+    @property
+    def results(self) -> list[SlotResult]:
+        return [result for result in self.counted if result is not None]
+
+    @cached_property
+    def arrays(self) -> ResultArrays:
+        """The counted slots as arrays."""
+        return (
+            ResultArrays.from_results(self.counted)
+            if self.prefix is None
+            else self.prefix.to_arrays(self.counted)
+        )
+
+
+def total_steps(slots: Slots) -> int:
+    return sum(sum(result.steps) for result in slots if result is not None)
+
+
+def first_returns(slots: Slots) -> list[float]:
+    return [result.returns[0] for result in slots if result is not None]
 
 
 class Learner:

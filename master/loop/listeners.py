@@ -12,9 +12,9 @@ from typing import Protocol
 from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
 from master.display.format import Record
+from master.loop.learner import ClosedGeneration
 from master.loop.publisher import OpenGeneration
 from master.loop.records import evaluation_figures
-from master.loop.result_arrays import ClosedGeneration
 from master.loop.state import TRAINING, Best, RunState
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints

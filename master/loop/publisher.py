@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from es_queue.config.episode_rules import evaluation_limit
+from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
@@ -17,20 +19,29 @@ from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.messages import Task, token_number
 from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
-from master.collect.answer_check import AnswerChecker, ResultBounds, ResultShape
+from master.collect.answer_check import (
+    AnswerChecker,
+    PlannedSlots,
+    ResultBounds,
+    ResultShape,
+    plan_slots,
+)
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
 from master.collect.observation_limits import ObservationLimits
 from master.display.format import Record, format_values
 from master.loop.config_timeline import ConfigTimeline, format_changes
 from master.loop.learner import Learner
-from master.loop.prefetch import PlanRequest, Prefetcher
 from master.loop.schedule import ClosingSchedule, Opening
 from master.loop.state import CLOSING, FINAL, TRAINING, Best, RunState, vector_digest
 from master.storage import checkpoint
 
 REDIS_CHECKPOINT_BYTES = 8 * 2**20
 REDIS_CHECKPOINT_EVERY = 10
+#: Floats of a page of memory.
+PAGE_FLOATS = 1024
+#: Once so many times the table's pages were touched, hardly one is left that was not.
+TOUCHES_PER_PAGE = 4
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,47 @@ class OpenGeneration:
             "step_limit": self.state.step_limit,
             "changed": format_changes(changes) or None,
         }
+
+
+class PlanRequest(NamedTuple):
+    """The plan of a generation's first ``slots`` training slots."""
+
+    config: RunConfig
+    generation: int
+    shape: ResultShape
+    slots: int
+
+
+class Prefetcher:
+    """One run's. It keeps the plan that it has made last until somebody takes it."""
+
+    def __init__(self, timeline: ConfigTimeline) -> None:
+        self._timeline, self._noise = timeline, timeline.base.noise
+        self._touches_left = TOUCHES_PER_PAGE * -(-timeline.config.noise_size // PAGE_FLOATS)
+        self._made: tuple[PlanRequest, PlannedSlots] | None = None
+
+    def prefetch_plan(self, state: RunState, shape: ResultShape, count: int) -> None:
+        """The plan of ``count`` training slots of the generation after ``state``'s."""
+        after = replace(state, generation=state.generation + 1)
+        request = PlanRequest(
+            self._timeline.learner_at(after).config, after.generation, shape, count
+        )
+        self._made = request, plan_slots(*request)
+
+    def plan(self, request: PlanRequest) -> PlannedSlots:
+        """What was made before, or is made now."""
+        if self._made is not None and self._made[0] == request:
+            return self._made[1]
+        return plan_slots(*request)
+
+    def prefetch_noise(self, learner: Learner, planned: PlannedSlots) -> None:
+        """Read a float of each page of the noise that a generation of this plan is learnt from,
+        while there may be pages that nobody has read: the sum at its end need not wait for them.
+        """
+        for column in (*range(0, learner.strategy.size, PAGE_FLOATS), learner.strategy.size - 1):
+            if self._touches_left > 0:
+                self._touches_left -= len(planned.seeds)
+                self._noise.rows(planned.plan.noise_indices, column, column + 1)
 
 
 class Publisher:

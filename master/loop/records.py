@@ -15,13 +15,13 @@ from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import SlotResult, publication_generation
 from master.collect.collector import Collector
 from master.display.format import Record
-from master.loop.publisher import OpenGeneration
-from master.loop.result_arrays import (
+from master.loop.learner import (
     ClosedGeneration,
     first_returns,
     ordered_statistics,
     total_steps,
 )
+from master.loop.publisher import OpenGeneration
 from master.loop.state import Counters, RunState
 
 COUNTER_NAMES = (

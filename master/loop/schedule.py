@@ -30,9 +30,9 @@ from master.collect.publication.async_batch import (
     PriorPublication,
     slots_of_ranges,
 )
-from master.loop.learner import Learner
-from master.loop.result_arrays import (
+from master.loop.learner import (
     ClosedGeneration,
+    Learner,
     PrefixAccumulator,
     Slots,
     first_returns,

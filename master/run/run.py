@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
@@ -25,7 +25,7 @@ from master.collect.collector import Collector, Interrupted, TrustRules
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
 from master.collect.verifier import VerificationError, Verifier
-from master.collect.worker_watch import CollectorCallbacks, MasterLease
+from master.collect.worker_watch import CollectorCallbacks, Maintain, MasterLease
 from master.control.inbox import ControlInbox
 from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
@@ -39,7 +39,7 @@ from master.loop.state import FINAL, RunState, vector_digest
 from master.run.ending import RunEnding
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext, RunView, StopSignal
-from master.services.maintenance import Maintenance, SupervisorWatch
+from master.services.maintenance import SupervisorWatch
 from master.services.start_lines import start_lines
 from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
@@ -104,7 +104,7 @@ class TrainingRun:
             CollectorCallbacks(
                 show_live_figures(context.view, self._renewal),
                 services.stop.is_interrupted,
-                Maintenance(watch, seat_manager),
+                keep_services(watch, seat_manager, self._channel),
             ),
             ControlInbox(self._channel, ConfigTimeline(setup.learner).refusal, context.run_words),
             TrustRules(config.audit, config.strict, verification),
@@ -233,6 +233,18 @@ def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record]
         view.live(figures)
 
     return show
+
+
+def keep_services(
+    watch: SupervisorWatch, seat_manager: SeatManager, channel: RedisMasterChannel
+) -> Maintain:
+    """Restart what has ended, and keep seats open."""
+
+    def maintain(workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
+        watch.check()
+        return seat_manager.tick(channel, workers, served, paused)
+
+    return maintain
 
 
 def with_table_check(

@@ -1,7 +1,10 @@
-"""LocalWorkers: ``rq worker`` processes on the master's host, restarted when they end."""
+"""LocalWorkers: ``rq worker`` processes on the master's host, restarted when they end. LocalServices:
+these and a private server together.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -24,7 +27,9 @@ from master.services.child_process import (
     spawn_bound,
     wait_until,
 )
+from master.services.private_server import PrivateServer
 
+LOGGER = logging.getLogger("es_queue.services")
 #: Waits before a worker that keeps ending is started again; one that lived longer than the last
 #: begins anew.
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -206,6 +211,51 @@ class LocalWorkers:
             **environment_allowing(self._modules),
             SUPERVISOR_PID: str(os.getpid()),
         }
+
+
+class LocalServices:
+    """``server`` is None for a Redis that was named."""
+
+    def __init__(self, server: PrivateServer | None) -> None:
+        self.server = server
+        self._workers: LocalWorkers | None = None
+
+    def start_server(self) -> None:
+        """Have the private server answer. Raises RedisError."""
+        if self.server is not None:
+            self.server.start()
+            self._log_refused(self.server)
+
+    def start_workers(self, workers: LocalWorkers) -> None:
+        """Raises RunFolderError."""
+        self._workers = workers
+        workers.start()
+
+    def restart_ended(self) -> None:
+        """Start again what has ended. Raises RedisError for a server that cannot come back."""
+        if self.server is not None and self.server.ensure():
+            LOGGER.warning("the private server ended and was restarted")
+            self._log_refused(self.server)
+        for number in self._workers.supervise() if self._workers is not None else ():
+            LOGGER.warning(f"local worker {number} ended and was restarted")
+
+    def stop(self) -> None:
+        """End workers and server in order."""
+        if self._workers is not None:
+            self._workers.stop()
+        if self.server is not None:
+            self.server.stop()
+
+    def kill(self) -> None:
+        """End them at once; waits for nothing."""
+        if self._workers is not None:
+            self._workers.kill()
+        if self.server is not None:
+            self.server.kill()
+
+    def _log_refused(self, server: PrivateServer) -> None:
+        if server.refused:
+            LOGGER.warning(server.refused)
 
 
 def session_members(session: int) -> set[ProcessId]:

@@ -1,14 +1,9 @@
-"""Checks once per second by one es-master: its supervisor, its server and local workers, and the
-seats.
-"""
+"""Checks once per second by one es-master of its supervisor."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
-from es_queue.protocol.channel import MasterChannel
-from master.fleet.seat_manager import SeatManager
 from master.services.supervisor_client import SupervisorClient
 
 LOGGER = logging.getLogger("es_queue.services")
@@ -47,23 +42,3 @@ class SupervisorWatch:
         for text in news:
             LOGGER.warning(text)
         return bool(news)
-
-
-class Maintenance:
-    """The collector's housekeeper."""
-
-    def __init__(self, watch: SupervisorWatch, seat_manager: SeatManager) -> None:
-        self._watch, self._seat_manager = watch, seat_manager
-
-    def tick(
-        self,
-        channel: MasterChannel,
-        workers: Mapping[str, Mapping[str, str]],
-        served: bool,
-        paused: bool,
-    ) -> list[str]:
-        """Restart what has ended, keep seats open; returns workers that should give way to another
-        run.
-        """
-        self._watch.check()
-        return self._seat_manager.tick(channel, workers, served, paused)

@@ -23,10 +23,9 @@ from es_queue.util.slot_record import (
     record_path,
     recorded_generations,
 )
-from master.loop.learner import Learner, slot_plans
+from master.loop.learner import ClosedGeneration, Learner, slot_plans
 from master.loop.listeners import GenerationListener, GenerationReport, try_write
 from master.loop.publisher import OpenGeneration
-from master.loop.result_arrays import ClosedGeneration
 from master.storage.checkpoint import write_atomically
 from master.storage.replay_log import ReplayLog, ReplayStep
 

@@ -25,8 +25,7 @@ from es_queue.security.user_code import describe_error
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.config_timeline import strategy_of
-from master.loop.learner import batch_segments, slot_plans
-from master.loop.result_arrays import PublicationSlice
+from master.loop.learner import PublicationSlice, batch_segments, slot_plans
 from master.loop.state import (
     CurrentDescent,
     OpenPublication,

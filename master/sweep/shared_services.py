@@ -21,8 +21,7 @@ from es_queue.protocol.connection import (
 from es_queue.util.run_folder import NamedRun
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.run.launch import Launch
-from master.services.local_services import LocalServices
-from master.services.local_workers import LocalWorkers, default_workers
+from master.services.local_workers import LocalServices, LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
 from master.services.start_lines import redis_flags, start_lines
 from master.services.tcp_access import resolve_listen_address

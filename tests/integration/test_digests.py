@@ -21,9 +21,8 @@ import workers.slots.jobs
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.normalization import Moments, RunningMoments
-from master.loop.learner import Learner
+from master.loop.learner import ClosedGeneration, Learner
 from master.loop.listeners import Outcome
-from master.loop.result_arrays import ClosedGeneration
 from master.loop.state import RunState
 from tests.integration.processes import (
     NERVOUS,

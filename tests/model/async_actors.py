@@ -27,7 +27,7 @@ from master.collect.publication.async_batch import (
     slots_of_ranges,
 )
 from master.collect.worker_watch import MasterLease
-from master.loop.result_arrays import PublicationSlice
+from master.loop.learner import PublicationSlice
 from master.loop.state import Floats, OpenPublication
 from tests.model.actors import CLOCKS, collecting, seized
 from tests.model.world import (

@@ -23,7 +23,7 @@ from master.collect.blocks.block_scheduler import (
 from master.collect.publication.closing import Closing, UnansweredSlots
 from master.collect.publication.pending_slots import Slot, to_ranges
 from master.collect.publication.tally import Tally
-from master.loop.result_arrays import PublicationSlice
+from master.loop.learner import PublicationSlice
 from master.loop.state import OpenPublication
 
 #: Training continues while an evaluation is pending, for at most this many batches.

@@ -33,7 +33,7 @@ class Bench:
     scheduler: BlockScheduler | None = None
     slots: int = 6
     is_interrupted: Any = lambda: False
-    housekeeper: Any = None
+    maintain: Any = lambda *_: []
     notes: list[str] = field(default_factory=collect_notes)
     shown: list[dict[str, Any]] = field(default_factory=list)
     server: MemoryServer = field(default_factory=MemoryServer)
@@ -50,7 +50,7 @@ class Bench:
         self.collector = Collector(
             MasterLease(self.channel, TOKEN, "me", self.clocks),
             self.scheduler,
-            CollectorCallbacks(self.shown.append, self.is_interrupted, self.housekeeper),
+            CollectorCallbacks(self.shown.append, self.is_interrupted, self.maintain),
             trust=TrustRules(self.audit, self.strict),
         )
         expectations = AnswerChecker(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from es_queue.protocol.channel import MasterChannel
 from tests.unit.master.collect.collector_bench import Bench
 
 
@@ -16,12 +15,8 @@ class Slow:
         self.bench: Bench | None = None
         self.worker: Any = None
 
-    def tick(
-        self,
-        channel: MasterChannel,
-        workers: Mapping[str, Mapping[str, str]],
-        served: bool,
-        paused: bool,
+    def maintain(
+        self, workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool
     ) -> list[str]:
         assert self.bench is not None
         self.bench.work(self.worker)
@@ -30,7 +25,7 @@ class Slow:
 
 def test_answers_that_come_during_a_look_are_read_before_what_is_owed_is_issued_again() -> None:
     keeper = Slow()
-    bench = keeper.bench = Bench(housekeeper=keeper).open()
+    bench = keeper.bench = Bench(maintain=keeper.maintain).open()
     keeper.worker = bench.worker()
     bench.tick()
     assert bench.ledger.is_complete() and bench.todo() == [] and bench.ledger.tally.reissued == 0

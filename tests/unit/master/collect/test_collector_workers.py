@@ -149,12 +149,11 @@ def test_a_worker_that_can_serve_saves_the_run_from_those_that_cannot(
 def test_the_housekeeper_hears_of_the_workers_and_says_who_should_leave() -> None:
     heard: list[tuple[list[str], bool]] = []
 
-    class Housekeeper:
-        def tick(self, channel: Any, workers: Any, served: bool, paused: bool) -> list[str]:
-            heard.append((sorted(workers), served))
-            return ["b-1-abcdef"] if len(heard) == 2 else []
+    def maintain(workers: Any, served: bool, paused: bool) -> list[str]:
+        heard.append((sorted(workers), served))
+        return ["b-1-abcdef"] if len(heard) == 2 else []
 
-    bench = Bench(housekeeper=Housekeeper()).open()
+    bench = Bench(maintain=maintain).open()
     a, b = bench.worker("a"), bench.worker("b")
     bench.tick()
     bench.answer(a, a.claim(0))

@@ -16,8 +16,7 @@ from master.display.log_view import SafeStream
 from master.doctor import examine as door
 from master.doctor.environment import ProbeResult
 from master.doctor.examine import exit_code_of, run_doctor
-from master.doctor.finding import FAILED, OK, WARNING, Finding
-from master.doctor.show import format_finding, wrap_finding
+from master.doctor.finding import FAILED, OK, WARNING, Finding, format_finding, wrap_finding
 from tests.cases import each_case
 
 
@@ -64,7 +63,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_that_lacks_the_signs_gets_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    from master.doctor.show import print_findings
+    from master.doctor.finding import print_findings
 
     out = Terminal()
     print_findings(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from master.fleet.missing_after_outage import HOSTS_NAMED, MissingAfterOutage
+from master.fleet.idle_monitor import MISSING_HOSTS_NAMED, MissingAfterOutage
 from tests.notes import collect_notes
 
 
@@ -91,4 +91,4 @@ def test_many_hosts_are_not_all_named() -> None:
     bench.update("abcdefghij", 0)
     bench.update("", 1)
     bench.update("", 1, 4)
-    assert bench.notes[0].count("host-") == HOSTS_NAMED and " and others" in bench.notes[0]
+    assert bench.notes[0].count("host-") == MISSING_HOSTS_NAMED and " and others" in bench.notes[0]

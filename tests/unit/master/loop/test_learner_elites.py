@@ -20,8 +20,7 @@ from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.publication.slot_failures import FAILURES
-from master.loop.learner import Learner
-from master.loop.result_arrays import ClosedGeneration
+from master.loop.learner import ClosedGeneration, Learner
 from master.loop.schedule import SynchronousSchedule
 from master.loop.state import RunState
 from master.storage import checkpoint

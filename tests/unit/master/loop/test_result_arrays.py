@@ -25,15 +25,15 @@ from master.collect.blocks import block_scheduler
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import Ledger
 from master.collect.publication.pending_slots import PendingSlots, to_ranges
-from master.loop import result_arrays
-from master.loop.listeners import CheckpointWriter
-from master.loop.publisher import OpenGeneration
-from master.loop.result_arrays import (
+from master.loop import learner as result_arrays
+from master.loop.learner import (
     PrefixAccumulator,
     ResultArrays,
     merge_moments,
     ordered_statistics,
 )
+from master.loop.listeners import CheckpointWriter
+from master.loop.publisher import OpenGeneration
 from master.loop.state import TRAINING
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints

@@ -19,8 +19,7 @@ from master.run.run_paths import RunPaths
 from master.services import child_process, supervisor_client
 from master.services import supervisor_files as guardian_files
 from master.services.maintenance import SupervisorWatch
-from master.services.orphan_timer import OrphanTimer
-from master.services.supervisor import LeaseReader
+from master.services.supervisor import LeaseReader, OrphanTimer
 from master.services.supervisor_client import SupervisorClient, make_supervisor_client
 from master.services.supervisor_files import (
     ENDING,
