@@ -61,7 +61,7 @@ class TrustRules:
 
 @dataclass
 class PauseClock:
-    """Seconds in which people paused the run: no time of the run."""
+    """Seconds in which people paused the run since ``take_seconds``: no time of the run."""
 
     paused_at: float | None = None
     seconds: float = 0.0
@@ -211,7 +211,7 @@ class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
     context: what its ledgers share; idle_work: work of the next generation that is done in idle
-    moments, or not at all
+    moments, or not at all; late_answers: answers that came too late, as living workers count them
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Collector:
         self._publisher = BlockPublisher(lease, scheduler, workers, direct)
         self._reissuer = Reissuer(lease, scheduler, self._parts, SilentWorkers(), direct)
         self._progress = RunProgress(self._parts, self.inbox, extra_progress or {})
-        self._pauses = PauseClock()
+        self.pauses, self.late_answers = PauseClock(), self._reissuer.late
         self._next_tick = 0.0
 
     @property
@@ -313,7 +313,7 @@ class Collector:
             if time.monotonic() >= self._next_tick:
                 self.tick(ledger)
         while (
-            (verifying := self._is_verifying(ledger))
+            (verifying := self.verification is not None and self.verification.is_pending(ledger))
             or self.inbox.paused_by
             or not ledger.is_complete()
         ):
@@ -335,9 +335,6 @@ class Collector:
         if self._callbacks.is_interrupted() or self.inbox.stopped_by:
             raise Interrupted
 
-    def _is_verifying(self, ledger: Ledger) -> bool:
-        return self.verification is not None and self.verification.is_pending(ledger)
-
     def _work_while_idle(self, ledger: Ledger) -> None:
         """With nothing left to read, what can be done before the last answer is there."""
         ledger.extend_prefix()
@@ -349,12 +346,9 @@ class Collector:
         Whether nothing is left.
         """
         drained = self._parts.reader.drain(ledger, wait, len(self._parts.workers.present))
-        self._refill(ledger)
-        return drained
-
-    def _refill(self, ledger: Ledger) -> None:
         if not self.inbox.paused_by:
             self._publisher.refill(ledger)
+        return drained
 
     # --- each second
 
@@ -377,13 +371,14 @@ class Collector:
         if reader.drain_fully(ledger, len(workers.present)):
             pause = self._reissuer.update(ledger, paused=bool(self.inbox.paused_by))
             self._next_tick = min(self._next_tick, time.monotonic() + pause)
-        self._refill(ledger)  # in place of what was read here
+        if not self.inbox.paused_by:
+            self._publisher.refill(ledger)  # in place of what was read here
 
     def _poll_requests(self, ledger: Ledger) -> None:
         """What people ask."""
         is_training = messages.TRAIN in ledger.required
         self.inbox.poll(publication_generation(ledger.publication), is_training=is_training)
-        if self._pauses.update(paused=bool(self.inbox.paused_by)):
+        if self.pauses.update(paused=bool(self.inbox.paused_by)):
             self._parts.reader.mark_answered()  # a pause is no stall
             self._reissuer.forget_copies()  # it took the copies out of todo
 
@@ -404,18 +399,3 @@ class Collector:
         if ended := channel.ended_outages():
             # What failed one after the other within a second failed by one cause.
             self.context.recoveries.record_recovery(REDIS_AWAY, sum(ended))
-
-    # --- between generations
-
-    @property
-    def paused_seconds(self) -> float:
-        """Seconds of pause since ``take_paused_seconds``."""
-        return self._pauses.seconds
-
-    def take_paused_seconds(self) -> float:
-        """Seconds of pause since the last call."""
-        return self._pauses.take_seconds()
-
-    def take_late_count(self) -> int:
-        """Answers that came too late since the last call, as living workers count them."""
-        return self._reissuer.late.take()

@@ -22,7 +22,7 @@ from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot,
 from master.collect.publication.slot_failures import SlotFailures
 from master.collect.publication.tally import Tally
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
-from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
+from master.fleet.worker_registry import WorkerRegistry
 from master.loop.learner import PrefixAccumulator
 
 __all__ = ["AnswerChecker", "Ledger", "Slot"]
@@ -46,13 +46,6 @@ class LedgerContext:
     answers: Counter[str] = field(default_factory=Counter)
 
     @property
-    def is_guarded(self) -> bool:
-        """Whether it matters which worker answers."""
-        return self.fleet is not None and bool(
-            self.audit or self.fleet.strict or self.fleet.quarantined
-        )
-
-    @property
     def questions(self) -> Collection[Slot]:
         """Slots of the open publication that are played again."""
         return () if self.audit is None else self.audit.questions
@@ -63,7 +56,7 @@ class LedgerContext:
         """
         if self.fleet is None:
             return ""
-        if self.is_guarded:
+        if self.audit or self.fleet.strict or self.fleet.quarantined:
             return self.fleet.refusal(worker)
         return "" if self.fleet.has_joined(worker) else UNKNOWN
 
@@ -265,8 +258,10 @@ class Ledger:
             withdrawn = [
                 slot
                 for slot, worker in self._answered_by.items()
-                if slot != verdict.slot
-                and self._has_identity(worker, wrong, audit)
+                if worker
+                and slot != verdict.slot
+                and (member := audit.fleet.registered_worker(worker)) is not None
+                and member.identity == wrong
                 and wrong not in audit.confirmed.get(slot, ())
             ]
             named = self.checker.format_slot(*verdict.slot)
@@ -278,10 +273,6 @@ class Ledger:
                 self._refresh(slot)
             audit.remove_opinions(wrong)
         self.needs_reconcile = True
-
-    def _has_identity(self, worker: str, identity: WorkerIdentity, audit: Audit) -> bool:
-        member = audit.fleet.registered_worker(worker) if worker else None
-        return member is not None and member.identity == identity
 
     def refute(self, slot: Slot, result: SlotResult, author: str = "") -> None:
         """Another result counts than the one that was taken. author: the worker that gave it, empty

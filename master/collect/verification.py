@@ -75,12 +75,9 @@ class Verification:
 
     def is_pending(self, ledger: Ledger) -> bool:
         """Whether a decision waits for what the master plays."""
-        waiting = [
-            kind
-            for kind in VERIFIED
-            if kind in ledger.required and self._is_kind_pending(ledger, kind)
-        ]
-        return bool(waiting)
+        kinds = [kind for kind in VERIFIED if kind in ledger.required]
+        # All are looked at, for each look may begin a check.
+        return bool([kind for kind in kinds if self._is_kind_pending(ledger, kind)])
 
     def _is_kind_pending(self, ledger: Ledger, kind: str) -> bool:
         is_incomplete = ledger.left(kind) > 0
@@ -113,13 +110,12 @@ class Verification:
         if kind not in self._void_kinds:
             rest = slots[EXTREME:]
             slots = slots[:EXTREME] + self._draw(rest, min(DRAWN, len(rest)))
-        self._checks[kind] = Recheck(
-            slots, len(slots) == len(returns), self._play_kind(kind, slots)
-        )
+        self._begin_check(kind, slots, is_last=len(slots) == len(returns))
         return True
 
-    def _play_kind(self, kind: str, slots: list[int]) -> Future[VerifierReply]:
-        return self.play([(kind, slot) for slot in slots])
+    def _begin_check(self, kind: str, slots: list[int], *, is_last: bool) -> None:
+        outcome = self.play([(kind, slot) for slot in slots])
+        self._checks[kind] = Recheck(slots, is_last, outcome)
 
     def _compare_results(self, ledger: Ledger, kind: str, check: Recheck) -> bool:
         """Whether more has to be played."""
@@ -146,7 +142,7 @@ class Verification:
         rest = sorted(set(range(ledger.required[kind])) - set(check.slots))
         is_quick = kind == messages.FINAL and check.seconds_for(len(rest)) <= WHOLE_SECONDS
         if not check.is_last and (wrong or is_quick):
-            self._checks[kind] = Recheck(rest, True, self._play_kind(kind, rest))
+            self._begin_check(kind, rest, is_last=True)
             return True
         self._settled_kinds.add(kind)
         return False

@@ -58,24 +58,18 @@ class NoteHandler(logging.Handler):
 
 
 class LimitedNotes:
-    """Logs at most ``most`` sentences about one topic in ``seconds``. It counts the rest, and the
+    """Logs at most ``most`` sentences about one topic in SECONDS. It counts the rest, and the
     next sentence says how many.
     """
 
-    def __init__(
-        self,
-        logger: logging.Logger,
-        most: int = MOST_NOTES,
-        seconds: float = SECONDS,
-        clock: Callable[[], float] = lambda: time.monotonic(),
-    ) -> None:
-        self._logger, self._seconds, self._clock = logger, seconds, clock
+    def __init__(self, logger: logging.Logger, most: int = MOST_NOTES) -> None:
+        self._logger = logger
         self._times: deque[float] = deque(maxlen=most)
         self._omitted = 0
 
     def warning(self, text: str) -> None:
-        now = self._clock()
-        if len(self._times) == self._times.maxlen and now - self._times[0] < self._seconds:
+        now = time.monotonic()
+        if len(self._times) == self._times.maxlen and now - self._times[0] < SECONDS:
             self._omitted += 1
             return
         self._times.append(now)

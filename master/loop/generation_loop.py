@@ -136,7 +136,7 @@ class Loop:
             is_complete = self._collector.collect(ledger, is_over)
         if not is_complete:
             return None
-        paused = self._collector.take_paused_seconds()
+        paused = self._collector.pauses.take_seconds()
         return Waiting(time.monotonic() - began - paused, paused)
 
     def _is_time_up(self, state: RunState) -> bool:
@@ -167,7 +167,7 @@ class Loop:
             f"--max-seconds has passed: generation {state.generation} is dropped with {answered} "
             f"of {slots} results, and training ends"
         )
-        paused = self._collector.take_paused_seconds()
+        paused = self._collector.pauses.take_seconds()
         counters = state.add_counts(
             lost_steps=ledger.tally.lost_steps + played, seconds=self._totals.take_seconds(paused)
         )

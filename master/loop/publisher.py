@@ -13,6 +13,7 @@ import numpy as np
 from es_queue.config.episode_rules import evaluation_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Floats
+from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
@@ -51,19 +52,6 @@ class RunIdentity:
     run: str
     token: str
     noise: str
-
-
-@dataclass(frozen=True)
-class PublishedParameters:
-    """vector: what workers perturb; mean, std: what normalises observations; vector_digest: of the
-    vector; digest: the run's, of the parameters that the state stands for
-    """
-
-    vector: Floats
-    mean: Floats
-    std: Floats
-    vector_digest: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -167,15 +155,8 @@ class Publisher:
         learner = self._timeline.learner_at(state)
         strategy, statistics = learner.strategy, state.statistics(learner.config.obs_clip)
         vector = strategy.published(state.strategy)
-        digest, identified = vector_digest(vector), strategy.digest_input(state.strategy, vector)
-        parameters = PublishedParameters(
-            vector,
-            statistics.mean,
-            statistics.std,
-            digest,
-            digest if identified is vector else vector_digest(identified),
-        )
-        generation = self._open(state, learner, parameters, last, adopted)
+        identified = strategy.digest_input(state.strategy, vector)
+        generation = self._open(state, learner, vector, statistics, identified, last, adopted)
         self._prefetch(generation)
         return generation
 
@@ -196,20 +177,29 @@ class Publisher:
         learner = self._timeline.learner_at(state)
         chosen = np.zeros_like(learner.strategy.published(state.strategy))
         chosen[: len(best.parameters)] = best.parameters
-        parameters = PublishedParameters(
-            chosen, best.mean, best.std, vector_digest(chosen), run_digest(state, learner.strategy)
+        identified = learner.strategy.digest_input(
+            state.strategy, learner.strategy.published(state.strategy)
         )
-        return self._open(state, learner, parameters, last, None)
+        statistics = FrozenStatistics(best.mean, best.std, learner.config.obs_clip)
+        return self._open(state, learner, chosen, statistics, identified, last)
 
     def _open(
         self,
         state: RunState,
         learner: Learner,
-        parameters: PublishedParameters,
+        vector: Floats,
+        statistics: FrozenStatistics,
+        identified: Floats,
         last: Record,
-        adopted: str | None,
+        adopted: str | None = None,
     ) -> OpenGeneration:
-        collector, data = self._collector, parameters.vector.astype("<f4").tobytes()
+        """``identified``: what the run's digest is of, where it is not of ``vector`` itself."""
+        collector, data, own_digest = (
+            self._collector,
+            vector.astype("<f4").tobytes(),
+            vector_digest(vector),
+        )
+        digest = own_digest if identified is vector else vector_digest(identified)
         # The final episodes are published after the closing generation, so under the next number.
         # A closing generation may replace a dropped one, and no publication's name is used twice;
         # its evaluation has the seeds of that number.
@@ -219,10 +209,10 @@ class Publisher:
             adopted or f"{number}.{self._identity.token}",
             learner.strategy.sigma(state.strategy),
             state.step_limit,
-            len(parameters.vector),
-            parameters.vector_digest,
-            parameters.mean.astype("<f4").tobytes(),
-            parameters.std.astype("<f4").tobytes(),
+            len(vector),
+            own_digest,
+            statistics.mean.astype("<f4").tobytes(),
+            statistics.std.astype("<f4").tobytes(),
             self._identity.noise,
             collector.leave_poll_seconds(),
         )
@@ -244,7 +234,7 @@ class Publisher:
             task.encode(),
             (),
             learner.config.to_json(),
-            self._progress_fields(state, learner, parameters.digest, last),
+            self._progress_fields(state, learner, digest, last),
             format_values(last) if last else None,
             saved if is_small or state.generation % REDIS_CHECKPOINT_EVERY == 0 else None,
         )
@@ -252,9 +242,7 @@ class Publisher:
         if collector.verification is not None:
             collector.verification.begin(request.task, data, partial(learner.weighs, state))
         collector.inbox.acknowledge_changes()
-        return OpenGeneration(
-            state, learner, ledger, task, parameters.vector, parameters.digest, saved, 0.0
-        )
+        return OpenGeneration(state, learner, ledger, task, vector, digest, saved, 0.0)
 
     def _make_checker(
         self, learner: Learner, state: RunState, required: dict[str, int]

@@ -64,7 +64,7 @@ class RunTotals:
             refused=ledger.refused.total() - ledger.refused["audit"],
             reissued=ledger.tally.reissued,
             recovered=ledger.tally.recovered,
-            late=self._collector.take_late_count(),
+            late=self._collector.late_answers.take(),
         )
         at_patience = is_all_at_patience(closed, config)
         patience = state.counters.patience_generations + 1 if at_patience else 0
@@ -78,7 +78,7 @@ class RunTotals:
 
     def seconds(self, state: RunState) -> float:
         """The run's seconds until now, without pauses; ``state``: of the open generation."""
-        elapsed = time.monotonic() - self._last_clock - self._collector.paused_seconds
+        elapsed = time.monotonic() - self._last_clock - self._collector.pauses.seconds
         return state.counters.seconds + elapsed
 
     def record(

@@ -75,7 +75,9 @@ class BlockScheduler:
             )
             return
         batches, rest = self._batch_blocks(publication, missing, workers)
-        yield from self._sort_longest_first(batches)
+        yield from sorted(
+            batches, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start)
+        )
         yield from self._guided_blocks(publication, rest, workers)
 
     def patience(self, block: Block) -> float:
@@ -100,11 +102,6 @@ class BlockScheduler:
         if self.fixed:
             return self.fixed
         return self._block_limit(self._seconds_of(kind), slots * self._seconds_of(kind), workers)
-
-    def _sort_longest_first(self, blocks: list[Block]) -> list[Block]:
-        return sorted(
-            blocks, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start)
-        )
 
     def _seconds_of(self, kind: str) -> float:
         """Expected seconds of a slot; of a kind that nobody has measured those of a training slot,

@@ -201,7 +201,7 @@ def test_a_complete_generation_does_not_close_during_a_pause_whose_time_does_not
     closing.join(10)
     assert not closing.is_alive()
     assert (
-        bench.collector.take_paused_seconds() > 0.1 and bench.collector.take_paused_seconds() == 0.0
+        bench.collector.pauses.take_seconds() > 0.1 and bench.collector.pauses.take_seconds() == 0.0
     )
 
 

@@ -169,15 +169,15 @@ def test_late_answers_are_counted_once() -> None:
     bench = Bench().open()
     worker = bench.worker("a", late="3")
     bench.tick()
-    assert bench.collector.take_late_count() == 0, "nothing of the worker has counted yet"
+    assert bench.collector.late_answers.take() == 0, "nothing of the worker has counted yet"
     bench.answer(worker, worker.claim(0))
     bench.collector.drain(bench.ledger, 0)
     bench.tick()
     bench.tick()
-    assert (bench.collector.take_late_count(), bench.collector.take_late_count()) == (3, 0)
+    assert (bench.collector.late_answers.take(), bench.collector.late_answers.take()) == (3, 0)
     bench.worker("a", late="5")
     bench.tick()
-    assert bench.collector.take_late_count() == 2
+    assert bench.collector.late_answers.take() == 2
 
 
 def test_workers_look_less_often_the_more_there_are() -> None:

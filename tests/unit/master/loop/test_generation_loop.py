@@ -640,9 +640,9 @@ def test_more_seconds_that_a_person_gives_count_for_the_open_generation() -> Non
 
 def test_max_seconds_does_not_count_a_pause() -> None:
     run = Run(tiny(max_seconds=0.3))
-    loop = run.loop(interrupted=lambda: collector_of(loop).paused_seconds > 0.5)
+    loop = run.loop(interrupted=lambda: collector_of(loop).pauses.seconds > 0.5)
     collector_of(loop).inbox.paused_by = "a person"
     with pytest.raises(Interrupted):
         loop.run(run.setup.initial_state())
     assert loop.current is not None and loop.current.state.stage == TRAINING
-    assert loop._totals.seconds(loop.current.state) < collector_of(loop).paused_seconds
+    assert loop._totals.seconds(loop.current.state) < collector_of(loop).pauses.seconds
