@@ -25,10 +25,10 @@ from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol import messages
-from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.protocol.messages import Answer, SlotResult
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing, named_modules
-from master.collect.publication.pending_slots import to_ranges
+from master.collect.blocks.block_scheduler import blocks_of_slots
 from master.services.child_process import bind_to_parent
 
 LENGTH = struct.Struct(">I")
@@ -75,24 +75,7 @@ class Verifier:
         """The slots' results; VerificationError where this host cannot play them."""
         requested = sorted(slots)
         publication = messages.Task.decode(task).publication
-        kinds = sorted({kind for kind, _ in requested})
-        ranges = [
-            Block(publication, *slot_range)
-            for kind in kinds
-            for slot_range in to_ranges(
-                (slot for slot_kind, slot in requested if slot_kind == kind), kind
-            )
-        ]
-        blocks = [
-            Block(
-                publication,
-                slot_range.kind,
-                start,
-                min(slot_range.stop, start + messages.MAX_BLOCK),
-            )
-            for slot_range in ranges
-            for start in range(slot_range.start, slot_range.stop, messages.MAX_BLOCK)
-        ]
+        blocks = blocks_of_slots(publication, requested, messages.MAX_BLOCK, ())
         seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
             1, self._config.elite_episodes, self._config.episodes, self._config.behaviour_episodes
         )

@@ -37,12 +37,12 @@ from master.control.control_arguments import (
     STOP,
     ControlArgs,
 )
-from master.control.run_server import server_url
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
 from master.run.launch import Launch
 from master.run.lease import format_host, holder_name, take_lease
 from master.run.run_paths import existing_paths
+from master.services.private_server import PrivateServer
 from master.status.discovery import unknown_run_error
 from master.status.run_folders import RunFolder
 
@@ -283,6 +283,16 @@ class ControlCommand:
         """The words by which the run is found again; a URL with a secret stays out of sight."""
         is_shown = self._launch.redis_url is not None and not has_secret(self._url)
         return f"{self._named_run.word}{f' --redis-url {self._url}' if is_shown else ''}"
+
+
+def server_url(run: NamedRun, launch: Launch) -> str | None:
+    """Where the run's server is: the one that was named, else the private one in its folder; None
+    when that does not run.
+    """
+    folder = run.server_folder
+    if launch.redis_url is not None:
+        return launch.redis_url
+    return PrivateServer(folder).running_url if folder.is_dir() else None
 
 
 def user_name() -> str:

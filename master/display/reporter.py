@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from es_queue.config.run_config import RunConfig
 from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
-from master.storage.metrics_files import METRICS, METRICS_TABLE, LineFile, MetricsFile, TableFile
+from master.storage.metrics_files import METRICS, LineFile, metrics_files
 
 if TYPE_CHECKING:
     from master.storage.trackers.base import Tracker
@@ -49,11 +49,7 @@ class Reporter:
     ) -> None:
         self._view, self._clock = view, clock
         self._trackers = trackers
-        self._files: list[LineFile | Tracker] = [
-            MetricsFile(run_dir / METRICS),
-            TableFile(run_dir / METRICS_TABLE),
-            *trackers,
-        ]
+        self._files: list[LineFile | Tracker] = [*metrics_files(run_dir), *trackers]
         self._last_noted: dict[str, float] = {}
         self._equal_generations = 0
 

@@ -48,6 +48,14 @@ TABLE_COLUMNS = (
 )
 
 
+def metrics_files(run_dir: Path) -> list[LineFile]:
+    """metrics.jsonl and metrics.csv of a run."""
+    return [
+        LineFile(run_dir / METRICS, format_json_line),
+        LineFile(run_dir / METRICS_TABLE, format_table_line, ",".join(TABLE_COLUMNS)),
+    ]
+
+
 class LineFile:
     """A file to which whole lines are appended, one at once; opened with the first. header: of an
     empty file.
@@ -90,20 +98,6 @@ class LineFile:
         if not size and self._header:
             os.write(handle, f"{self._header}\n".encode())
         return handle
-
-
-class MetricsFile(LineFile):
-    """One JSON object per generation."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, format_json_line)
-
-
-class TableFile(LineFile):
-    """The main figures with commas between them; what was not measured is empty."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, format_table_line, ",".join(TABLE_COLUMNS))
 
 
 def format_table_line(record: Record) -> str:

@@ -26,12 +26,12 @@ from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.config_timeline import strategy_of
 from master.loop.learner import PublicationSlice, batch_segments, slot_plans
+from master.loop.publisher import run_digest
 from master.loop.state import (
     CurrentDescent,
     OpenPublication,
     RollbackPoint,
     RunState,
-    vector_digest,
 )
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
@@ -261,8 +261,7 @@ def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
 
 def state_digest(config: RunConfig, state: RunState) -> str:
     """The digest of what the state publishes."""
-    strategy = strategy_of_state(config, state)
-    return vector_digest(strategy.digest_input(state.strategy, strategy.published(state.strategy)))
+    return run_digest(state, strategy_of_state(config, state))
 
 
 def verify_digest(

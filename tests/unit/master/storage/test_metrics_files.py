@@ -11,7 +11,7 @@ from es_queue.config.resolution import resolve
 from master.display.log_view import QuietView, SafeStream
 from master.display.notes import NoteHandler
 from master.display.reporter import METRICS, Reporter
-from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, TableFile
+from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, metrics_files
 from master.storage.trackers.base import TAGS
 from tests.ring import run_ring
 
@@ -36,7 +36,7 @@ def test_a_table_has_its_columns_once_and_a_row_a_generation_also_when_a_run_goe
     tmp_path: Path,
 ) -> None:
     for generation in (3, 4):
-        table = TableFile(tmp_path / METRICS_TABLE)
+        table = metrics_files(tmp_path)[1]
         assert table.append({**RECORD, "generation": generation}) == ""
         table.close()
     first, second = rows(tmp_path / METRICS_TABLE)
@@ -76,7 +76,7 @@ def test_every_column_and_tag_is_a_figure_of_real_generations() -> None:
 
 def test_half_a_row_of_a_killed_master_spoils_no_other(tmp_path: Path) -> None:
     (tmp_path / METRICS_TABLE).write_text(",".join(TABLE_COLUMNS) + "\n1,2,3")
-    table = TableFile(tmp_path / METRICS_TABLE)
+    table = metrics_files(tmp_path)[1]
     table.append(RECORD)
     table.close()
     assert [one["generation"] for one in rows(tmp_path / METRICS_TABLE)] == ["1", "3"]
