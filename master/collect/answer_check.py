@@ -213,7 +213,8 @@ class AnswerChecker:
             return "wrong-length"
         if not self._is_possible_return(result, expected.episodes):
             return "wrong-return"
-        if not self._is_related_fitness(kind, result, expected.episodes):
+        spec = self._bounds.spec  # most often return and fitness are one number
+        if first_unrelated_row(self._rules[kind], spec, result, expected.episodes) is not None:
             return "wrong-fitness"
         return self._moments_refusal(result.moments)
 
@@ -232,12 +233,6 @@ class AnswerChecker:
         return not any(
             impossible_return_reason(spec, episodes * total, steps) for total, steps in pairs
         )
-
-    def _is_related_fitness(self, kind: str, result: SlotResult, episodes: int) -> bool:
-        """Whether each fitness can be that of episodes with its return. Most often the two are one
-        number.
-        """
-        return first_unrelated_row(self._rules[kind], self._bounds.spec, result, episodes) is None
 
     def _moments_refusal(self, moments: tuple[EpisodeMoments, ...]) -> str:
         """Why moments of a slot do not count; empty if they do."""

@@ -20,7 +20,7 @@ from es_queue.errors import EsQueueError
 from es_queue.protocol.messages import SlotResult
 from master.collect.verifier import Slot, VerifierReply
 from master.display.notes import LimitedNotes
-from master.fleet.responsive_workers import ResponsiveWorkers
+from master.fleet.silent_workers import ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 
 LOGGER = logging.getLogger("es_queue.collect")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -24,6 +25,7 @@ from master.services.private_server import START_SECONDS, PrivateServer, server_
 from master.services.supervisor_files import READY, SupervisorFiles, SupervisorSpec
 from master.services.tcp_access import resolve_listen_address
 
+LOGGER = logging.getLogger("es_queue.services")
 #: To end in order takes a supervisor at most this long: workers 10 + 1.2 + 10 s, the server twice
 #: 10 s.
 STOP_SECONDS = 45.0
@@ -31,6 +33,7 @@ KILL_SECONDS = 2.0
 #: It may first have to end a server that hangs, and to wait for one that loads much data.
 READY_SECONDS = START_SECONDS + 30.0
 POLL_SECONDS = 0.01
+NOTE_AFTER_SECONDS = 2.0
 
 
 class SupervisorClient:
@@ -210,6 +213,40 @@ class SupervisorClient:
                     f"server and workers of run {self._spec.run} still run on {host}: resume "
                     f"there, or try again in {self._spec.clocks['grace']:.0f} s"
                 )
+
+
+class SupervisorWatch:
+    """``supervisor``: None for a run with neither a private server nor local workers."""
+
+    def __init__(self, supervisor: SupervisorClient | None) -> None:
+        self._supervisor = supervisor
+
+    def handle_outage(self, seconds: float, trouble: str = "") -> None:
+        """Redis did not answer, or refused by ``trouble``: see to it that our own is started again,
+        or say what we wait for.
+        """
+        if not self.check() and seconds > NOTE_AFTER_SECONDS:
+            LOGGER.warning(
+                f"Redis refuses commands, trying again; its error: {trouble}"
+                if trouble
+                else "Redis does not answer; trying again"
+            )
+
+    def check(self) -> bool:
+        """Pass on what it had to start again, and start it again itself; returns whether there was
+        any of it.
+        """
+        if self._supervisor is None:
+            return False
+        news = self._supervisor.read_news()
+        if self._supervisor.ensure():
+            news.append(
+                "the supervisor of the server and the local workers ended: all of them were "
+                "restarted"
+            )
+        for text in news:
+            LOGGER.warning(text)
+        return bool(news)
 
 
 def make_supervisor_client(

@@ -14,7 +14,7 @@ from es_queue.protocol.messages import TRAIN, Answer, Block, SlotResult
 from master.collect.audit import MOST_TRIES, MOST_TRIES_AGREED, PROVEN_AT_MOST, Audit, Verdict
 from master.collect.verifier import VerificationError, VerifierReply
 from master.display.notes import MOST_NOTES
-from master.fleet.responsive_workers import LEAST_PATIENCE, ResponsiveWorkers
+from master.fleet.silent_workers import LEAST_PATIENCE, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity, WorkerRegistry
 from tests.cases import each_case
 from tests.notes import collect_notes

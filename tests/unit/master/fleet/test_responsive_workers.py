@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from master.fleet.responsive_workers import LEAST_PATIENCE, PATIENCE_FACTOR, ResponsiveWorkers
+from master.fleet.silent_workers import LEAST_PATIENCE, PATIENCE_FACTOR, ResponsiveWorkers
 from master.fleet.worker_registry import WorkerIdentity
 
 A, B = WorkerIdentity("a", "w"), WorkerIdentity("b", "w")

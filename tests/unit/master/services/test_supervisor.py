@@ -18,9 +18,12 @@ from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services import child_process, supervisor_client
 from master.services import supervisor_files as guardian_files
-from master.services.maintenance import SupervisorWatch
 from master.services.supervisor import LeaseReader, OrphanTimer
-from master.services.supervisor_client import SupervisorClient, make_supervisor_client
+from master.services.supervisor_client import (
+    SupervisorClient,
+    SupervisorWatch,
+    make_supervisor_client,
+)
 from master.services.supervisor_files import (
     ENDING,
     FAILED,

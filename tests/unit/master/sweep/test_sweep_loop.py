@@ -20,7 +20,6 @@ from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services import child_process
 from master.sweep import seed_process
-from master.sweep.child import LONGEST_LINE, ChildMaster, JsonLineParser
 from master.sweep.loop import Sweep
 from master.sweep.record import (
     FAILED,
@@ -31,6 +30,7 @@ from master.sweep.record import (
     SweepRecord,
     load_record,
 )
+from master.sweep.seed_process import LONGEST_LINE, ChildMaster, JsonLineParser
 
 CONFIG = RunConfig(env="CartPole-v1", generations=9)
 GENERATION = {
