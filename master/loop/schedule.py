@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -58,34 +57,16 @@ class Opening:
     opened_at: float
 
 
-class ClosingSchedule(Protocol):
-    """One run's. label: what people read of it."""
-
-    label: str
-    is_reproducible: bool
-
-    def open(self, opening: Opening) -> Ledger:
-        """The ledger of a publication."""
-        ...
-
-    def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
-        """Require more slots of a complete ledger's publication, as a pure function of its
-        answers; whether any.
-        """
-        ...
-
-    def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
-        """The results, in the order in which they are learnt."""
-        ...
-
-
-class SynchronousSchedule:
-    """A generation closes when each of its slots is answered."""
+class ClosingSchedule:
+    """One run's: a generation closes when each of its slots is answered. label: what people read of
+    it.
+    """
 
     label = SYNC
     is_reproducible = True
 
     def open(self, opening: Opening) -> Ledger:
+        """The ledger of a publication."""
         training, moments = opening.required.get(messages.TRAIN), opening.state.moments
         return Ledger(
             opening.publication,
@@ -97,6 +78,9 @@ class SynchronousSchedule:
         )
 
     def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
+        """Require more slots of a complete ledger's publication, as a pure function of its
+        answers; whether any.
+        """
         config, strategy = learner.config, learner.strategy
         if not (config.min_steps or strategy.reevaluates):
             return require_confirmation(learner, ledger)
@@ -115,6 +99,7 @@ class SynchronousSchedule:
         )
 
     def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
+        """What was answered, in the order in which it is learnt."""
         config = learner.config
         return close_generation(
             ledger, config.population // learner.strategy.per_slot, config.min_steps
@@ -170,7 +155,7 @@ def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
 ASYNC_LABEL = "async: not bit-reproducible; --replay repeats the run from its log"
 
 
-class AsynchronousSchedule:
+class AsynchronousSchedule(ClosingSchedule):
     """A generation closes on a batch of any open publications. Those without training close as in
     the synchronous schedule. Who came first decides what is learnt, so no bits are promised.
     """
@@ -179,7 +164,6 @@ class AsynchronousSchedule:
     is_reproducible = False
 
     def __init__(self) -> None:
-        self._whole = SynchronousSchedule()
         self._batch: AsyncBatch | None = None
         self._carried_over: CarriedOver | None = None
         self._failed_in_a_row = 0
@@ -187,7 +171,7 @@ class AsynchronousSchedule:
     def open(self, opening: Opening) -> Ledger:
         self._batch = None
         if messages.TRAIN not in opening.required:
-            return self._whole.open(opening)
+            return super().open(opening)
         state, strategy = opening.state, opening.learner.strategy
         carried = self._carried_over or CarriedOver(restore_open_publications(opening))
         batch, most = hooks.batch_slots(strategy), opening.required[messages.TRAIN]
@@ -215,7 +199,7 @@ class AsynchronousSchedule:
         return require_confirmation(learner, ledger)
 
     def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
-        closed, waiting = self._whole.close(state, learner, ledger), self._batch
+        closed, waiting = super().close(state, learner, ledger), self._batch
         if waiting is None:
             return closed
         batch, used = waiting.take_batch()
@@ -260,4 +244,4 @@ def restore_open_publications(opening: Opening) -> list[PriorPublication]:
 
 def make_schedule(config: RunConfig) -> ClosingSchedule:
     """The schedule of a run's settings."""
-    return AsynchronousSchedule() if config.schedule == ASYNC else SynchronousSchedule()
+    return AsynchronousSchedule() if config.schedule == ASYNC else ClosingSchedule()

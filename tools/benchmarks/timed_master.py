@@ -44,7 +44,7 @@ GROUPS = {
     "evaluation": (
         "master.loop.generation_loop:evaluation_record",
         "master.loop.learner:Learner.with_best",
-        "master.loop.schedule:SynchronousSchedule.require_more",
+        "master.loop.schedule:ClosingSchedule.require_more",
     ),
 }
 

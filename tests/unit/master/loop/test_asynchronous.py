@@ -22,7 +22,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Answer, Block, Task
 from master.collect.collector import Interrupted
 from master.loop.listeners import Outcome
-from master.loop.schedule import AsynchronousSchedule, SynchronousSchedule, make_schedule
+from master.loop.schedule import AsynchronousSchedule, ClosingSchedule, make_schedule
 from master.loop.state import RunState
 from master.run.setup import prepare_run
 from master.storage import checkpoint, replay_log
@@ -440,7 +440,7 @@ def test_a_lag_without_the_schedule_is_refused() -> None:
 
 
 def test_the_settings_choose_the_schedule() -> None:
-    for schedule, kind in (("sync", SynchronousSchedule), ("async", AsynchronousSchedule)):
+    for schedule, kind in (("sync", ClosingSchedule), ("async", AsynchronousSchedule)):
         assert type(make_schedule(replace(config_of(), schedule=schedule))) is kind
 
 

@@ -21,7 +21,7 @@ from master.collect.collector import Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.publication.slot_failures import FAILURES
 from master.loop.learner import ClosedGeneration, Learner
-from master.loop.schedule import SynchronousSchedule
+from master.loop.schedule import ClosingSchedule
 from master.loop.state import RunState
 from master.storage import checkpoint
 from tests.cases import each_case
@@ -326,9 +326,9 @@ def test_a_redis_that_comes_back_empty_among_the_elites_costs_nothing_but_time(
 
 def test_another_training_result_chooses_other_elites(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit may replace a result after the elites of the first one were chosen."""
-    run, chosen, real = Run(tiny(**SEARCH, generations=1)), [], SynchronousSchedule.require_more
+    run, chosen, real = Run(tiny(**SEARCH, generations=1)), [], ClosingSchedule.require_more
 
-    def more(self: SynchronousSchedule, state: RunState, learner: Learner, ledger: Ledger) -> bool:
+    def more(self: ClosingSchedule, state: RunState, learner: Learner, ledger: Ledger) -> bool:
         if chosen and ledger.is_complete() and len(chosen) == 1:
             worst = min(range(8), key=lambda slot: ledger.results[TRAIN][slot].fitness)
             ledger.results[TRAIN][worst] = replace(ledger.results[TRAIN][worst], fitness=(0.0,))
@@ -337,7 +337,7 @@ def test_another_training_result_chooses_other_elites(monkeypatch: pytest.Monkey
             chosen.append([one.slot if one else None for one in ledger.results_in_order(ELITE)])
         return again
 
-    monkeypatch.setattr(SynchronousSchedule, "require_more", more)
+    monkeypatch.setattr(ClosingSchedule, "require_more", more)
     run.play()
     assert len(chosen) == 2
     assert sum(one is None for one in chosen[1]) == 1, "of the new choice one was not yet evaluated"
