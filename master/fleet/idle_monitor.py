@@ -1,5 +1,5 @@
-"""Warns when no worker is usable, or when workers do not return after a Redis outage; ends the run if
-no worker can join.
+"""Warns when no worker is usable, or when workers do not return after a Redis outage; ends the run
+if no worker can join.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""LocalWorkers: ``rq worker`` processes on the master's host, restarted when they end. LocalServices:
-these and a private server together.
+"""LocalWorkers: ``rq worker`` processes on the master's host, restarted when they end.
+LocalServices: these and a private server together.
 """
 
 from __future__ import annotations
