@@ -18,7 +18,7 @@ from es_queue.protocol.channel import PublishRequest, PublishResult
 from es_queue.protocol.messages import Block, publication_generation
 from master.collect.audit import Audit
 from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.blocks.reissuer import CollectorParts, Reissuer
+from master.collect.blocks.reissuer import CollectorParts, LateAnswers, Reissuer
 from master.collect.blocks.stragglers import DirectIssue
 from master.collect.ledger import Ledger, LedgerContext
 from master.collect.observation_limits import format_implausible
@@ -211,7 +211,7 @@ class Collector:
     """Reads answers of the open publication into its ledger and keeps the publication alive.
 
     context: what its ledgers share; idle_work: work of the next generation that is done in idle
-    moments, or not at all; late_answers: answers that came too late, as living workers count them
+    moments, or not at all
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Collector:
         self._publisher = BlockPublisher(lease, scheduler, workers, direct)
         self._reissuer = Reissuer(lease, scheduler, self._parts, SilentWorkers(), direct)
         self._progress = RunProgress(self._parts, self.inbox, extra_progress or {})
-        self.pauses, self.late_answers = PauseClock(), self._reissuer.late
+        self.pauses = PauseClock()
         self._next_tick = 0.0
 
     @property
@@ -249,6 +249,11 @@ class Collector:
         """Who works, and on what arithmetic."""
         assert self.context.fleet is not None, "a collector has one"
         return self.context.fleet
+
+    @property
+    def late_answers(self) -> LateAnswers:
+        """Answers that came too late, as living workers count them."""
+        return self._reissuer.late
 
     @property
     def is_undecided(self) -> bool:
