@@ -107,7 +107,7 @@ class ResultArrays:
         return int(self.steps.sum())
 
     def scores(self, name: str) -> Doubles:
-        """``fitness`` or ``returns`` of all who have played, in slot order, float64
+        """``fitness`` or ``returns`` of all individuals with a result, in slot order, float64
         [individuals].
         """
         scores: Doubles = getattr(self, name)[self.valid].ravel()

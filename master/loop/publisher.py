@@ -113,7 +113,7 @@ class Prefetcher:
         self._made = request, plan_slots(*request)
 
     def plan(self, request: PlanRequest) -> PlannedSlots:
-        """What was made before, or is made now."""
+        """The plan, prefetched or made now."""
         if self._made is not None and self._made[0] == request:
             return self._made[1]
         return plan_slots(*request)

@@ -99,7 +99,7 @@ class ClosingSchedule:
         )
 
     def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
-        """What was answered, in the order in which it is learnt."""
+        """The results, in the order in which they are learnt."""
         config = learner.config
         return close_generation(
             ledger, config.population // learner.strategy.per_slot, config.min_steps
