@@ -239,8 +239,8 @@ class ClosedGeneration:
     centres that were measured, and its evaluations.
 
     In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order;
-    tried: publication and slots of those in ``reevaluations``; open: the publications that stay
-    open after it. prefix: what was made of the first counted slots before the last were there.
+    evaluated: the slots of ``evaluation``; tried: publication and slots of those in
+    ``reevaluations``; open: the publications that stay open after it. prefix: what was made of the first counted slots before the last were there.
     """
 
     counted: Slots
@@ -254,6 +254,7 @@ class ClosedGeneration:
     used: Sequence[PublicationSlice] = ()
     tried: ReevaluatedSlots = ()
     open: tuple[OpenPublication, ...] = ()
+    evaluated: Slots = ()
     prefix: PrefixAccumulator | None = None
 
     @property
