@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from master.display.format import drawable_or_none
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import LineStyleType
 
 INSTALL = "pip install 'es-queue[plot]'"
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -22,23 +23,33 @@ TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 #: Okabe and Ito's, apart for every kind of sight; black stays for what is common to all.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
 GREY = "#777777"
+#: So that curves differ in grey too.
+LINE_STYLES: Sequence[LineStyleType] = ("-", "-.", ":", (0, (6, 1)))
 BAND_ALPHA = 0.18
 
 
 #: Text stays text; a name with a dollar sign is no formula; ids do not change from one drawing to
 #: the next.
-STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-queue", "text.parse_math": False}
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "es-queue",
+    "text.parse_math": False,
+    "legend.fontsize": 9,
+}
+#: A panel is as wide as a column of a paper, in letters of 8 pt.
+PAPER_STYLE: Any = STYLE | {"font.size": 8, "legend.fontsize": 7}
+PAPER_SCALE = 3.4 / 7.0
 
 
 @contextmanager
-def plot_style() -> Iterator[None]:
+def plot_style(is_paper: bool = False) -> Iterator[None]:
     """Within it a picture is made and saved. Raises UsageError if matplotlib is missing."""
     try:
         # optional: matplotlib
         from matplotlib import rc_context
     except ImportError:
         raise UsageError(f"es-plot needs matplotlib, which is not installed: {INSTALL}") from None
-    with rc_context(STYLE):
+    with rc_context(PAPER_STYLE if is_paper else STYLE):
         yield
 
 
@@ -72,7 +83,7 @@ def draw_target(axes: Axes, target: object) -> None:
         xytext=(4, 3),
         textcoords="offset points",
         color=GREY,
-        fontsize=8,
+        fontsize="small",
     )
 
 

@@ -12,7 +12,7 @@ from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.security.sanitize import sanitize
 from master.display.format import LARGEST_DRAWN
 from master.display.reporter import METRICS
-from master.plot.canvas import plot_style, save_figure
+from master.plot.canvas import PAPER_SCALE, plot_style, save_figure
 from master.plot.cloud import behaviour_cloud
 from master.plot.curves import learning_curves
 from master.plot.panels import draw_panels
@@ -94,6 +94,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="name of a curve; repeatable, in the order of the runs [default: what differs]",
     )
     parser.add_argument(
+        "--style",
+        choices=["screen", "paper"],
+        default="screen",
+        help="paper: a panel per column, letters of 8 pt [default: screen]",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path("curves.png"),
@@ -109,8 +115,13 @@ def draw_and_save(given: argparse.Namespace) -> str:
     for run in runs:
         if run.left_out:
             print(f"es-plot: WARNING: {sanitize(beyond(run), 1000)}", file=sys.stderr)
-    with plot_style():
-        save_figure(draw_figure(given, runs), given.out)
+    is_paper = given.style == "paper"
+    with plot_style(is_paper):
+        figure = draw_figure(given, runs)
+        if is_paper:
+            width, height = figure.get_size_inches() * PAPER_SCALE
+            figure.set_size_inches(width, height)
+        save_figure(figure, given.out)
     return (
         f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, "
         f"{', '.join(dict.fromkeys(run.task for run in runs))}"

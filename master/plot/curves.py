@@ -15,6 +15,7 @@ from master.plot.bands import Band, compute_band
 from master.plot.canvas import (
     BAND_ALPHA,
     COLOURS,
+    LINE_STYLES,
     draw_target,
     format_x,
     make_figure,
@@ -25,10 +26,11 @@ from master.plot.runs import AXES, IGNORED_SETTINGS, RunCurves
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import LineStyleType
 
 #: How the common figures are called where people read them.
 METRIC_LABELS = {
-    "eval_mean": "evaluation: mean return of the unperturbed policy",
+    "eval_mean": "evaluation: mean return\nof the unperturbed policy",
     "return_mean": "mean return of the population",
     "fitness_mean": "mean fitness of the population",
     "eval_best": "best evaluation so far",
@@ -63,7 +65,7 @@ def learning_curves(
         _draw(panel, groups, metric, axis, statistic, place == 1)
     drawing.suptitle(
         sanitize(title, 120) if title else ", ".join(dict.fromkeys(run.task for run in runs)),
-        fontsize=12,
+        fontsize="large",
     )
     return drawing
 
@@ -77,14 +79,15 @@ def _draw(
     labelled: bool,
 ) -> None:
     is_drawn = False
-    for colour, (label, members) in zip(cycle(COLOURS), groups.items(), strict=False):
+    looks = zip(cycle(COLOURS), cycle(LINE_STYLES), strict=False)
+    for (colour, line), (label, members) in zip(looks, groups.items(), strict=False):
         curves = [curve for curve in (run.curve(metric, axis) for run in members) if len(curve[0])]
         if not curves:
             continue
         is_drawn, band = True, compute_band(curves, statistic)
-        _draw_band(panel, band, colour, label)
+        _draw_band(panel, band, colour, line, label)
         for x, y in curves if band.shade else ():
-            panel.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
+            panel.plot(x, y, color=colour, linestyle=line, linewidth=0.6, alpha=0.35)
     runs = [run for members in groups.values() for run in members]
     if not is_drawn:
         raise _unknown_metric(metric, runs)
@@ -93,7 +96,7 @@ def _draw(
     label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
     style_axes(panel, AXES[axis][1], label)
     format_x(panel, axis)
-    panel.legend(loc="lower right", frameon=False, fontsize=9)
+    panel.legend(loc="lower right", frameon=False)
 
 
 def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
@@ -107,11 +110,11 @@ def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
     )
 
 
-def _draw_band(panel: Axes, band: Band, colour: str, label: str) -> None:
+def _draw_band(panel: Axes, band: Band, colour: str, line: LineStyleType, label: str) -> None:
     # matplotlib leaves names that begin with an underscore out of a legend.
     label = f" {label}" if label.startswith("_") else label
     label = f"{label} ({band.shade})" if band.shade else label
-    panel.plot(band.x, band.middle, color=colour, linewidth=1.8, label=label)
+    panel.plot(band.x, band.middle, color=colour, linestyle=line, linewidth=1.8, label=label)
     if band.shade:
         panel.fill_between(band.x, band.low, band.high, color=colour, alpha=BAND_ALPHA, linewidth=0)
 

@@ -240,6 +240,17 @@ def test_axes_have_plain_units_and_each_panel_has_its_legend(
     assert "mathdefault" not in shown
 
 
+def test_the_style_paper_draws_a_column_and_letters_of_8_points(tmp_path: Path) -> None:
+    run(tmp_path / "a", evaluated(1, 2, 3), seed=1)
+    run(tmp_path / "b", evaluated(1, 2, 3), seed=1, sigma=0.5)
+    out = tmp_path / "a.svg"
+    words = [str(tmp_path / "a"), str(tmp_path / "b"), "--by", "steps", "--out", str(out)]
+    assert command.main([*words, "--style", "paper"]) == 0
+    shown = out.read_text()
+    assert 'width="244.8pt"' in shown  # 3.4 inches
+    assert "font-size: 8px" in shown and "stroke-dasharray" in shown
+
+
 @each_case("name", ["out.png", "out.svg", "out.pdf"])
 def test_a_picture_is_written_whole_and_the_same_runs_give_the_same_bytes(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
