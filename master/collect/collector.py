@@ -126,7 +126,7 @@ class RunProgress:
 
 
 class BlockPublisher:
-    """Publishes what a ledger wants, in the blocks that the scheduler cuts."""
+    """Publishes a ledger's slots in the scheduler's blocks."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class BlockPublisher:
         self._issue(ledger, ledger.closing.more_blocks(ledger, self._scheduler, count))
 
     def refill(self, ledger: Ledger) -> None:
-        """Issue new slots in place of those that were answered, where the ledger wants more."""
+        """Issue new slots in place of answered ones, if the ledger needs more."""
         count = self._workers.live_count()
         self._issue(ledger, ledger.closing.refill(ledger, self._scheduler, count))
 

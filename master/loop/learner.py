@@ -240,7 +240,8 @@ class ClosedGeneration:
 
     In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order;
     evaluated: the slots of ``evaluation``; tried: publication and slots of those in
-    ``reevaluations``; open: the publications that stay open after it. prefix: what was made of the first counted slots before the last were there.
+    ``reevaluations``; open: the publications that stay open after it. prefix: what was made of the
+    first counted slots before the last were there.
     """
 
     counted: Slots

@@ -227,7 +227,7 @@ class SupervisorWatch:
         """
         if not self.check() and seconds > NOTE_AFTER_SECONDS:
             LOGGER.warning(
-                f"Redis refuses commands, trying again; its error: {trouble}"
+                f"Redis refuses commands ({trouble}); trying again"
                 if trouble
                 else "Redis does not answer; trying again"
             )

@@ -13,7 +13,7 @@ from master.collect.publication.pending_slots import Slot
 
 
 class UnansweredSlots(Protocol):
-    """What a ledger says of its unanswered slots."""
+    """A ledger's view of its unanswered slots."""
 
     publication: str
 
