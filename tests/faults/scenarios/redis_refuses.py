@@ -17,7 +17,7 @@ from tests.faults.trial import STEADY, Trial, Words, again, recovered
 from tests.integration.processes import wait_for
 
 AWAY = r"^Redis does not answer; trying again$"
-REFUSES = r"^Redis refuses commands \(.*\); trying again"
+REFUSES = r"^Redis refuses commands \(.*"
 #: How long Redis does not serve; the master speaks of it after 2 s.
 SECONDS = 4.0
 BALLAST = 20_000
