@@ -193,6 +193,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     own.start()
     yield own
     own.kill()
+    own.client.close()
 
 
 @pytest.mark.parametrize(
