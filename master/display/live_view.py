@@ -34,7 +34,7 @@ from master.display.log_view import DisplayView, GenerationPace, SafeStream, for
 from master.display.terminal import LivePanel, make_fields, make_panel
 
 MOST_EVALUATIONS = 4096
-GRAPH_WIDTH = 40
+GRAPH_WIDTH = 44
 BAR_WIDTH = 24
 
 

@@ -21,7 +21,7 @@ from master.display.log_view import SafeStream
 #: Redrawn at most so often; news may come faster.
 DRAW_SECONDS = 0.2
 #: A narrower terminal narrows the panel.
-MOST_WIDTH = 100
+MOST_WIDTH = 120
 #: Blanks between the columns of a table.
 COLUMN_GAP = 2
 #: A table without lines.
