@@ -32,7 +32,7 @@ class PolicySettings:
         "tanh",
         "policy",
         "activation function between the layers (mlp)",
-        allowed=("tanh", "relu", "selu", "elu"),
+        allowed=("tanh", "relu", "selu", "elu", "lrelu"),
     )
 
     batch_norm: str = option(

@@ -9,6 +9,7 @@ from es_queue.export.cells import step
 from es_queue.export.graph import AFTER, MEMORY, Graph
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.conv import ConvPolicy
+from es_queue.policies.layers.activations import LRELU_SLOPE
 from es_queue.policies.layers.convolution import Convolution
 from es_queue.policies.layers.image_shape import ImageShape
 from es_queue.policies.linear import LinearPolicy
@@ -40,6 +41,8 @@ def normalised_mlp(policy: NormalisedMlpPolicy, parameters: Floats, graph: Graph
 
 
 def add_activation(graph: Graph, x: str, activation: str) -> str:
+    if activation == "lrelu":
+        return graph.add("LeakyRelu", x, alpha=float(LRELU_SLOPE))
     return graph.add(activation.capitalize(), x)
 
 

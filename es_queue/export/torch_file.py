@@ -88,6 +88,7 @@ def operations(torch: Any) -> dict[str, Operation]:
         "Tanh": torch.tanh,
         "Sigmoid": torch.sigmoid,
         "Relu": torch.relu,
+        "LeakyRelu": lambda x, alpha: functional.leaky_relu(x, alpha),
         "Selu": functional.selu,
         "Elu": functional.elu,
         "Cast": lambda x, to: x.to(getattr(torch, to)),

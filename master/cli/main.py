@@ -10,9 +10,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
@@ -213,20 +212,6 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     return EXIT_INTERRUPTED if summary["state"] == "stopped" else EXIT_DONE
 
 
-def leave_at_once(resume_command: str) -> NoReturn:
-    """End the process without another look at its objects: give the cursor back and say how the
-    run continues.
-    """
-    # start-up: Ctrl-C must be handled before modules load
-    from es_queue.errors import EXIT_INTERRUPTED
-
-    hint = f"; continue with: {resume_command}" if resume_command else ""
-    for number, text in ((1, "\x1b[?25h\n" if os.isatty(1) else ""), (2, f"ended at once{hint}\n")):
-        with suppress(OSError):
-            os.write(number, text.encode())
-    os._exit(EXIT_INTERRUPTED)
-
-
 class StopSignals:
     """SIGINT, SIGTERM and a closed terminal: the first asks once the run has begun, and is a
     KeyboardInterrupt before; the second ends everything at once.
@@ -236,6 +221,9 @@ class StopSignals:
         self.requested = False
 
     def install(self, session: Session) -> None:
+        # start-up: Ctrl-C must be handled before modules load
+        from master.cli.leaving import leave_at_once
+
         def handle(number: int, frame: object) -> None:
             if self.requested:
                 session.kill()

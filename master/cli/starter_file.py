@@ -282,7 +282,7 @@ RULES: dict[str, Rule] = {
     "policy.args.connection_type": translate_connections,
     "policy.args.hidden_dims": copy_rule("hidden"),
     "policy.args.nonlin_type": choice_rule(
-        "activation", {"tanh": "tanh", "relu": "relu", "elu": "elu"}
+        "activation", {"tanh": "tanh", "relu": "relu", "lrelu": "lrelu", "elu": "elu"}
     ),
     "policy.init_from": skip_rule(
         "--warm-start takes an es-queue checkpoint; the starter's .h5 contains pickle and is "

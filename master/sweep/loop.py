@@ -15,6 +15,7 @@ from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyErro
 from es_queue.security.user_code import named_modules
 from es_queue.util.command_path import format_command
 from es_queue.util.file_lock import take_lock, write_pid
+from master.cli.leaving import leave_at_once
 from master.display.log_view import SafeStream
 from master.display.notes import NoteHandler
 from master.run.launch import Launch
@@ -49,12 +50,13 @@ class SweepStopSignals:
     def __init__(self) -> None:
         self.requested = self.has_begun = False
         self._kill: Callable[[], None] = lambda: None
+        self._resume_command: Callable[[], str] = str
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._handle)
 
-    def kill_with(self, kill: Callable[[], None]) -> None:
-        """What ends all processes at once."""
-        self._kill = kill
+    def kill_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
+        """What ends all processes at once, and what continues the study after it."""
+        self._kill, self._resume_command = kill, resume_command
 
     def begin(self) -> None:
         """A run is about to be started: from now on the end is an orderly one."""
@@ -63,7 +65,7 @@ class SweepStopSignals:
     def _handle(self, number: int, frame: object) -> None:
         if self.requested:
             self._kill()
-            os._exit(EXIT_INTERRUPTED)
+            leave_at_once(self._resume_command())
         self.requested = True
         if not self.has_begun:
             raise KeyboardInterrupt
@@ -83,7 +85,7 @@ class Sweep:
         self._last_check, self._worker_places = 0.0, 1
         self._stop_forwarded = False
         self._first_failure = EXIT_DONE
-        stop.kill_with(self.kill)
+        stop.kill_with(self.kill, self._resume_command)
 
     def run(self) -> int:
         """Run all seeds to their ends; returns the exit code."""
@@ -259,11 +261,12 @@ class Sweep:
         self._view.ended(self._save(state))
         if state == FINISHED:
             return EXIT_DONE
-        self._view.note(
-            f"continue with: {format_command('es-master')} --resume "
-            f"{self._paths.named_run.word}{self._services.redis_flags}"
-        )
+        self._view.note(f"continue with: {self._resume_command()}")
         return self._first_failure if failed else EXIT_INTERRUPTED
+
+    def _resume_command(self) -> str:
+        words = f"{self._paths.named_run.word}{self._services.redis_flags}"
+        return f"{format_command('es-master')} --resume {words}"
 
     def _save(self, state: str) -> SweepRecord:
         """Write what is known of all runs, which is returned."""

@@ -43,7 +43,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "some numbers": {"observe": "6,0-3"},
     **{
         activation: {"policy": "mlp", "hidden": (16, 8), "activation": activation}
-        for activation in ("tanh", "relu", "selu", "elu")
+        for activation in ("tanh", "relu", "selu", "elu", "lrelu")
     },
     "virtual": {"policy": "mlp", "hidden": (16, 8), "batch_norm": "virtual", "obs_norm": False},
     **{cell: {"policy": cell, "hidden": (8, 5)} for cell in ("rnn", "lstm", "gru")},

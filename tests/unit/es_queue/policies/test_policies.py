@@ -14,7 +14,7 @@ from es_queue.policies import LinearPolicy, MlpPolicy, make_policy
 from es_queue.policies.layers.initial_weights import draw_normals
 from tests.cases import each_case
 
-ACTIVATIONS = ("tanh", "relu", "selu", "elu")
+ACTIVATIONS = ("tanh", "relu", "selu", "elu", "lrelu")
 BOX = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
 
 
@@ -97,6 +97,7 @@ def reference_mlp(parameters, shapes, activate, x):
 FORMULAS = {
     "tanh": np.tanh,
     "relu": lambda x: np.where(x > 0, x, 0),
+    "lrelu": lambda x: np.where(x > 0, x, 0.2 * x),
     "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
     "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * (np.exp(x) - 1)),
 }

@@ -142,7 +142,7 @@ def test_each_form_of_a_value_has_its_counterpart(
         ("config", "eval_prob", 3, "probability from 0 to 1"),
         ("config", "episodes_per_batch", 0.5, "whole number"),
         ("config", "return_proc_mode", "centred", "centered_rank or sign"),
-        ("policy.args", "nonlin_type", "lrelu", "tanh or relu or elu"),
+        ("policy.args", "nonlin_type", "gelu", "tanh or relu or lrelu or elu"),
         ("policy", "type", "ESAtariPolicy", "MujocoPolicy"),
         ("policy.args", "connection_type", "lstm", "ff"),
         ("optimizer", "type", "rmsprop", "adam or sgd"),
