@@ -342,7 +342,7 @@ def test_only_a_run_with_a_private_server_or_local_workers_has_a_guardian(
     monkeypatch.setattr(supervisor_client, "SupervisorClient", make)
     place = RunPaths("run", tmp_path)
     assert make_supervisor_client(Launch("redis://:secret@host:1"), place, CLOCKS, None) is None
-    make_supervisor_client(Launch("redis://:secret@host:1", 2), place, CLOCKS, None)
+    make_supervisor_client(Launch("redis://:secret@host:1", workers=2), place, CLOCKS, None)
     ((spec, environment),) = made
     assert environment["RQ_REDIS_URL"] == "redis://:secret@host:1"
     assert "secret" not in spec.to_json()
