@@ -18,6 +18,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.protocol.messages import TRAIN
+from es_queue.strategies.averaged import AVERAGE
 from es_queue.strategies.base import (
     Batch,
     State,
@@ -130,8 +131,11 @@ def check_published(strategy: Strategy) -> None:
     assert strategy.fits(len(published), 0), "fits must accept the length of what is published"
     assert not strategy.fits(1, 0), "fits must refuse an impossible length"
     centre = strategy.centre(published)
-    unperturbed = state.get("average", state["parameters"])
+    unperturbed = state.get(AVERAGE, state["parameters"])
     assert np.array_equal(centre, unperturbed), "centre must be the state's parameters"
+    alone = np.zeros_like(published)
+    alone[: strategy.size] = centre
+    assert np.array_equal(strategy.centre(alone), centre), "what is published must begin with it"
     first = strategy.start(np.full(strategy.size, 0.1, np.float32))
     kinds = [{name: array.dtype for name, array in each.items()} for each in (first, state)]
     assert kinds[0]["parameters"] == np.float32, "the state's parameters must be float32"

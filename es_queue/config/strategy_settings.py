@@ -72,7 +72,6 @@ STRATEGIES: dict[str, StrategyFacts] = {
         optimizers=("adam", "sgd"),
         settings=(
             "archive_size",
-            "average_decay",
             "behaviour",
             "behaviour_episodes",
             "gradient_form",
@@ -182,8 +181,8 @@ class StrategySettings:
         0.0,
         "search",
         "how much of the running average of the parameters a generation keeps; above 0, that "
-        "average is what is evaluated and saved (ars, cma_es, csa_es, lm_ma_es, novelty, openai_es,"
-        " pgpe, sep_cma_es, snes)",
+        "average is what is evaluated and saved (ars, cma_es, csa_es, lm_ma_es, openai_es, pgpe, "
+        "sep_cma_es, snes)",
         allowed=(0.0, 0.999),
     )
 

@@ -15,7 +15,7 @@ from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Doubles, Integers
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
 
 
@@ -25,6 +25,7 @@ class ARS(GradientStrategy):
     name: ClassVar[str] = "ars"
     asynchronous: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (
+        AVERAGE_DECAY,
         Setting(
             "top",
             0,

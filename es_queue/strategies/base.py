@@ -176,13 +176,9 @@ class Strategy(ABC):
         """Whether a publication can have so many floats, for policies with so many observations."""
         return size == self.size
 
-    def mean(self, published: Floats) -> Floats:
-        """The parameters that individuals are perturbations of, float32 [size]."""
-        return published[: self.size]
-
     def centre(self, published: Floats) -> Floats:
-        """The unperturbed policy, which is evaluated and saved, float32 [size]."""
-        return self.mean(published)
+        """The unperturbed policy, float32 [size]."""
+        return published[: self.size]
 
     def sigma(self, state: State) -> float:
         """The deviation of the perturbations; goes to workers as a float32, and to people."""
@@ -199,8 +195,8 @@ class Strategy(ABC):
         """
         steps = np.float32(sigma) * noise
         if self.per_slot == 2:
-            return mirror(self.mean(published), steps)
-        single: Floats = self.mean(published) + steps
+            return mirror(self.centre(published), steps)
+        single: Floats = self.centre(published) + steps
         return single[:, np.newaxis]
 
     # --- what the master learns

@@ -17,7 +17,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
 from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
 from es_queue.strategies.shaping import SHAPING, utilities
 
@@ -77,7 +77,7 @@ class OpenaiES(SharedSigmaGradient):
 
     name: ClassVar[str] = "openai_es"
     asynchronous: ClassVar[bool] = True
-    settings: ClassVar[tuple[Setting, ...]] = (SHAPING,)
+    settings: ClassVar[tuple[Setting, ...]] = (SHAPING, AVERAGE_DECAY)
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step up the gradient."""

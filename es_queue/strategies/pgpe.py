@@ -109,7 +109,7 @@ class PGPE(AdaptiveSigma):
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
-        return mirror(self.mean(published), published[self.size :] * noise)
+        return mirror(self.centre(published), published[self.size :] * noise)
 
     # --- what the master learns
 

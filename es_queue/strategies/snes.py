@@ -50,7 +50,7 @@ class SNES(AdaptiveSigma):
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
-        tried: Floats = self.mean(published) + published[self.size :] * noise
+        tried: Floats = self.centre(published) + published[self.size :] * noise
         return tried[:, np.newaxis]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
-from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
 from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
 
 #: What strategies declare whose learnt sigma has a rate.
@@ -26,6 +27,8 @@ SIGMA_LEARNING_RATE = Setting(
 
 class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
     """A strategy whose state also has ``sigma``, float32 [n]."""
+
+    settings: ClassVar[tuple[Setting, ...]] = (AVERAGE_DECAY,)
 
     def spread(self, state: State) -> Floats:
         """The deviations, float32 [n]."""

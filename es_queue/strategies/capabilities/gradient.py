@@ -10,6 +10,16 @@ from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Floats
 from es_queue.strategies.base import Strategy
 
+#: What strategies declare whose one centre can be averaged (``es_queue.strategies.averaged``).
+AVERAGE_DECAY = Setting(
+    "average_decay",
+    0.0,
+    "how much of the running average of the parameters a generation keeps; above 0, that average "
+    "is what is evaluated and saved",
+    low=0.0,
+    high=0.999,
+)
+
 
 class GradientStrategy(Strategy):
     """A strategy whose centre moves by a step, and then decays."""
@@ -27,14 +37,6 @@ class GradientStrategy(Strategy):
             "constant",
             "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
             "linear:END,N or piecewise:N=FACTOR,...",
-        ),
-        Setting(
-            "average_decay",
-            0.0,
-            "how much of the running average of the parameters a generation keeps; above 0, that "
-            "average is what is evaluated and saved",
-            low=0.0,
-            high=0.999,
         ),
         Setting(
             "weight_decay",

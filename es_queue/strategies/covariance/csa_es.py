@@ -68,7 +68,7 @@ class CSAES(Restarts, AdaptiveSharedSigma):
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """m + σ A z for each row of ``noise`` [S, size], float32 [S, 1, size]."""
         steps = np.float32(sigma) * self.apply(published[self.size :], noise)
-        individuals: Floats = self.mean(published) + steps
+        individuals: Floats = self.centre(published) + steps
         return individuals[:, np.newaxis]
 
     # --- what the master learns

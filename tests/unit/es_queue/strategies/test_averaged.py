@@ -10,7 +10,11 @@ import pytest
 from es_queue import testing
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.strategies import State, Strategy, make_strategy
+from es_queue.strategies.averaged import AVERAGE, averaged
+from es_queue.strategies.novelty import Novelty
+from es_queue.strategies.snes import SNES
 from tests.cases import each_case
 
 SIZE, DECAY = testing.SIZE, 0.75
@@ -44,7 +48,7 @@ def test_the_search_is_the_same_and_the_centre_is_its_decaying_mean(name: str) -
     averaged, plain = made(name), made(name, 0.0)
     mean = FIRST
     for state, alone in zip(states_of(averaged, 4), states_of(plain, 4), strict=True):
-        assert state.keys() - alone.keys() == {"average"}
+        assert state.keys() - alone.keys() == {AVERAGE}
         assert all(np.array_equal(state[key], alone[key]) for key in alone)
         mean = DECAY * mean + (1 - DECAY) * alone["parameters"]
         centre = averaged.centre(averaged.published(state))
@@ -56,10 +60,33 @@ def test_each_of_several_islands_has_an_average() -> None:
     state = states_of(strategy, 3)[-1]
     published = strategy.published(state)
     assert strategy.fits(len(published), 0)
-    assert np.array_equal(strategy.centre(published), state["0.average"])
-    assert not np.array_equal(state["0.average"], state["0.parameters"])
+    assert np.array_equal(strategy.centre(published), state[f"0.{AVERAGE}"])
+    assert not np.array_equal(state[f"0.{AVERAGE}"], state["0.parameters"])
 
 
 def test_a_strategy_with_several_centres_is_refused() -> None:
     with pytest.raises(UsageError, match="average_decay"):
-        made("novelty")
+        averaged(Novelty)
+
+
+def test_the_average_stays_where_there_is_no_step() -> None:
+    strategy = made("snes")
+    state = states_of(strategy, 2)[-1]
+    batch = testing.run_generation(strategy, state, 2)
+    after, info = strategy.learn(state, replace(batch, fitness=np.ones_like(batch.fitness)))
+    assert info["no_step"] == 1.0
+    assert np.array_equal(after[AVERAGE], state[AVERAGE])
+
+
+def test_individuals_of_a_users_own_strategy_are_around_the_centre_of_its_search() -> None:
+    class Own(SNES):
+        name = ""
+
+        def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
+            tried: Floats = self.centre(published) + published[self.size :] * noise
+            return tried[:, np.newaxis]
+
+    strategy = averaged(Own)(made("snes").config, SIZE)
+    state = {**strategy.start(FIRST), AVERAGE: np.zeros(SIZE, np.float32)}
+    still = np.zeros((1, SIZE), np.float32)
+    assert np.array_equal(strategy.ask(strategy.published(state), 0.1, still)[0, 0], FIRST)
