@@ -88,7 +88,7 @@ def test_a_file_that_is_written_in_place_is_not_a_link(
             LocalWorkers(1, "default", "unix:///nowhere", tmp_path).start()
 
     def write_replay_log() -> None:
-        ReplayLog(tmp_path).start_new_file(0, b"a checkpoint")
+        ReplayLog(tmp_path).lead_to(0, b"a checkpoint")
 
     def write_news() -> None:
         SupervisorFiles(tmp_path).append_news("news")
