@@ -47,22 +47,31 @@ def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(filter(None, modules)))
 
 
-def environment_allowing(modules: Iterable[str]) -> dict[str, str]:
-    """The environment variable by which somebody who names ``modules`` allows them to the workers
-    that he starts.
+def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()) -> dict[str, str]:
+    """The environment variable that allows a run's ``modules`` to the processes started for it.
+
+    Settings may come from a stranger's folder or file. Of the modules they name, only loose ones
+    are added: a function of a package or of Python's own library could run any text.
+
+    own_modules: named by the user of this process, so that their functions may be called
     """
-    return {ALLOW: os.environ.get(ALLOW, ",".join((INSTALLED, *modules)))}
+    allowed = (INSTALLED, *own_modules, *filter(is_loose, modules))
+    return {ALLOW: os.environ.get(ALLOW, ",".join(dict.fromkeys(allowed)))}
 
 
 @contextmanager
-def allowed_modules(modules: Iterable[str]) -> Iterator[None]:
-    """Within, ``modules``, which the user of this process named, are allowed here too."""
-    is_listed = ALLOW in os.environ
-    os.environ.update(environment_allowing(modules))
+def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> Iterator[None]:
+    """Within, this process and those that it starts have the variable of
+    :func:`environment_allowing`. One that names no module is not set.
+    """
+    variable = environment_allowing(modules, own_modules)
+    is_set_here = ALLOW not in os.environ and variable[ALLOW] != INSTALLED
+    if is_set_here:
+        os.environ.update(variable)
     try:
         yield
     finally:
-        if not is_listed:
+        if is_set_here:
             del os.environ[ALLOW]
 
 
@@ -101,6 +110,16 @@ def is_installed(module: str) -> bool:
     package.
     """
     return module.partition(".")[0] in packages_distributions()
+
+
+def is_of_python(module: str) -> bool:
+    """Whether the module belongs to Python's own library."""
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def is_loose(module: str) -> bool:
+    """Whether the module can only be a file of the user's, such as one in the current folder."""
+    return not is_installed(module) and not is_of_python(module)
 
 
 # --- while somebody else's file is read
@@ -216,8 +235,11 @@ def check_called(
     """To be called before a function that settings name is called with arguments that they name.
 
     Settings come from others, and some packages have functions that run the text they are given:
-    ES_QUEUE_ALLOW must name the module itself, which must define the function.
+    ES_QUEUE_ALLOW must name the module itself, which must define the function. No list allows
+    Python's own library.
     """
+    if is_of_python(module):
+        raise error_type(f"the {what} is a function of Python's own library: name your own module")
     if is_trusted():
         return
     if function.__module__ != module:

@@ -67,7 +67,11 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     for name, value in named.items():
         explicit[name] = _validate_flag(option_fields()[name], value)
     values = inherited | explicit
-    launch = replace(launch, inherited=tuple(inherited.keys() - explicit.keys()))
+    launch = replace(
+        launch,
+        inherited=tuple(inherited.keys() - explicit.keys()),
+        own_modules=tuple(modules_named_by({name: explicit[name] for name in named})),
+    )
     if launch.resume is not None:
         _validate_resume_settings(values)
     _validate_combinations(launch, values)

@@ -35,6 +35,7 @@ class Launch:
     warnings:      warnings about how the password was given, printed at once
     starter_notes: how each key of an evolution-strategies-starter file was translated
     inherited:     settings whose values come from a named recipe
+    own_modules:   modules that the command line or the Python program itself names
     """
 
     redis_url: str | None = field(default=None, repr=False)
@@ -59,12 +60,14 @@ class Launch:
     warnings: tuple[str, ...] = ()
     starter_notes: tuple[str, ...] = ()
     inherited: tuple[str, ...] = ()
+    own_modules: tuple[str, ...] = ()
 
 
 LAUNCH_FIELDS = tuple(
     launch_field.name
     for launch_field in fields(Launch)
-    if launch_field.name not in ("control_args", "warnings", "starter_notes", "inherited")
+    if launch_field.name
+    not in ("control_args", "warnings", "starter_notes", "inherited", "own_modules")
 )
 
 

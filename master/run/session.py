@@ -141,7 +141,7 @@ class Session:
 
     def _begin(self, config: RunConfig, keep_going: KeepGoing) -> dict[str, Any]:
         launch = self._launch
-        self._resources.enter_context(allowed_modules(named_modules(config)))
+        self._allow_modules(config)
         setup = prepare_run(config, launch.noise_dir)
         if setup.spec.note:
             LOGGER.info(setup.spec.note)
@@ -185,9 +185,10 @@ class Session:
         checkpoints = Checkpoints(paths.run_dir)
         disk = checkpoints.read_newest(paths.run)
         # A folder of another run is refused before anything is started in it.
-        modules = [] if disk is None else named_modules(newest_checkpoint(paths, disk, None)[0])
-        self._resources.enter_context(allowed_modules(modules))
-        connection = self._connect(paths, modules)
+        saved = None if disk is None else newest_checkpoint(paths, disk, None)[0]
+        if saved is not None:
+            self._allow_modules(saved)
+        connection = self._connect(paths, [] if saved is None else named_modules(saved))
         channel = connection.channel
         stored = channel.stored_run()[2]
         if disk is None and stored is None and not paths.run_dir.is_dir():
@@ -206,6 +207,7 @@ class Session:
         if not launch.standby:
             validate_lease_free(channel, self._clocks, wait=True)
         config, state = newest_checkpoint(paths, disk, stored)
+        self._allow_modules(config)
         validate_combinations(replace(config, **changes))
         setup = prepare_run(replace(config, **changes), launch.noise_dir)
         claim = self._claim_lease(channel, state.epoch)
@@ -277,6 +279,12 @@ class Session:
             if self._launch.run_dir is None:
                 with suppress(OSError):  # it holds other runs
                     folder.parent.rmdir()
+
+    def _allow_modules(self, config: RunConfig) -> None:
+        """The run's own code may be imported until the session ends."""
+        self._resources.enter_context(
+            allowed_modules(named_modules(config), self._launch.own_modules)
+        )
 
     def _connect(self, paths: RunPaths, modules: Sequence[str]) -> Connection:
         """The server that was named, or a private one in the run's folder."""

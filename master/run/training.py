@@ -101,6 +101,7 @@ def train(
     from es_queue.errors import UsageError
     from es_queue.protocol.timing import clocks_from_environment
     from es_queue.security.passwords import with_password
+    from es_queue.security.user_code import named_modules
     from master.display.log_view import CallbackView, ProgressLine, SafeStream, is_notebook
     from master.display.reporter import Reporter
     from master.run.launch import Launch
@@ -130,7 +131,9 @@ def train(
         reporters.append(Reporter(paths.run_dir, views[-1]))
         return reporters[-1]
 
-    session = Session(Launch(**given), clocks_from_environment(), make_reporter, lambda: False)
+    own_modules = () if checked is None else tuple(named_modules(checked))
+    launch = Launch(**given, own_modules=own_modules)
+    session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
     try:
         changes = validate_resume_changes(changes or {})
         return TrainResult(session.run(checked, changes, lambda _: views[-1].keeps_going))

@@ -12,7 +12,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.security.user_code import allowed_modules, named_modules
 from master.run.launch import Launch
-from master.run.run_paths import derive_run_id, existing_paths, new_paths
+from master.run.run_paths import RunPaths, derive_run_id, existing_paths, new_paths
 from master.run.setup import prepare_run
 from master.sweep.loop import Sweep, SweepStopSignals
 from master.sweep.record import FINISHED, WAITING, SeedRun, SweepRecord, load_record
@@ -41,7 +41,7 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     record = SweepRecord(run, config, entries, warm_start, target=sweep_target(config, launch))
     is_new_folder = not paths.run_dir.exists()
     try:
-        return Sweep(record, paths, launch, stop).run()
+        return lead_sweep(record, paths, launch, stop)
     except BaseException:
         if is_new_folder and not stop.has_begun:
             shutil.rmtree(paths.run_dir, ignore_errors=True)
@@ -79,7 +79,7 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
         changes=record.changes | changes,
         target=sweep_target(config, launch),
     )
-    return Sweep(record, paths, launch, stop).run()
+    return lead_sweep(record, paths, launch, stop)
 
 
 def base_run_id(env: str, launch: Launch) -> str:
@@ -98,9 +98,15 @@ def base_run_id(env: str, launch: Launch) -> str:
     return launch.run
 
 
+def lead_sweep(record: SweepRecord, paths: RunPaths, launch: Launch, stop: SweepStopSignals) -> int:
+    """Lead the study's runs, which inherit what this command allows; returns the exit code."""
+    with allowed_modules(named_modules(record.config), launch.own_modules):
+        return Sweep(record, paths, launch, stop).run()
+
+
 def sweep_target(config: RunConfig, launch: Launch) -> float | None:
     """The return that counts as solved; what no run of the study could begin with is refused here,
     once.
     """
-    with allowed_modules(named_modules(config)):
+    with allowed_modules(named_modules(config), launch.own_modules):
         return prepare_run(replace(config, seed=0), launch.noise_dir).learner.target

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from master.services.append_only_file import unfit
 from master.services.private_server import PrivateServer, server_binary
 from master.services.seal import foreign, seal
 from master.services.tcp_access import read_password
-from master.storage.checkpoint import Checkpoints, decode
+from master.storage.checkpoint import Checkpoints, decode, encode
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.household import wait_until
 from tests.integration.processes import BIN, Processes, flags, quiet_digest, wait_for
+from tests.parts import setup_of, trained
 
 PIECE = "appendonly.aof.1.incr.aof"
 MANIFEST = f"file {PIECE} seq 1 type i\n"
@@ -487,3 +489,34 @@ def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds
     assert (first > kept + 2) != is_copy, (first, kept, resumed.said())
     assert ("was not loaded, because the seal of" in resumed.said()) == is_copy
     assert resumed.events("summary")[-1]["digest"] == quiet_digest(TINY)
+
+
+# --- what its settings name
+
+
+@pytest.mark.parametrize("word", ["--resume", "--config"])
+def test_a_folder_or_settings_file_has_no_function_of_pythons_library_called(
+    word: str, processes: Processes
+) -> None:
+    mark = processes.folder / "called"
+    setup = setup_of("pgpe")
+    state = trained(setup)
+    centre = setup.strategy.centre(setup.strategy.published(state.strategy))
+    config = replace(
+        setup.config,
+        env="subprocess:getoutput",
+        backend="stock",
+        env_arg={"cmd": f"touch {mark}"},
+    )
+    data = encode(config, setup.spec, "gift", state, centre)
+    folder = processes.folder / "gift"
+    folder.mkdir(mode=0o700)
+    Checkpoints(folder).save(state.generation, data)
+    file = processes.folder / "settings.toml"
+    file.write_text(
+        f'env = "subprocess:getoutput"\nbackend = "stock"\n[env_arg]\ncmd = "touch {mark}"\n'
+    )
+    target = folder if word == "--resume" else file
+    done = processes.master(word, target, "--workers", 1)
+    assert done.wait() != 0 and "is a function of Python's own library" in done.said(), done.said()
+    assert not mark.exists()

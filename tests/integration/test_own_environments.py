@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 
 import redis
 
 from es_queue.security.user_code import ALLOW
-from tests.integration.processes import Master, Processes, Seen, wait_for
+from tests.integration.processes import Master, Processes, Seen, flags, wait_for
 
 LOOSE = """
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_the_local_workers_of_an_es_master_import_what_its_command_names(
     assert (
         json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
     )
+
+
+def test_a_run_of_a_loose_module_resumes_from_redis_when_its_folder_is_lost(
+    valkey_url: str, processes: Processes
+) -> None:
+    (processes.folder / "loose.py").write_text(LOOSE)
+    settings = ["--env", "loose:Loose-v0", "--run", "lost", *flags(TINY)]
+    for words in (settings, ["--resume", "lost", "--generations", 4]):
+        run = processes.master(*words, "--workers", 1, url=valkey_url)
+        assert run.wait() == 0, run.said()
+        shutil.rmtree(processes.folder / "runs")
 
 
 def test_a_worker_imports_nothing_loose_unless_its_operator_allows_it(

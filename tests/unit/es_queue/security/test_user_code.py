@@ -89,5 +89,8 @@ def test_who_names_modules_allows_them_to_the_workers_that_he_starts(
 ) -> None:
     monkeypatch.delenv(ALLOW, raising=False)
     assert environment_allowing(["lab.worlds", "other"]) == {ALLOW: "installed,lab.worlds,other"}
+    assert environment_allowing(["numpy.testing", "lab", "subprocess"], ["lab", "box2d"]) == {
+        ALLOW: "installed,lab,box2d"
+    }, "a package's functions are allowed only by the user's own words"
     monkeypatch.setenv(ALLOW, "lab")
     assert environment_allowing(["other"]) == {ALLOW: "lab"}, "what the operator has said stands"
