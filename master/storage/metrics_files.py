@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from master.display.format import Record, finite_or_none
 from master.display.log_view import format_json_line
 
 METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
+LONGEST_HEADER = 4096
 
 #: The columns of metrics.csv. They keep their names and order; a new one comes last.
 TABLE_COLUMNS = (
@@ -52,25 +53,23 @@ def metrics_files(run_dir: Path) -> list[LineFile]:
     """metrics.jsonl and metrics.csv of a run."""
     return [
         LineFile(run_dir / METRICS, format_json_line),
-        LineFile(run_dir / METRICS_TABLE, format_table_line, ",".join(TABLE_COLUMNS)),
+        TableFile(run_dir / METRICS_TABLE),
     ]
 
 
 class LineFile:
-    """A file to which whole lines are appended, one at once; opened with the first. header: of an
-    empty file.
-    """
+    """A file to which whole lines are appended, one at once; opened with the first."""
 
-    def __init__(self, path: Path, format_line: Callable[[Record], str], header: str = "") -> None:
-        self._path, self._format_line, self._header = path, format_line, header
+    def __init__(self, path: Path, format_line: Callable[[Record], str]) -> None:
+        self._path, self._format_line = path, format_line
         self._handle: int | None = None
 
     def append(self, record: Record) -> str:
         """Write one line; a sentence if that failed, empty when all is well."""
         try:
-            line = self._format_line(record).encode() + b"\n"
             if self._handle is None:
                 self._handle = self._open()
+            line = self._format_line(record).encode() + b"\n"
             if os.write(self._handle, line) < len(line):
                 self.close()  # opened anew, the torn line is closed first
         except OSError as error:
@@ -95,14 +94,28 @@ class LineFile:
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":
             os.write(handle, b"\n")
-        if not size and self._header:
-            os.write(handle, f"{self._header}\n".encode())
         return handle
 
 
-def format_table_line(record: Record) -> str:
-    """Numbers alone, so that nothing need be quoted."""
-    return ",".join(format_cell(record.get(name)) for name in TABLE_COLUMNS)
+class TableFile(LineFile):
+    """metrics.csv. A table that an earlier revision began keeps the columns of its header."""
+
+    def __init__(self, path: Path) -> None:
+        # Only numbers, so that nothing needs quotes.
+        super().__init__(
+            path,
+            lambda record: ",".join(format_cell(record.get(name)) for name in self._columns),
+        )
+        self._columns: Sequence[str] = TABLE_COLUMNS
+
+    def _open(self) -> int:
+        handle = super()._open()
+        header = os.pread(handle, LONGEST_HEADER, 0).partition(b"\n")[0]
+        if header:
+            self._columns = header.decode("utf-8", "replace").split(",")
+        else:
+            os.write(handle, ",".join(TABLE_COLUMNS).encode() + b"\n")
+        return handle
 
 
 def format_cell(value: object) -> str:

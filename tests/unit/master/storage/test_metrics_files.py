@@ -54,6 +54,14 @@ def test_a_table_has_its_columns_once_and_a_row_a_generation_also_when_a_run_goe
     assert first["sigma"] == "0.3333333333" and first["env_steps"] == "1200"
 
 
+def test_a_table_of_an_earlier_revision_keeps_its_columns(tmp_path: Path) -> None:
+    (tmp_path / METRICS_TABLE).write_text("generation,workers,gone\n2,1,5\n")
+    table = metrics_files(tmp_path)[1]
+    table.append(RECORD)
+    table.close()
+    assert (tmp_path / METRICS_TABLE).read_text() == "generation,workers,gone\n2,1,5\n3,2,\n"
+
+
 def test_every_column_and_tag_is_a_figure_of_real_generations() -> None:
     _, sink = run_ring(
         resolve(
