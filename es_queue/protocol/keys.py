@@ -48,7 +48,8 @@ from es_queue.errors import UsageError
 RUNS = "es:runs"
 RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,40}")
 SEAT_ID = re.compile(
-    rf"es-(?P<run>{RUN_ID.pattern})-(?P<nonce>[0-9a-f]{{6}})-(?P<number>[0-9]{{1,12}})"
+    r"(?P<run>es-[A-Za-z0-9_-]{1,40}|es_-[A-Za-z0-9_-]{1,80})"
+    r"-(?P<nonce>[0-9a-f]{6})-(?P<number>[0-9]{1,12})"
 )
 
 RUN_SECONDS = 30 * 24 * 3600
@@ -135,15 +136,34 @@ ANY_KEY = ANY_RUN.prefix.removesuffix("*:") + "*"
 
 def seat_id(run: str, nonce: str, number: int) -> str:
     """The id of an RQ job that is a seat; it is the seat's only argument."""
-    return f"es-{run}-{nonce}-{number}"
+    return f"{_run_prefix(run)}-{nonce}-{number}"
+
+
+def _run_prefix(run: str) -> str:
+    """The run's part of a seat's id. RQ allows no dot: a name with one is written with ``_d`` for
+    it, and ``__`` for an underscore.
+    """
+    return "es_-" + run.replace("_", "__").replace(".", "_d") if "." in run else f"es-{run}"
 
 
 def parse_seat_id(text: str) -> tuple[str, str]:
     """(run, nonce) of a seat's id. Raises UsageError for any other id."""
     match = SEAT_ID.fullmatch(text)
-    if match is None:
+    kind, _, run = ("" if match is None else match["run"]).partition("-")
+    if kind == "es_":
+        run = re.sub("__|_d", lambda pair: "_" if pair[0] == "__" else ".", run)
+    if match is None or not RUN_ID.fullmatch(run) or _run_prefix(run) != match["run"]:
         raise UsageError("this job is not a seat of an es-queue run")
-    return match["run"], match["nonce"]
+    return run, match["nonce"]
+
+
+def is_seat_id(text: str) -> bool:
+    """Whether the text is a seat's id."""
+    try:
+        parse_seat_id(text)
+    except UsageError:
+        return False
+    return True
 
 
 # RQ's own keys that seats and masters look at; a master clears what they hold of its run's

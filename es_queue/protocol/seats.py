@@ -39,7 +39,7 @@ def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
         tail = read_queue(client, keys.rq_queue(queue), -MAX_IDS_READ, -1)
         reply = list(dict.fromkeys([*reply, *tail]))
     names = [name.decode("ascii", "replace") for name in reply]
-    return [name for name in names if keys.SEAT_ID.fullmatch(name)]
+    return [name for name in names if keys.is_seat_id(name)]
 
 
 def read_queue(
@@ -57,8 +57,7 @@ def read_queue(
 
 
 def is_seat_of(seat: str, run: str) -> bool:
-    match = keys.SEAT_ID.fullmatch(seat)
-    return match is not None and match["run"] == run
+    return keys.is_seat_id(seat) and keys.parse_seat_id(seat)[0] == run
 
 
 def run_status(client: redis.Redis, run: str) -> tuple[str | None, bool]:
