@@ -33,6 +33,11 @@ def environment_settings(env: GivenEnvironment) -> dict[str, Any]:
             f"env is an object of the class {type(env).__name__}, which workers cannot make: give "
             "an id, a class, or a function of a module"
         )
+    if isinstance(env, type) and not issubclass(env, gymnasium.Env):
+        raise UsageError(
+            f"env is the class {env.__name__}, which does not extend gymnasium.Env: give a class "
+            "that does, or a function that makes an environment"
+        )
     return {"env": import_path(env)}
 
 

@@ -74,6 +74,7 @@ def test_what_workers_can_make_too_is_named(env: Any, settings: dict[str, Any]) 
         (type("Program", (Plain,), {"__module__": "__main__"}), "in the program or notebook"),
         (functools.partial(Plain), "an object of the class partial"),
         (3, "an object of the class int"),
+        (dict, "the class dict, which does not extend"),
         (Sized(size=4), "does not tell the arguments"),
         (TimeLimit(CartPoleEnv(), 5), "does not tell the arguments"),
         (gymnasium.make("CartPole-v1", max_episode_steps=7), "with 7 steps"),
