@@ -12,7 +12,7 @@ from es_queue.config.declarations import option
 #: The settings that each policy uses.
 POLICIES: dict[str, tuple[str, ...]] = {
     "linear": ("init",),
-    "mlp": ("activation", "batch_norm", "hidden", "init"),
+    "mlp": ("activation", "batch_norm", "biases", "hidden", "init"),
     "rnn": ("hidden", "init"),
     "lstm": ("hidden", "init"),
     "gru": ("hidden", "init"),
@@ -41,6 +41,12 @@ class PolicySettings:
         "virtual: normalise units or convolutions with a reference batch of observations, which "
         "depends only on the seed (mlp, nature, uber, uber-large, cshenton, conv-lstm)",
         allowed=("none", "virtual"),
+    )
+
+    biases: bool = option(
+        True,
+        "policy",
+        "each layer adds a bias to its outputs (mlp)",
     )
 
     hidden: tuple[int, ...] = option(

@@ -38,7 +38,7 @@ from es_queue.util.run_folder import checkpoint_path
 
 REQUIRED_SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
 #: Younger than some checkpoints, which have the default.
-OPTIONAL_SETTINGS = ("batch_norm", "observe")
+OPTIONAL_SETTINGS = ("batch_norm", "biases", "observe")
 
 
 class SavedPolicy:

@@ -1,5 +1,5 @@
-"""The multilayer perceptron: any widths, biases, one activation between layers, optional virtual
-batch normalisation.
+"""The multilayer perceptron: any widths, with or without biases, one activation between layers,
+optional virtual batch normalisation.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ HIDDEN = Setting(
     high=65536,
 )
 
+BIASES = Setting("biases", True, "each layer adds a bias to its outputs")
+
 Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
 
 
@@ -44,21 +46,27 @@ class MlpPolicy(Policy):
     """x -> activation(x @ W + b) for each hidden layer, then x @ W + b.
 
     The flat vector is W, b of the first layer, W, b of the second …; each W is [rows, columns] in C
-    order.
+    order. Without biases there is no b.
     """
 
     kinds = ("mlp",)
-    settings = (*Policy.settings, HIDDEN, ACTIVATION, BATCH_NORM)
+    settings = (*Policy.settings, HIDDEN, ACTIVATION, BATCH_NORM, BIASES)
 
     @classmethod
     def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
         shape = inputs.observation_size, inputs.outputs, tuple(config.hidden), config.activation
         if config.batch_norm == VIRTUAL:
-            return NormalisedMlpPolicy(*shape, inputs.reference)
-        return MlpPolicy(*shape)
+            return NormalisedMlpPolicy(*shape, inputs.reference, biases=config.biases)
+        return MlpPolicy(*shape, biases=config.biases)
 
     def __init__(
-        self, observation_size: int, outputs: int, hidden: tuple[int, ...], activation: str
+        self,
+        observation_size: int,
+        outputs: int,
+        hidden: tuple[int, ...],
+        activation: str,
+        *,
+        biases: bool = True,
     ) -> None:
         if activation not in ACTIVATIONS:
             raise UsageError(
@@ -69,21 +77,22 @@ class MlpPolicy(Policy):
         self.observation_size = observation_size
         self.outputs = outputs
         self.activation = activation
+        self.biases = biases
         self.shapes = list(pairwise((observation_size, *hidden, outputs)))
-        self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
+        self.size = sum((rows + biases) * columns for rows, columns in self.shapes)
         self.row_length = self.shapes[0][1]
 
     @property
     def description(self) -> tuple[object, ...]:
         """See :attr:`Policy.description`."""
-        return "mlp", self.activation, tuple(self.shapes)
+        return "mlp", self.activation, tuple(self.shapes), self.biases
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is orthogonal. Biases are zero, the last layer is small."""
         init = "orthogonal" if init == "auto" else init
         parts = []
         for weights in draw_initial_weights(self.shapes, GAINS[self.activation], seed, init):
-            parts += [weights.ravel(), np.zeros(weights.shape[1], np.float32)]
+            parts += [weights.ravel(), np.zeros(weights.shape[1] * self.biases, np.float32)]
         return np.concatenate(parts)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
@@ -92,8 +101,8 @@ class MlpPolicy(Policy):
         return bind_layers(layers, ACTIVATIONS[self.activation])
 
     def layers(self, parameters: Floats) -> list[Layer]:
-        """Views of each layer's weights and biases in float32[B, size]."""
-        return layer_views(self.shapes, parameters)
+        """Views of each layer's weights and biases in float32[B, size]; zeros without biases."""
+        return layer_views(self.shapes, parameters, biases=self.biases)
 
 
 class NormalisedMlpPolicy(MlpPolicy):
@@ -111,8 +120,10 @@ class NormalisedMlpPolicy(MlpPolicy):
         hidden: tuple[int, ...],
         activation: str,
         reference: Floats | None,
+        *,
+        biases: bool = True,
     ) -> None:
-        super().__init__(observation_size, outputs, hidden, activation)
+        super().__init__(observation_size, outputs, hidden, activation, biases=biases)
         self.reference = reference
         self._plain = self.size
         self.size += 2 * sum(hidden)
@@ -168,13 +179,19 @@ class NormalisedMlpPolicy(MlpPolicy):
         return [*settled, layers[-1]]
 
 
-def layer_views(shapes: list[tuple[int, int]], parameters: Floats) -> list[Layer]:
-    """Views of the weights and the bias of each layer of ``shapes`` in float32[B, size]."""
+def layer_views(
+    shapes: list[tuple[int, int]], parameters: Floats, *, biases: bool = True
+) -> list[Layer]:
+    """Views of the weights and the bias of each layer of ``shapes`` in float32[B, size]. Without
+    biases they are zeros, which change no output.
+    """
     layers, start = [], 0
     for rows, columns in shapes:
-        middle, stop = start + rows * columns, start + (rows + 1) * columns
+        middle = start + rows * columns
         weights = parameters[:, start:middle].reshape(-1, rows, columns)
-        layers.append((weights, parameters[:, middle:stop]))
+        stop = middle + columns * biases
+        bias = parameters[:, middle:stop] if biases else np.zeros_like(weights[:, 0])
+        layers.append((weights, bias))
         start = stop
     return layers
 

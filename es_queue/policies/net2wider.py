@@ -79,7 +79,8 @@ def layer_arrays(policy: Policy, vector: Floats) -> list[LayerArrays]:
     if isinstance(policy, LinearPolicy | ConstantPolicy):
         return [(vector.reshape(policy.observation_size, policy.outputs), np.zeros(0, np.float32))]
     if isinstance(policy, MlpPolicy):
-        return [(weights[0], bias[0]) for weights, bias in policy.layers(vector[None])]
+        length = None if policy.biases else 0
+        return [(weights[0], bias[0, :length]) for weights, bias in policy.layers(vector[None])]
     raise UsageError(f"a {policy_kind(policy)} policy cannot grow")
 
 
@@ -100,6 +101,8 @@ def _validate_mlp(small: MlpPolicy, large: MlpPolicy) -> None:
             f"its activation is {small.activation}, not {large.activation}: use --activation "
             f"{small.activation}"
         )
+    if small.biases and not large.biases:
+        raise UsageError("its layers have biases: use --biases")
     old, new = widths(small), widths(large)
     if len(old) != len(new) or any(before > after for before, after in zip(old, new, strict=True)):
         raise UsageError(

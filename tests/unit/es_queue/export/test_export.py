@@ -45,6 +45,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         activation: {"policy": "mlp", "hidden": (16, 8), "activation": activation}
         for activation in ("tanh", "relu", "selu", "elu", "lrelu")
     },
+    "without biases": {"policy": "mlp", "hidden": (16, 8), "biases": False},
     "virtual": {"policy": "mlp", "hidden": (16, 8), "batch_norm": "virtual", "obs_norm": False},
     **{cell: {"policy": cell, "hidden": (8, 5)} for cell in ("rnn", "lstm", "gru")},
 }

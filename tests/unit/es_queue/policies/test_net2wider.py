@@ -57,6 +57,12 @@ def test_a_wider_perceptron_of_more_observations_acts_as_before(
     )
 
 
+def test_a_perceptron_without_biases_can_grow_and_gain_them() -> None:
+    small = MlpPolicy(3, 2, (4,), "tanh", biases=False)
+    acts_alike(small, MlpPolicy(5, 2, (6,), "tanh", biases=False))
+    acts_alike(small, MlpPolicy(5, 2, (6,), "tanh"))
+
+
 def test_the_same_policy_keeps_every_bit() -> None:
     policy = MlpPolicy(3, 2, (4,), "tanh")
     parameters = RNG.normal(size=policy.size).astype(np.float32)
@@ -99,6 +105,11 @@ def test_new_units_have_weights_of_their_own_to_begin_with() -> None:
             MlpPolicy(3, 2, (4,), "tanh"),
             MlpPolicy(3, 2, (4, 4), "tanh"),
             "4 units, which do not fit into 4,4",
+        ),
+        (
+            MlpPolicy(3, 2, (4,), "tanh"),
+            MlpPolicy(3, 2, (4,), "tanh", biases=False),
+            "its layers have biases: use --biases",
         ),
         (
             MlpPolicy(3, 2, (4,), "tanh"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import LinearPolicy, MlpPolicy, make_policy
+from es_queue.policies import LinearPolicy, MlpPolicy, NormalisedMlpPolicy, make_policy
 from es_queue.policies.layers.initial_weights import draw_normals
 from tests.cases import each_case
 
@@ -115,6 +115,25 @@ def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
     np.testing.assert_allclose(
         policy.bind(parameters[None]).act_one(x), expected, rtol=1e-4, atol=1e-5
     )
+
+
+@each_case("hidden", [(7, 6), ()])
+@each_case("normalised", [False, True])
+def test_an_mlp_without_biases_is_the_one_whose_biases_are_zero(hidden, normalised):
+    batch = {"reference": random_floats(9, 12, 5)} if normalised else {}
+    kind = NormalisedMlpPolicy if normalised else MlpPolicy
+    bare = kind(5, 3, hidden, "tanh", **batch, biases=False)
+    whole = kind(5, 3, hidden, "tanh", **batch)
+    vector, wide, start = random_floats(1, bare.size), [], 0
+    for rows, columns in bare.shapes:
+        wide += [vector[start : start + rows * columns], np.zeros(columns, np.float32)]
+        start += rows * columns
+    expected = whole.bind(np.concatenate([*wide, vector[start:]])[None])
+    x = random_floats(2, 5)
+    np.testing.assert_array_equal(bare.bind(vector[None]).act_one(x), expected.act_one(x))
+    assert len(bare.initial(1, "auto")) == bare.size == whole.size - sum(hidden) - 3
+    assert bare.description != whole.description
+    assert_single_and_batched_agree(bare, 3, seed=7)
 
 
 @each_case("activation", ACTIVATIONS)
