@@ -154,6 +154,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             "evaluation's seeds]"
         ),
     )
+    add(
+        "--stochastic",
+        action="store_true",
+        help="add the action noise of training (--action-noise); a seed always draws the same",
+    )
     add("--caption", action="store_true", help="with --record: write step and return into the film")
     add("--render", choices=("human",), help="show the episodes in a window")
     add(
@@ -201,6 +206,9 @@ def validate_arguments(given: argparse.Namespace) -> None:
             "--generation names the policy already: leave "
             f"--{'export' if given.export else 'which'} out"
         )
+    for name in ("export", "card", "generation"):
+        if given.stochastic and getattr(given, name) is not None:
+            raise UsageError(f"--stochastic plays a checkpoint: leave --{name} out")
     if given.record is not None and given.render:
         raise UsageError("--render shows the episodes and --record films them: give one of the two")
     if given.caption and given.record is None:
@@ -251,9 +259,12 @@ def play_and_print(given: argparse.Namespace) -> None:
     if given.render:
         validate_display()
     seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
-    episodes, video_line = play_all(checkpoint, seeds, Drawing.of(given))
-    recorded = None if given.seed is not None else checkpoint.evaluation
-    summary = summarize(checkpoint_info(checkpoint), given.seed, episodes, recorded)
+    episodes, video_line = play_all(
+        checkpoint, seeds, Drawing.of(given), stochastic=given.stochastic
+    )
+    compares = given.seed is None and not given.stochastic
+    about = {**checkpoint_info(checkpoint), "stochastic": given.stochastic}
+    summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
     print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
 
 

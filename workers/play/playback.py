@@ -21,11 +21,13 @@ from es_queue.environments.factory import describe, open_environment, portable_r
 from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
+from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from workers.episode import (
+    ActionNoise,
     Episode,
     EpisodeControl,
     EpisodeOptions,
@@ -37,6 +39,11 @@ from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
 from workers.play.report import format_text
 from workers.play.video import VideoRecorder
+
+NoiseOf = Callable[[int], ActionNoise | None]
+#: Between the places of consecutive seeds in the noise table, so that their noise has nothing in
+#: common.
+SEED_DISTANCE = 1_000_003
 
 
 def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
@@ -90,10 +97,11 @@ def playable_request(request: EnvironmentRequest, drawing: Drawing) -> Environme
 
 
 def play_all(
-    checkpoint: Checkpoint, seeds: list[int], drawing: Drawing
+    checkpoint: Checkpoint, seeds: list[int], drawing: Drawing, *, stochastic: bool = False
 ) -> tuple[list[Episode], str]:
-    """Play the episodes in order, under an evaluation's rules; and a line about the film. Raises
-    EnvironmentFailure.
+    """Play the episodes in order, under an evaluation's rules; and a line about the film.
+
+    stochastic: with the action noise of training. Raises EnvironmentFailure.
     """
     limit_blas_threads()
     # How an episode behaves is training's business; the code that tells it may not be here.
@@ -101,12 +109,14 @@ def play_all(
     request = playable_request(request, drawing)
     spec = describe(request)
     validate_spaces(checkpoint, spec)
+    noise_of = make_noise(checkpoint) if stochastic else no_noise
     with (
         open_playback(request, spec.id, drawing) as (env, recorder),
         np.errstate(all="ignore"),
     ):
         return play_with_progress(
-            make_player(checkpoint, spec, env, recorder.capture if recorder else None), seeds
+            make_player(checkpoint, spec, env, noise_of, recorder.capture if recorder else None),
+            seeds,
         ), save_video(recorder)
 
 
@@ -160,10 +170,36 @@ def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
         )
 
 
+def no_noise(seed: int) -> None:
+    """As in evaluations."""
+
+
+def make_noise(checkpoint: Checkpoint) -> NoiseOf:
+    """Action noise as in training, for each seed its own. Raises UsageError for a policy that was
+    trained without it, RunFolderError for a noise table that cannot be.
+    """
+    config, action = checkpoint.config, checkpoint.policy.action
+    if config.action_noise <= 0 or action.kind != "box":
+        raise UsageError(
+            f"--stochastic adds the action noise of training, but {checkpoint.path} was trained "
+            "without any and always answers an observation with the same action: leave it out"
+        )
+    numbers = len(action.low)
+    try:
+        table = open_noise_table(config, numbers)
+    except ValueError as error:
+        raise RunFolderError(f"{checkpoint.path}: {error}") from None
+    places = table.size - numbers + 1
+    return lambda seed: ActionNoise(
+        table.row, places, seed * SEED_DISTANCE, numbers, config.action_noise
+    )
+
+
 def make_player(
     checkpoint: Checkpoint,
     spec: EnvironmentSpec,
     env: Environment,
+    noise_of: NoiseOf = no_noise,
     on_step: OnStep | None = None,
 ) -> Callable[[int], Episode]:
     """Seed -> episode, with the very functions and in the very arithmetic of a worker's
@@ -176,9 +212,9 @@ def make_player(
     begin = make_actor(policy, trained.parameters, trained.statistics if config.obs_norm else None)
     actions = ActionMap(spec.action, config.action_bound)
     rules = evaluation_rules(evaluation_limit(config, spec))
-    options = EpisodeOptions(on_step=on_step)
 
     def play_seed(seed: int) -> Episode:
+        options = EpisodeOptions(noise=noise_of(seed), on_step=on_step)
         try:
             return play_episode(env, begin, actions, rules, seed, EpisodeControl(), options)
         except (

@@ -94,6 +94,7 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
     """The outcome for people."""
     seed = summary["seed"]
     kind = " of the final evaluation" if seed is None else f" from seed {seed} on"
+    kind += ", with action noise" if summary.get("stochastic") else ""
     lines = [format_policy(summary), format_played(summary, kind)]
     if summary.get("command"):
         lines.insert(1, f"trained with: {format_text(summary['command'])}")
@@ -106,7 +107,7 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
             "(another CPU type or another version of numpy or of the environment gives different "
             "bits)"
         )
-    elif summary["seed"] is None:
+    elif seed is None and not summary.get("stochastic"):
         lines.append("the checkpoint records no final evaluation of these episodes to compare with")
     return lines
 

@@ -212,6 +212,29 @@ def test_a_seed_asks_for_other_episodes_one_after_the_other(
     assert seeds_played == [40, 41, 42, 43, 44, 45]
 
 
+def test_stochastic_play_has_the_action_noise_of_training_and_repeats_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "noise"))
+    checkpoint(tmp_path / "best.npz", replace(WALKER, action_noise=0.1))
+    plain = played(capsys, tmp_path, "--seed", 4)
+    noisy = played(capsys, tmp_path, "--seed", 4, "--stochastic")
+    assert noisy["stochastic"] and noisy["eval_mean"] != plain["eval_mean"]
+    assert played(capsys, tmp_path, "--seed", 4, "--stochastic") == noisy
+    assert main([str(tmp_path), "--stochastic"]) == 0
+    told = capsys.readouterr().out
+    assert "final evaluation, with action noise:" in told and "recorded" not in told
+
+
+def test_stochastic_play_is_refused_where_nothing_is_random(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path / "best.npz", CARTPOLE)
+    assert "was trained without any" in refused(capsys, 2, tmp_path, "--stochastic")
+    told = refused(capsys, 2, tmp_path, "--stochastic", "--generation", 3)
+    assert "leave --generation out" in told
+
+
 def test_a_checkpoint_without_an_evaluation_is_played_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
