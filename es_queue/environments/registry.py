@@ -162,7 +162,7 @@ def _find_maker(module: str, name: str) -> EnvSpec | None:
     """
     maker = getattr(sys.modules.get(module), name, None)
     if isinstance(maker, FunctionType):
-        check_called(f"environment {module}:{name}", module, maker, MissingPackage)
+        check_called(f"environment {module}:{name}", module, maker)
     elif not (isinstance(maker, type) and issubclass(maker, gymnasium.Env)):
         return None
     return EnvSpec(name, entry_point=f"{module}:{name}")

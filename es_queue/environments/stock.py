@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import operator
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,8 +36,7 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.security.user_code import (
-    check_function,
-    check_import,
+    check_wrapper,
     describe_error,
     load_attribute,
 )
@@ -240,15 +238,10 @@ def _load_wrapper(path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
-    check_import(f"wrapper {path}", module)
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise UsageError(
-            f"the wrapper {path!r} is from Python's standard library, which has no wrappers"
-        )
     wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")
-    check_function(f"wrapper {path}", module, wrapper)
+    check_wrapper(f"wrapper {path}", module, wrapper)
     return wrapper
 
 

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.errors import EsQueueError, MissingPackage, RunFolderError, UsageError
 
 ALLOW = "ES_QUEUE_ALLOW"
 INSTALLED = "installed"
@@ -45,6 +45,18 @@ def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
         *(str(path).partition(":")[0] for path in settings.get("wrapper", ())),
     )
     return list(dict.fromkeys(filter(None, modules)))
+
+
+def modules_to_allow(config: RunConfig) -> list[str]:
+    """Those of a run's modules that ES_QUEUE_ALLOW must name on a worker: loose ones, and those
+    whose function may be called, as that of an objective or of an environment without an id.
+    """
+    called = [config.objective, config.behaviour]
+    if config.env.rpartition(":")[2].isidentifier():
+        called.append(config.env)
+    functions = [reference.rpartition(":")[0] for reference in called]
+    loose = disallowed_modules(named_modules(config), INSTALLED)
+    return list(dict.fromkeys((*loose, *filter(None, functions))))
 
 
 def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()) -> dict[str, str]:
@@ -160,24 +172,9 @@ class ImportGuard:
         if "." not in sys.path:
             sys.path.append(".")
 
-    def check_named(self, what: str, module: str) -> None:
-        """Raises RunFolderError for a function's module that nobody allowed by its name.
-
-        An installed package is not enough: some have functions that run the text they are given.
-        """
-        if not self.trust and disallowed_reason([module], modules_by_name()):
-            shown = module[:80]
-            raise RunFolderError(
-                f"the {what} is a function of the module {shown}, which would be called on this "
-                "machine; if you trust the file, use --trust in the module's folder, "
-                f"or set {ALLOW}={INSTALLED},{shown}"
-            )
-
-    def check_function(self, what: str, module: str, function: object) -> None:
-        """Raises RunFolderError for a function that the named package has only borrowed, such as
-        os.system.
-        """
-        package = str(getattr(function, "__module__", None) or "").partition(".")[0]
+    def check_wrapper(self, what: str, module: str, wrapper: object) -> None:
+        """Raises RunFolderError for what the named package has only borrowed, such as os.system."""
+        package = str(getattr(wrapper, "__module__", None) or "").partition(".")[0]
         if not self.trust and package != module.partition(".")[0]:
             raise RunFolderError(
                 f"the {what} is not defined by the package {module.partition('.')[0]}: if you "
@@ -214,44 +211,48 @@ def is_trusted() -> bool:
 
 
 def check_import(what: str, module: str) -> None:
-    """To be called before a module that a run or a file names is imported. Raises RunFolderError
-    within ``guarded_imports``.
+    """To be called before a module that a run or a file names is imported.
+
+    Raises UsageError for Python's own library, which has nothing that a run could use; within
+    ``guarded_imports``, RunFolderError for what ImportGuard refuses.
     """
+    if is_of_python(module):
+        error_type = UsageError if _guard is None else RunFolderError
+        raise error_type(
+            f"the {what} is of Python's own library: name your own module, which must have "
+            "another name"
+        )
     if _guard is not None:
         _guard.check(what, module)
 
 
-def check_function(what: str, module: str, function: object) -> None:
-    """To be called before what a module was found to hold is called. Raises RunFolderError within
-    ``guarded_imports``.
+def check_wrapper(what: str, module: str, wrapper: object) -> None:
+    """To be called before a wrapper is called, whose only argument is the environment. Raises
+    RunFolderError within ``guarded_imports``.
     """
     if _guard is not None:
-        _guard.check_function(what, module, function)
+        _guard.check_wrapper(what, module, wrapper)
 
 
-def check_called(
-    what: str, module: str, function: FunctionType, error_type: type[EsQueueError]
-) -> None:
+def check_called(what: str, module: str, function: object) -> None:
     """To be called before a function that settings name is called with arguments that they name.
 
     Settings come from others, and some packages have functions that run the text they are given:
-    ES_QUEUE_ALLOW must name the module itself, which must define the function. No list allows
-    Python's own library.
+    ES_QUEUE_ALLOW must name the module itself, and the one that defines the function. Raises
+    MissingPackage, within ``guarded_imports`` RunFolderError.
     """
-    if is_of_python(module):
-        raise error_type(f"the {what} is a function of Python's own library: name your own module")
     if is_trusted():
         return
-    if function.__module__ != module:
-        raise error_type(
-            f"the {what} is defined in {function.__module__}: name it by that module, or "
-            "name a class"
-        )
-    if disallowed_reason([module], modules_by_name()):
-        raise error_type(
-            f"the {what} is a function, which is called only if its module is allowed by name: "
-            f"set {ALLOW}={INSTALLED},{module}, or name a class"
-        )
+    kind = function if isinstance(function, FunctionType | BuiltinFunctionType | type) else None
+    defined_in = module if kind is None else str(kind.__module__)
+    for name in (module, defined_in):
+        if is_of_python(name) or disallowed_reason([name], modules_by_name()):
+            error_type = MissingPackage if _guard is None else RunFolderError
+            trust = "" if _guard is None else ", or, if you trust the file, use --trust"
+            raise error_type(
+                f"the {what} is a function of the module {name[:80]}, which is called only if "
+                f"{ALLOW} names the module: set {ALLOW}={INSTALLED},{name[:80]}{trust}"
+            )
 
 
 # --- the importing itself
@@ -259,14 +260,12 @@ def check_called(
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
     """The user's function that ``module:function`` names. Raises ``error_type`` in one sentence,
-    which says ``what`` it was to be.
+    which says ``what`` it was to be, or what :func:`check_called` raises.
     """
-    if _guard is not None:
-        _guard.check_named(f"{what} {path}", path.partition(":")[0])
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
         raise error_type(f"the {what} {path} is not a function")
-    check_function(f"{what} {path}", path.partition(":")[0], function)
+    check_called(f"{what} {path}", path.partition(":")[0], function)
     return function  # type: ignore[no-any-return]
 
 

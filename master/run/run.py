@@ -19,7 +19,7 @@ from es_queue.protocol.connection import clone_client, redacted_url
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
-from es_queue.security.user_code import named_modules
+from es_queue.security.user_code import modules_to_allow
 from master.collect.blocks.block_scheduler import make_scheduler
 from master.collect.collector import Collector, Interrupted, TrustRules
 from master.collect.recovery_statistics import TAKEOVER
@@ -273,7 +273,7 @@ def start_information(context: RunContext, state: RunState) -> dict[str, str]:
             services.launch.queue,
             paths.named_run,
             services.private_server,
-            named_modules(setup.config),
+            modules_to_allow(setup.config),
             services.launch.redis_password_file,
         ),
     }

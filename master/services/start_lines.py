@@ -9,7 +9,7 @@ from shlex import quote
 
 from es_queue.protocol.connection import RedisWithPassword, has_secret, redacted_url
 from es_queue.security.passwords import FLAG, PASSWORD_FILE, password_of
-from es_queue.security.user_code import ALLOW, INSTALLED, disallowed_modules
+from es_queue.security.user_code import ALLOW, INSTALLED
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun
 from master.services.private_server import PrivateServer
@@ -34,7 +34,7 @@ def start_lines(
 
     run:           the run or study to watch
     server:        the private server, None for a named Redis
-    modules:       the run's own code; a worker must allow those that are loose files
+    modules:       those of the run's own code that a worker must allow by name
     password_file: file with the password of a named Redis, as the command line names it
     """
     allowed, queue_name = allowance(modules), "" if queue == "default" else f" {queue}"
@@ -80,6 +80,5 @@ def password_path(password_file: str | None) -> str:
 
 
 def allowance(modules: Sequence[str]) -> str:
-    """The variable with which a worker may import a run's own code; empty if it needs none."""
-    loose = disallowed_modules(modules, INSTALLED)
-    return f"{ALLOW}={','.join((INSTALLED, *loose))} " if loose else ""
+    """The variable with which a worker allows a run's own code; empty if it needs none."""
+    return f"{ALLOW}={','.join((INSTALLED, *modules))} " if modules else ""

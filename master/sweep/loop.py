@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
-from es_queue.security.user_code import named_modules
+from es_queue.security.user_code import modules_to_allow
 from es_queue.util.command_path import format_command
 from es_queue.util.file_lock import take_lock, write_pid
 from master.cli.leaving import leave_at_once
@@ -80,7 +80,7 @@ class Sweep:
         self._record, self._paths, self._launch, self._stop = record, paths, launch, stop
         self._processes = [SeedProcess(entry) for entry in record.entries]
         self._view = make_view(SafeStream(sys.stdout), record, launch)
-        self._services = SharedServices(launch, paths.named_run, named_modules(record.config))
+        self._services = SharedServices(launch, paths.named_run, modules_to_allow(record.config))
         self._selector = selectors.DefaultSelector()
         self._last_check, self._worker_places = 0.0, 1
         self._stop_forwarded = False

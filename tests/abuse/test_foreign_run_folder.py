@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -494,29 +496,37 @@ def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds
 # --- what its settings name
 
 
+CALLED_REFUSAL = re.compile("is of Python's own library|called only if ES_QUEUE_ALLOW names")
+#: Those settings that make a run call a function, with one of Python's own library or of a package.
+CALLING: dict[str, dict[str, Any]] = {
+    "environment": {"env": "subprocess:getoutput", "env_arg": {"cmd": "touch called"}},
+    "objective": {"env": "", "objective": "subprocess:getoutput", "parameters": 4},
+    "objective of a package": {"env": "", "objective": "numpy.testing:measure", "parameters": 4},
+    "behaviour": {"env": "CartPole-v1", "strategy": "novelty", "behaviour": "os:system"},
+    "policy": {"env": "CartPole-v1", "policy": "antigravity:Policy"},
+}
+
+
+@pytest.mark.parametrize("named", CALLING)
 @pytest.mark.parametrize("word", ["--resume", "--config"])
 def test_a_folder_or_settings_file_has_no_function_of_pythons_library_called(
-    word: str, processes: Processes
+    word: str, named: str, processes: Processes
 ) -> None:
+    settings = {"backend": "stock", **CALLING[named]}
     mark = processes.folder / "called"
     setup = setup_of("pgpe")
     state = trained(setup)
     centre = setup.strategy.centre(setup.strategy.published(state.strategy))
-    config = replace(
-        setup.config,
-        env="subprocess:getoutput",
-        backend="stock",
-        env_arg={"cmd": f"touch {mark}"},
-    )
+    config = replace(setup.config, **settings)
     data = encode(config, setup.spec, "gift", state, centre)
     folder = processes.folder / "gift"
     folder.mkdir(mode=0o700)
     Checkpoints(folder).save(state.generation, data)
     file = processes.folder / "settings.toml"
-    file.write_text(
-        f'env = "subprocess:getoutput"\nbackend = "stock"\n[env_arg]\ncmd = "touch {mark}"\n'
-    )
+    arguments = "".join(f'[env_arg]\n{k} = "{v}"\n' for k, v in settings.pop("env_arg", {}).items())
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if value]
+    file.write_text("".join(lines) + arguments)
     target = folder if word == "--resume" else file
     done = processes.master(word, target, "--workers", 1)
-    assert done.wait() != 0 and "is a function of Python's own library" in done.said(), done.said()
+    assert done.wait() != 0 and CALLED_REFUSAL.search(done.said()), done.said()
     assert not mark.exists()

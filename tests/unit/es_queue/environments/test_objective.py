@@ -238,6 +238,7 @@ def test_the_function_gets_the_vector_and_the_seed_of_the_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[tuple[list[float], int]] = []
+    monkeypatch.setenv(ALLOW, f"tests,{__name__}")
     monkeypatch.setattr(
         "tests.objectives.sphere",
         lambda vector, seed: heard.append((vector.tolist(), seed)) or 2.5,
@@ -301,5 +302,6 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
         replay_run("memory", tmp_path, tmp_path / "noise", sink.notes.append) == 0
         and ended.digest in sink.notes[-1]
     )
+    monkeypatch.setenv(ALLOW, "tests")
     warm = make_warm_state(prepare_run(config_of(ROSENBROCK), table=TABLE), best)
     assert warm.strategy["parameters"].tobytes() == saved.parameters.tobytes()

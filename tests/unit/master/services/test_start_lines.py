@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.security.user_code import ALLOW, modules_to_allow
 from es_queue.util.run_folder import NamedRun
 from master.services.start_lines import start_lines
+from workers.episode import EpisodeControl
+from workers.join import Refusal, join
+
+WORLDS = """
+from gymnasium.envs.classic_control import CartPoleEnv as Pole
+def make_pole(): return Pole()
+def loss(vector, seed): return float(-(vector * vector).sum())
+def measure(environment): return [1.0]
+"""
+
+
+def join_line(**settings: Any) -> str:
+    modules = modules_to_allow(RunConfig(backend="stock", **settings))
+    return start_lines("redis://h", "default", NamedRun("r", Path("f")), None, modules)["join"]
 
 
 def test_the_join_line_allows_the_loose_modules_of_a_run_and_no_installed_ones() -> None:
-    def join(*modules: str) -> str:
-        return start_lines("redis://h", "default", NamedRun("r", Path("f")), None, modules)["join"]
+    settings = {"env": "my_maze:Maze-v0", "policy": "numpy.lab:Policy"}
+    assert join_line(**settings) == "ES_QUEUE_ALLOW=installed,my_maze rq worker --url redis://h"
+    packaged = {"env": "numpy.lab:Maze-v0", "policy": "numpy.lab:Policy"}
+    assert join_line(**packaged) == join_line(env="CartPole-v1") == "rq worker --url redis://h"
 
-    assert join("my_maze", "numpy") == (
-        "ES_QUEUE_ALLOW=installed,my_maze rq worker --url redis://h"
-    )
-    assert join("numpy") == join() == "rq worker --url redis://h"
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env": "lab.worlds:make_pole"},
+        {"env": "lab.worlds:Pole"},
+        {"objective": "lab.worlds:loss", "parameters": 3},
+        {"env": "CartPole-v1", "strategy": "novelty", "behaviour": "lab.worlds:measure"},
+    ],
+    ids=str,
+)
+def test_a_worker_started_with_the_join_line_plays_the_functions_of_an_installed_package(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "__init__.py").touch()
+    (tmp_path / "lab" / "worlds.py").write_text(WORLDS)
+    (tmp_path / "lab-1.dist-info").mkdir()
+    (tmp_path / "lab-1.dist-info" / "top_level.txt").write_text("lab\n")
+    (tmp_path / "lab-1.dist-info" / "METADATA").write_text("Name: lab\nVersion: 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config, table = RunConfig(seed=1, backend="stock", **settings), NoiseTable.in_memory(2**16)
+    variable = dict(word.split("=") for word in join_line(**settings).split() if "=" in word)
+    monkeypatch.setenv(ALLOW, variable[ALLOW])
+    assert join(config, EpisodeControl(), table=table).numerics
+    monkeypatch.setenv(ALLOW, "installed")
+    if settings.get("env") != "lab.worlds:Pole":
+        with pytest.raises(Refusal, match=f"set {ALLOW}=installed,lab.worlds"):
+            join(config, EpisodeControl(), table=table)
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
