@@ -152,7 +152,7 @@ class BlockWorker:
         task = load_task(raw, self._noise)
         if not self._evaluator.fits(task):
             raise Refusal(
-                "policy: its parameters or observations have other sizes than the run's: install "
+                "policy: its parameters or observations differ in size from the run's: install "
                 "the run's versions of es-queue and of the environment"
             )
         size = 4 * task.size

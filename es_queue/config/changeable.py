@@ -33,7 +33,7 @@ def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:
         raise UsageError(
-            f"changes holds {', '.join(map(str, fixed))}, but a resumed run can change only "
+            f"changes has {', '.join(map(str, fixed))}, but a resumed run can change only "
             f"{', '.join(RESUMABLE)}"
         )
     return {

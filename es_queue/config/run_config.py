@@ -249,8 +249,8 @@ class RunConfig(PolicySettings, StrategySettings):
         "constant",
         "search",
         (
-            "factor of sigma (for pgpe and snes, of the learnt sigma) over generations, in the "
-            "forms of --learning-rate-schedule"
+            "multiply sigma (for pgpe and snes, the learnt sigma) by a factor that depends on the "
+            "generation, written as in --learning-rate-schedule"
         ),
     )
 
@@ -258,8 +258,8 @@ class RunConfig(PolicySettings, StrategySettings):
         "constant",
         "search",
         (
-            "factor of l2 and weight_decay over generations, in the forms of "
-            "--learning-rate-schedule"
+            "multiply l2 and weight_decay by a factor that depends on the generation, written as "
+            "in --learning-rate-schedule"
         ),
     )
 
@@ -335,7 +335,7 @@ class RunConfig(PolicySettings, StrategySettings):
     wall_limit: float = option(
         300.0,
         "episodes",
-        "end the worker process of an episode that lasts longer; it is never scored",
+        "end the worker process if an episode lasts longer; that episode is never scored",
         unit="seconds",
         allowed=(0.1, None),
     )
@@ -393,9 +393,8 @@ class RunConfig(PolicySettings, StrategySettings):
         "none",
         "evaluation",
         (
-            "begin the search again, with its schedules, when its best evaluation is below a "
-            "return after so many steps: STEPS=RETURN,..., each counted from where the search "
-            "last began; or none"
+            "STEPS=RETURN,...: begin the search and its schedules again if its best evaluation is "
+            "below RETURN after STEPS steps, counted from its own beginning; or none"
         ),
     )
 
@@ -403,8 +402,8 @@ class RunConfig(PolicySettings, StrategySettings):
         AUTO,
         "evaluation",
         (
-            "return at which the run ends once 100 fresh episodes confirm it; auto is the "
-            "environment's registered threshold"
+            "end the run if an evaluation reaches this return and 100 fresh episodes confirm it; "
+            "auto is the environment's registered threshold"
         ),
     )
 
@@ -419,7 +418,7 @@ class RunConfig(PolicySettings, StrategySettings):
     max_steps: int = option(
         0,
         "evaluation",
-        "stop after this many counted training steps, between generations",
+        "stop at the end of the generation that reaches this many counted training steps",
         unit="steps",
         allowed=(0, None),
         default_word="none",

@@ -180,8 +180,8 @@ class StrategySettings:
     average_decay: float = option(
         0.0,
         "search",
-        "how much of the running average of the parameters a generation keeps; above 0, that "
-        "average is what is evaluated and saved (ars, cma_es, csa_es, lm_ma_es, openai_es, pgpe, "
+        "share of the running average of the parameters that each generation keeps; above 0, the "
+        "average is evaluated and saved (ars, cma_es, csa_es, lm_ma_es, openai_es, pgpe, "
         "sep_cma_es, snes)",
         allowed=(0.0, 0.999),
     )
@@ -222,7 +222,8 @@ class StrategySettings:
     elite_episodes: int = option(
         30,
         "search",
-        "fresh episodes for that evaluation, the same for all candidates (ga, random_search)",
+        "fresh episodes of that evaluation, the same for all of these individuals (ga, "
+        "random_search)",
         allowed=(1, 1000),
     )
 

@@ -249,7 +249,7 @@ def validate_digest(digest: str, parameters: Floats) -> None:
     actual = array_digest(parameters)
     if actual != digest:
         raise RunFolderError(
-            f"its seeds make parameters of digest {actual}, not {digest}: the run began with "
+            f"its seeds make parameters with the digest {actual}, not {digest}: the run began with "
             f"another run's checkpoint (--warm-start), or this machine computes other initial "
             f"parameters"
         )

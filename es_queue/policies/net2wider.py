@@ -33,13 +33,15 @@ def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Fl
     """
     if isinstance(small, SelectedInputsPolicy) and isinstance(large, SelectedInputsPolicy):
         if not np.array_equal(small.numbers, large.numbers):
-            raise UsageError("its policy observes other numbers: use the same --observe, or all")
+            raise UsageError(
+                "its policy observes different numbers: use the same --observe, or all"
+            )
         _validate_observations(small, large)
         return widen(small.policy, parameters, large.policy, first)
     if isinstance(small, SelectedInputsPolicy):
         parameters, small = small.for_whole(parameters), small.whole
     if isinstance(large, SelectedInputsPolicy):
-        raise UsageError("its policy observes other numbers than this run: use --observe all")
+        raise UsageError("its policy observes different numbers from this run: use --observe all")
     if small.description and small.description == large.description:
         return parameters
     if type(small) is not type(large) or policy_kind(small) != policy_kind(large):

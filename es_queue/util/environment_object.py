@@ -30,8 +30,8 @@ def environment_settings(env: GivenEnvironment) -> dict[str, Any]:
         return _settings_of_registered(env) if env.spec is not None else _settings_of_object(env)
     if not isinstance(env, FunctionType | type):
         raise UsageError(
-            f"env is an object of the class {type(env).__name__}, which workers cannot make: give "
-            "an id, a class, or a function of a module"
+            f"env is an object of the class {type(env).__name__}, which workers cannot create: "
+            "give an id, a class, or a function of a module"
         )
     if isinstance(env, type) and not issubclass(env, gymnasium.Env):
         raise UsageError(
@@ -65,12 +65,12 @@ def _settings_of_registered(env: GymEnvironment) -> dict[str, Any]:
     registered = gymnasium.registry.get(spec.id)
     if registered is None or spec.max_episode_steps != registered.max_episode_steps:
         raise UsageError(
-            f"env is {spec.id} with {spec.max_episode_steps} steps, which is not how it is "
-            "registered: give its id, and step_limit and eval_step_limit in the config"
+            f"env is {spec.id} with {spec.max_episode_steps} steps, which differs from its "
+            "registration: give its id, and step_limit and eval_step_limit in the config"
         )
     if any(wrapper.kwargs != {} for wrapper in spec.additional_wrappers):
         raise UsageError(
-            f"env is {spec.id} in wrappers with arguments, which workers do not get: give a "
+            f"env is {spec.id} in wrappers with arguments, which workers do not receive: give a "
             "function that makes it"
         )
     made_by = type(env.unwrapped).__module__
@@ -101,8 +101,8 @@ def _settings_of_object(env: GymEnvironment) -> dict[str, Any]:
         return {"env": path, "env_arg": _arguments(bound.arguments)}
     if signature.parameters.keys() - {"render_mode"}:
         raise UsageError(
-            f"env is an object of {path}, which does not tell the arguments that it was made "
-            "with: give the class, and env_arg in the config, or a function that makes it"
+            f"env is an object of {path}, which does not record its constructor's "
+            "arguments: give the class, and env_arg in the config, or a function that makes it"
         )
     return {"env": path}
 

@@ -67,7 +67,7 @@ class VideoJobs:
                 self._filmed = None
             else:
                 self._queue.remove(generation)
-            LOGGER.warning("films take longer than generations: some are skipped")
+            LOGGER.warning("making a film takes longer than a generation: some films are skipped")
 
     def _start_next(self) -> None:
         if not self._is_busy() and self._queue:

@@ -189,7 +189,7 @@ def check_connections(information: Information) -> Finding:
     return (
         ok(text)
         if room >= LEAST_WORKERS
-        else warning(text, "raise maxclients in redis.conf (a worker has five or six)")
+        else warning(text, "raise maxclients in redis.conf (a worker uses five or six of them)")
     )
 
 

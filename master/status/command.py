@@ -40,8 +40,8 @@ exit codes:
   0    the list of runs, --errors and --keys; for one run: healthy (training
        or paused)
   10   done: finished or stopped
-  11   stalled: it has a master, but no result has counted for a minute and
-       for ten usual generations, or for a minute without a worker
+  11   stalled: it has a master, but no result has counted for a minute (and,
+       if it has workers, for ten times the usual wait of a generation)
   12   orphaned: its master is gone; the commands that resume and remove the
        run are shown
   13   failed: it ended with an error

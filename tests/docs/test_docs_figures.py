@@ -70,7 +70,7 @@ def test_the_figures_of_speed_are_those_that_were_measured() -> None:
 
 
 def test_the_figures_of_the_simulated_cluster_are_those_of_its_page() -> None:
-    (told,) = re.findall(r"1,440 \*simulated\* workers, heavy .*", README)
+    (told,) = re.findall(r"1,440 \*simulated\* workers, heavy-tailed .*", README)
     for schedule in ("sync", "async"):
         row = next(
             line

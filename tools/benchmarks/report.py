@@ -9,19 +9,18 @@ from typing import Any
 
 from tools.benchmarks.figures import Row
 
-#: Regeneration keeps what stands in the document from this line on.
+#: Regeneration keeps the document from this line on.
 BY_HAND = "<!-- From here on written by hand; the part above is generated. -->"
 COMMAND = "python -m tools.benchmarks"
 #: Why a target is missed, by row; a sentence each, shown while it is missed.
 CAUSES: dict[str, str] = {
     "cartpole-untrained": (
-        "Its episodes last about fifteen steps. While one pole stands, a step costs about "
-        "75 µs however few are left, 29 µs of them in Gymnasium's own step; seeding an episode "
-        "takes 10 µs more."
+        "Its episodes last about fifteen steps. A step costs about 75 µs, however few poles still "
+        "stand; 29 µs of that is Gymnasium's own step. Seeding an episode takes another 10 µs."
     ),
     "gradient-wide": (
-        "Threads hand over the interpreter's lock between calls into numpy, and each product is "
-        "written to the cache and read again; a plain read has neither."
+        "Threads pass on the interpreter's lock between calls into numpy. Each product is written "
+        "to the cache and read again. A plain read has neither cost."
     ),
 }
 

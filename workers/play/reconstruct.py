@@ -153,16 +153,16 @@ def play_recorded(
         ) from None
     if table.digest != record.task.noise:
         raise RunFolderError(
-            f"run {record.run} used another noise table than this version of es-queue makes: play "
-            "it with the version that trained it"
+            f"run {record.run} used a different noise table from this version's: play it with the "
+            "version of es-queue that trained it"
         )
     with open_playback(request, spec.id, drawing) as (env, recorder):
         parts = RunParts(config, spec, policy, make_strategy(config, policy.size), env)
         evaluator = Evaluator(parts, table, EpisodeControl())
         if not evaluator.fits(record.task):
             raise RunFolderError(
-                f"generation {selector.generation} was played with other observation or "
-                f"action spaces than the installed {spec.id} has"
+                f"generation {selector.generation} was played with observation or action spaces "
+                f"that differ from those of the installed {spec.id}"
             )
         episodes = replay_episodes(
             record,

@@ -29,7 +29,7 @@ ELITE_SETTINGS = (
     Setting(
         "elite_episodes",
         30,
-        "fresh episodes for that evaluation, the same for all candidates",
+        "fresh episodes of that evaluation, the same for all of these individuals",
         low=1,
         high=1000,
     ),

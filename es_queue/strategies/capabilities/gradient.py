@@ -14,8 +14,8 @@ from es_queue.strategies.base import Strategy
 AVERAGE_DECAY = Setting(
     "average_decay",
     0.0,
-    "how much of the running average of the parameters a generation keeps; above 0, that average "
-    "is what is evaluated and saved",
+    "share of the running average of the parameters that each generation keeps; above 0, the "
+    "average is evaluated and saved",
     low=0.0,
     high=0.999,
 )

@@ -47,7 +47,7 @@ REMEDY = {
     ),
     MASTER: "larger blocks (--block), a lower --obs-sample, or results joined on each host",
     REDIS: "larger blocks, Redis on a core of its own, and near the master",
-    CLIENTS: "raise maxclients: a worker has about four connections with RQ's own",
+    CLIENTS: "raise maxclients: a plain worker has five connections",
 }
 
 

@@ -22,9 +22,9 @@ HEAD = f"""# Scale
 
 How many workers are useful depends on the population, the length of an episode and the schedule:
 
-- **Synchronous schedule**: a generation ends with its last episode. A population of 1,000 keeps \
-up to about 110 workers at least 90 % busy with long episodes of about equal length, and fewer \
-with short ones. If lengths differ much, workers wait more.
+- **Synchronous schedule**: a generation ends with its last episode. If episodes are long \
+and of about equal length, a population of 1,000 keeps up to about 110 workers at least 90 % busy. \
+If they are short, it keeps fewer busy. If lengths differ much, workers wait more.
 - **Asynchronous schedule** (`--schedule async`): no worker waits. A population of 1,000 keeps up \
 to 500 workers busy. Its runs do not repeat to the bit.
 - One master and one Redis serve up to about 1,200 workers with episodes of 0.02 s, and about \
@@ -56,11 +56,11 @@ a step: 0.79 s on average, the longest pair 5.1 s |
 """
 EFFICIENCY = """## Efficiency
 
-Efficiency is the seconds of counted episodes divided by the seconds of workers' presence, over \
-whole generations, from the first claim of one to the first claim of another. *Work* is the work \
-of a generation per worker. Without enough work, no schedule is efficient; the walker's short \
-episodes need unusually large populations for that. *Bound* is the limit of any synchronous \
-schedule, because a generation lasts as long as its longest pair.
+Efficiency is the seconds of counted episodes divided by the seconds of workers' presence. It \
+covers whole generations, from the first claim of one to the first claim of another. *Work* \
+is the work of a generation per worker. Without enough work, no schedule is efficient; the \
+walker's short episodes need unusually large populations for that. *Bound* is the limit of any \
+synchronous schedule, because a generation lasts as long as its longest pair.
 
 """
 

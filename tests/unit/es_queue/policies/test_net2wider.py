@@ -156,7 +156,7 @@ def test_a_policy_of_some_numbers_grows_to_the_whole_observation() -> None:
     np.testing.assert_array_equal(
         widen(small, parameters, small, small.initial(3, "zero")), parameters
     )
-    with pytest.raises(UsageError, match="observes other numbers"):
+    with pytest.raises(UsageError, match="observes different numbers"):
         widen(small, parameters, other, other.initial(3, "zero"))
     whole = RNG.normal(size=large.size).astype(np.float32)
     with pytest.raises(UsageError, match="use --observe all"):

@@ -75,8 +75,8 @@ def test_what_workers_can_make_too_is_named(env: Any, settings: dict[str, Any]) 
         (functools.partial(Plain), "an object of the class partial"),
         (3, "an object of the class int"),
         (dict, "the class dict, which does not extend"),
-        (Sized(size=4), "does not tell the arguments"),
-        (TimeLimit(CartPoleEnv(), 5), "does not tell the arguments"),
+        (Sized(size=4), "does not record its constructor's arguments"),
+        (TimeLimit(CartPoleEnv(), 5), "does not record its constructor's arguments"),
         (gymnasium.make("CartPole-v1", max_episode_steps=7), "with 7 steps"),
     ],
 )

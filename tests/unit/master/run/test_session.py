@@ -68,7 +68,7 @@ def test_changes_from_python_are_those_of_the_command_and_are_checked() -> None:
         "max_steps": 100,
     }
     with pytest.raises(
-        UsageError, match="changes holds sigma, but a resumed run can change only generations, "
+        UsageError, match="changes has sigma, but a resumed run can change only generations, "
     ):
         validate_resume_changes({"sigma": 1.0, "generations": 1})
     with pytest.raises(UsageError, match="generations is 'many' in changes"):
