@@ -474,6 +474,17 @@ class RunConfig(PolicySettings, StrategySettings):
         allowed=(0, 100_000),
     )
 
+    snapshot_every: int = option(
+        0,
+        "machinery",
+        (
+            "keep the checkpoint of every N-th generation, for es-play RUN --generation (at most "
+            "100, older ones thinned); 0 keeps only the newest two (changes no result)"
+        ),
+        unit="generations",
+        allowed=(0, 1_000_000),
+    )
+
     audit: float = option(
         0.0,
         "machinery",

@@ -18,6 +18,7 @@ from es_queue.util.suggestions import format_suggestion
 RUNS_VARIABLE = "ES_QUEUE_RUNS"
 STUDY_FILE = "seeds.json"
 BEST = "best.npz"
+CHECKPOINT_NAME = re.compile(r"generation-([0-9]{1,10})\.npz")
 #: The newest reports of workers, a JSON text per line.
 ERROR_REPORTS_FILE = "errors.jsonl"
 #: The files that name their run, the surest first.

@@ -254,9 +254,7 @@ RULES: dict[str, Rule] = {
     ),
     "config.calc_obstat_prob": translate_statistics,
     "config.eval_prob": translate_evaluations,
-    "config.snapshot_freq": skip_rule(
-        "every generation can be resumed; the newest two checkpoints and the best are kept"
-    ),
+    "config.snapshot_freq": copy_rule("snapshot_every", "at most 100 of them stay"),
     "config.return_proc_mode": choice_rule(
         "shaping",
         {

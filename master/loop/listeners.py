@@ -124,6 +124,7 @@ class CheckpointWriter(GenerationListener):
         if (
             time.monotonic() - self._last_saved < LEAST_SECONDS_BETWEEN_SAVES
             and state.stage == TRAINING
+            and not self._checkpoints.is_snapshot(state.generation)
         ):
             return
         self._last_saved = time.monotonic()

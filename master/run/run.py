@@ -113,7 +113,7 @@ class TrainingRun:
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir)
         store = GenerationStore(paths.run, paths.run_dir, config.keep_generations, self._video_jobs)
         self._resources.callback(store.log.close)
-        checkpoints = Checkpoints(paths.run_dir)
+        checkpoints = Checkpoints(paths.run_dir, config.snapshot_every)
         self._loop = make_loop(
             RunIdentity(paths.run, claim.token, setup.table.digest),
             setup.learner,

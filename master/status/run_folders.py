@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -13,7 +12,7 @@ from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
 from es_queue.protocol.keys import RUN_ID
 from es_queue.security.private_directory import regular
 from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import NamedRun, read_stored_name
+from es_queue.util.run_folder import CHECKPOINT_NAME, NamedRun, read_stored_name
 from master.display.format import finite_or_none
 from master.display.reporter import METRICS
 from master.status.history import History, short
@@ -31,7 +30,6 @@ from master.status.values import parse_json_object
 MOST_BYTES = 2**16
 MOST_NAMES = 300
 MOST_ITEMS = 100
-CHECKPOINT = re.compile(r"generation-([0-9]{1,10})\.npz")
 #: What a summary and a generation's record call alike, and progress too.
 CONFIG_FIELDS = ("env", "strategy")
 
@@ -104,7 +102,7 @@ class RunFolder:
         saved = [
             int(match[1])
             for path in (self.folder / "checkpoints").glob("generation-*.npz")
-            if (match := CHECKPOINT.fullmatch(path.name))
+            if (match := CHECKPOINT_NAME.fullmatch(path.name))
         ]
         closed = finite_or_none(last.get("generation"))
         return bool(saved) and (closed is None or max(saved) > closed)

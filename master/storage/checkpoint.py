@@ -25,10 +25,12 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.security.npz_reader import REFERENCE, UNREADABLE, decode_meta, validate_uncompressed
 from es_queue.security.private_directory import regular, replacing
+from es_queue.util.run_folder import CHECKPOINT_NAME
 from master.loop.state import Best, RunState
 
 MAX_CHECKPOINT = 2**31
 MOST_KEPT = 2
+MOST_SNAPSHOTS = 100
 BEST = "best.npz"
 DAMAGED_ERRORS = (*UNREADABLE, KeyError)
 
@@ -131,11 +133,14 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
 class Checkpoints:
     """The checkpoints folder of a run: the newest few by generation, and the best policy.
 
+    snapshot_every: the checkpoints of generations that it divides stay too, MOST_SNAPSHOTS of them
+    and older ones thinned; 0 for none
     warnings: a sentence for each file that ``read_newest`` could not use
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, snapshot_every: int = 0) -> None:
         self.folder = run_dir / "checkpoints"
+        self._snapshot_every = snapshot_every
         self.last_path: Path | None = None
         self.warnings: list[str] = []
 
@@ -148,9 +153,22 @@ class Checkpoints:
         path = self.folder / f"generation-{generation:08d}.npz"
         write_atomically(path, data)
         self.last_path = path
-        for old in sorted(self.folder.glob("generation-*.npz"))[:-MOST_KEPT]:
-            old.unlink(missing_ok=True)
+        self._remove_old()
         return path
+
+    def is_snapshot(self, generation: int) -> bool:
+        """Whether the checkpoint of this generation stays when newer ones come."""
+        return self._snapshot_every > 0 and generation % self._snapshot_every == 0
+
+    def _remove_old(self) -> None:
+        older = sorted(self.folder.glob("generation-*.npz"))[:-MOST_KEPT]
+        matches = {path: CHECKPOINT_NAME.fullmatch(path.name) for path in older}
+        numbers = {path: int(match[1]) for path, match in matches.items() if match}
+        snapshots = {path: n for path, n in numbers.items() if self.is_snapshot(n)}
+        surplus = set(surplus_generations(sorted(snapshots.values()), MOST_SNAPSHOTS))
+        for path in older:
+            if path not in snapshots or snapshots[path] in surplus:
+                path.unlink(missing_ok=True)
 
     def save_best(self, data: bytes) -> Path:
         write_atomically(self.best_path, data)
@@ -209,6 +227,19 @@ def _read(path: Path) -> bytes:
         if size > MAX_CHECKPOINT:
             raise RunFolderError(f"a checkpoint of {size} bytes is larger than {MAX_CHECKPOINT}")
         return file.read(size)
+
+
+def surplus_generations(generations: list[int], most: int) -> list[int]:
+    """Which of the ascending ``generations`` go so that at most ``most`` stay: of the older half
+    those that the largest power of two divides least often.
+    """
+    if len(generations) <= most:
+        return []
+    older = generations[: len(generations) - most // 2]
+    step = 2
+    while sum(generation % step == 0 for generation in older) > most - most // 2:
+        step *= 2
+    return [generation for generation in older if generation % step]
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:

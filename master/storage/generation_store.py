@@ -26,7 +26,7 @@ from es_queue.util.slot_record import (
 from master.loop.learner import ClosedGeneration, Learner, slot_plans
 from master.loop.listeners import GenerationListener, GenerationReport, try_write
 from master.loop.publisher import OpenGeneration
-from master.storage.checkpoint import write_atomically
+from master.storage.checkpoint import surplus_generations, write_atomically
 from master.storage.replay_log import ReplayLog, ReplayStep
 
 MOST_RECORD_BYTES = 256 * 2**20
@@ -127,19 +127,6 @@ def replay_step(report: GenerationReport) -> ReplayStep:
         tuple(closed.tried),
         **learner.behaviour_arrays(closed),
     )
-
-
-def surplus_generations(generations: list[int], most: int) -> list[int]:
-    """Which of the ascending ``generations`` go so that at most ``most`` stay: of the older half
-    those that the largest power of two divides least often.
-    """
-    if len(generations) <= most:
-        return []
-    older = generations[: len(generations) - most // 2]
-    step = 2
-    while sum(generation % step == 0 for generation in older) > most - most // 2:
-        step *= 2
-    return [generation for generation in older if generation % step]
 
 
 def make_record(run: str, generation: OpenGeneration, closed: ClosedGeneration) -> SlotRecord:

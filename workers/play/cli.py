@@ -119,8 +119,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "--generation",
         metavar="G",
         help=(
-            "play the unperturbed policy of a recorded generation of a run's folder, or with "
-            "--slot one of its individuals"
+            "play the unperturbed policy of a generation that a run's folder has a checkpoint or a "
+            "record of, or with --slot one of its individuals"
         ),
     )
     add(
@@ -226,16 +226,19 @@ def play_and_print(given: argparse.Namespace) -> None:
         validate_recording(given.record)
         choose_offscreen_drawing()
         given.episodes = given.episodes or (1 if given.slot is None else None)
+    snapshot: Path | None = None
     if given.generation is not None:
         # start-up: numpy, whose threads must be fixed before it loads
-        from workers.play.reconstruct import show_individual
+        from workers.play.reconstruct import find_snapshot, show_individual
 
-        show_individual(given)
-        return
+        snapshot = find_snapshot(given)
+        if snapshot is None:
+            show_individual(given)
+            return
     # start-up: numpy, whose threads must be fixed before it loads
     from workers.play.checkpoint import load_checkpoint
 
-    path = (
+    path = snapshot or (
         path_of(given.pretrained)
         if given.pretrained is not None
         else checkpoint_path(given.checkpoint, given.which)

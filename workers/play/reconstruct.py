@@ -76,6 +76,16 @@ def parse_selector(generation: str, slot: str | None) -> IndividualSelector:
     return IndividualSelector(int(generation), int(number), SIGNS[sign])
 
 
+def find_snapshot(given: Namespace) -> Path | None:
+    """The checkpoint of the generation whose unperturbed policy is to be played, if the run's
+    folder has it. Raises UsageError for what is no generation.
+    """
+    selector = parse_selector(given.generation, given.slot)
+    file = f"checkpoints/generation-{selector.generation:08d}.npz"
+    path = existing_folder(given.checkpoint) / file
+    return path if selector.slot is None and path.is_file() else None
+
+
 def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
     """The generation's record. Raises RunFolderError where it was not kept or cannot
     be used.

@@ -74,6 +74,7 @@ def test_the_starters_own_example_becomes_settings_of_ours(tmp_path: Path) -> No
         "sigma": 0.02,
         "min_steps": 100000,
         "shaping": "centered-rank",
+        "snapshot_every": 20,
         "step_limit": "env",
         "env": "Humanoid-v1",
         "learning_rate": 0.01,
@@ -99,7 +100,7 @@ def test_every_key_is_told(tmp_path: Path) -> None:
         "policy.init_from",
     }
     assert "config.noise_stdev 0.02 -> --sigma 0.02" in lines
-    assert any(line.startswith("config.snapshot_freq 20 -> no counterpart: ") for line in lines)
+    assert any(line.startswith("config.snapshot_freq 20 -> --snapshot-every 20") for line in lines)
     assert all(" -> --" in line or " -> no counterpart: " in line for line in lines)
 
 

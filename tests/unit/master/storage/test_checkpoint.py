@@ -25,7 +25,7 @@ from es_queue.errors import RunFolderError
 from es_queue.policies.actions import ActionMap
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
-from master.storage.checkpoint import MOST_KEPT, Checkpoints, write_atomically
+from master.storage.checkpoint import MOST_KEPT, MOST_SNAPSHOTS, Checkpoints, write_atomically
 from tests.cases import each_case
 from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config
@@ -176,6 +176,22 @@ def test_the_newest_few_are_kept_and_the_best_always(tmp_path: Path) -> None:
         and MOST_KEPT == 2
     )
     assert kept.last_path == kept.folder / names[2]
+
+
+def test_snapshots_stay_and_are_bounded(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, snapshot_every=3)
+
+    def generations() -> list[int]:
+        return sorted(int(path.stem[-8:]) for path in kept.folder.iterdir())
+
+    for generation in (0, 1, 3, 4, 5, 6, 7, 8):
+        kept.save(generation, b"")
+    assert generations() == [0, 3, 6, 7, 8]
+    for generation in range(9, 1000, 3):
+        kept.save(generation, b"")
+    there = generations()
+    assert there[0] == 0 and there[-50:] == list(range(852, 1000, 3))
+    assert MOST_SNAPSHOTS - 30 < len(there) <= MOST_SNAPSHOTS + MOST_KEPT
 
 
 def test_the_newest_readable_one_is_chosen_over_a_damaged_one(tmp_path: Path) -> None:

@@ -15,11 +15,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
 from es_queue.util.slot_record import COLUMNS, read_record, record_path, recorded_generations
 from master.loop.listeners import Outcome
-from master.storage.generation_store import (
-    GenerationStore,
-    RecordReader,
-    surplus_generations,
-)
+from master.storage.checkpoint import Checkpoints, surplus_generations
+from master.storage.generation_store import GenerationStore, RecordReader
 from tests.ring import Sink, quick_config, run_ring
 from tests.unit.workers.play.test_play_cli import played, refused
 
@@ -158,6 +155,24 @@ def test_a_generation_alone_is_its_unperturbed_policy(
         None,
     )
     assert played(capsys, tmp_path, "--generation", 3, "--episodes", 5, "--seed", 40) == found
+
+
+def test_a_snapshot_is_played_as_the_record_of_its_generation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded, saved = tmp_path / "recorded", tmp_path / "saved"
+    trained(recorded, generations=6)
+    run_ring(
+        quick_config(**{**SMALL, "generations": 6, "keep_generations": 0}),
+        checkpoints=Checkpoints(saved, snapshot_every=2),
+    )
+    words = "--generation", 2, "--episodes", 3
+    snapshot, record = played(capsys, saved, *words), played(capsys, recorded, *words)
+    assert snapshot["generation"] == 2 and snapshot["checkpoint"].endswith(
+        "generation-00000002.npz"
+    )
+    assert snapshot["eval_mean"] == record["eval_mean"]
+    assert "the run has kept none" in refused(capsys, 6, saved, "--generation", 3)
 
 
 # --- bounded
