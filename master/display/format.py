@@ -88,8 +88,8 @@ def format_compact(value: object) -> str:
 
 
 def format_score(value: object) -> str:
-    """A return: one decimal, fewer where it is large, more where it is small; a dash for what is no
-    number.
+    """A return or a loss: one decimal, none where it is large, three digits or more where it is
+    small; a dash for what is no number.
     """
     number = finite_or_none(value)
     if number is None:
@@ -98,13 +98,20 @@ def format_score(value: object) -> str:
         return f"{number:.4g}"
     if abs(number) >= 10_000:
         return f"{number:,.0f}"
-    return f"{number:.1f}" if abs(number) >= 1 or number == 0 else f"{number:.2g}"
+    if number == 0:  # also -0.0
+        return "0.0"
+    if abs(number) >= 10:
+        return f"{number:.1f}"
+    return f"{number:.2f}" if abs(number) >= 1 else f"{number:.3g}"
 
 
 def format_mean_std(mean: object, std: object) -> str:
     """``123.4 ± 5.6``; the mean alone where there is no deviation."""
-    has_deviation = finite_or_none(std) is not None
-    return f"{format_score(mean)} ± {format_score(std)}" if has_deviation else format_score(mean)
+    deviation, size = finite_or_none(std), abs(finite_or_none(mean) or 0.0)
+    if deviation is None:
+        return format_score(mean)
+    shown = f"{deviation:.1f}" if 1 <= deviation < 10 <= size else format_score(deviation)
+    return f"{format_score(mean)} ± {shown}"
 
 
 def format_percent(fraction: object) -> str:

@@ -17,7 +17,7 @@ from es_queue.security.private_directory import replacing
 from es_queue.security.sanitize import sanitize
 from workers.play.checkpoint import Checkpoint, load_checkpoint
 from workers.play.export_policy import read_contents
-from workers.play.report import format_text
+from workers.play.report import format_return, format_text
 
 TASK = "reinforcement-learning"
 LONGEST_NAME = 200
@@ -88,7 +88,9 @@ def format_score(evaluation: dict[str, Any] | None) -> str:
     """``mean +/- deviation``, empty if the final evaluation was not played."""
     figures = [(evaluation or {}).get(name) for name in ("eval_mean", "eval_std")]
     mean, deviation = map(finite_number, figures)
-    return "" if mean is None or deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
+    if mean is None or deviation is None:
+        return ""
+    return f"{format_return(mean)} +/- {format_return(deviation)}"
 
 
 def finite_number(value: object) -> float | None:

@@ -37,7 +37,7 @@ from workers.episode import (
 )
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
-from workers.play.report import format_text
+from workers.play.report import format_return, format_text
 from workers.play.video import VideoRecorder
 
 NoiseOf = Callable[[int], ActionNoise | None]
@@ -237,8 +237,9 @@ def play_with_progress(play_seed: Callable[[int], Episode], seeds: Iterable[int]
             episodes.append(play_seed(seed))
             if terminal:
                 mean = sum(episode.total for episode in episodes) / len(episodes)
+                shown = f"{len(episodes)} of {len(all_seeds)} episodes, mean {format_return(mean)}"
                 print(
-                    f"\r{len(episodes)} of {len(all_seeds)} episodes, mean {mean:.1f}\x1b[K",
+                    f"\r{shown}\x1b[K",
                     end="",
                     file=sys.stderr,
                     flush=True,

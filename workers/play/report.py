@@ -112,17 +112,20 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def format_return(value: float) -> str:
+    """Two decimals, and at least three digits, so that a small loss is not shown as 0.00."""
+    return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value + 0.0:.2f}"
+
+
 def format_figures(summary: Mapping[str, Any]) -> str:
     if summary["episodes"] == 1:
-        return f"{summary['eval_mean']:.2f} in {summary['length_mean']:.0f} steps"
-    interval = (
-        ""
-        if summary["interval"] is None
-        else f" (95 % of the mean: {summary['interval'][0]:.2f} to {summary['interval'][1]:.2f})"
-    )
+        return f"{format_return(summary['eval_mean'])} in {summary['length_mean']:.0f} steps"
+    names = ("mean", "std", "min", "max")
+    mean, std, least, most = (format_return(summary[f"eval_{name}"]) for name in names)
+    bounds = " to ".join(map(format_return, summary["interval"] or ()))
+    interval = f" (95 % of the mean: {bounds})" if bounds else ""
     return (
-        f"{summary['eval_mean']:.2f} ± {summary['eval_std']:.2f}{interval}, min "
-        f"{summary['eval_min']:.2f}, max {summary['eval_max']:.2f}, "
+        f"{mean} ± {std}{interval}, min {least}, max {most}, "
         f"mean length {summary['length_mean']:.1f} steps"
     )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from es_queue.environments.interface import RenderedEnvironment
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.security.private_directory import create_new
+from workers.play.report import format_return
 
 FrameArray = NDArray[np.uint8]
 INSTALL = "pip install 'es-queue[video]'"
@@ -62,7 +63,7 @@ class VideoRecorder:
         if frame is None:
             raise EnvironmentFailure("the environment renders no images: leave --record out")
         frame = shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame)
-        text = f"step {step}   return {total:.1f}"
+        text = f"step {step}   return {format_return(total)}"
         self._frames.append(draw_caption(frame, text) if self._has_caption else frame)
 
     def save(self) -> int:

@@ -35,11 +35,15 @@ export function score(value) {
   if (number === null) return DASH;
   if (Math.abs(number) >= 1e9) return number.toPrecision(4);
   if (Math.abs(number) >= 1e4) return whole(number);
-  return Math.abs(number) >= 1 || number === 0 ? number.toFixed(1) : trimmed(number, 2);
+  if (Math.abs(number) >= 10 || number === 0) return number.toFixed(1);
+  return Math.abs(number) >= 1 ? number.toFixed(2) : trimmed(number, 3);
 }
 
 export function spread(mean, deviation) {
-  return finite(deviation) === null ? score(mean) : `${score(mean)} ± ${score(deviation)}`;
+  const number = finite(deviation);
+  if (number === null) return score(mean);
+  const shown = number >= 1 && number < 10 && Math.abs(mean) >= 10 ? number.toFixed(1) : score(number);
+  return `${score(mean)} ± ${shown}`;
 }
 
 export function percent(fraction) {

@@ -273,7 +273,7 @@ def test_an_unknown_budget_is_not_guessed() -> None:
 
 
 def test_evaluations_are_drawn_as_a_curve_from_two_on() -> None:
-    assert "▁█  -3.0 to 5.0 in 2 evaluations" in said(page_of(seen(), None, (0, -3.0), (10, 5.0)))
+    assert "▁█  -3.00 to 5.00 in 2 evaluations" in said(page_of(seen(), None, (0, -3.0), (10, 5.0)))
     assert "curve" not in said(page_of(seen(), None, (0, -3.0)))
 
 

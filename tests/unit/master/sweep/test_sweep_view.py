@@ -64,18 +64,18 @@ def example() -> SweepRecord:
 def test_the_end_lists_every_seed_and_says_over_how_many_runs_the_figures_are() -> None:
     assert format_result(example()) == [
         "study base failed: 3 of 6 runs finished",
-        "  seed 1   10.0 ± 1.0, min 5.0, after 5,000 steps",
-        "  seed 2   4.0 ± 1.0, min 5.0, after 5,000 steps",
-        "  seed 30  6.0 ± 1.0, min 5.0, after 5,000 steps",
+        "  seed 1   10.0 ± 1.0, min 5.00, after 5,000 steps",
+        "  seed 2   4.00 ± 1.00, min 5.00, after 5,000 steps",
+        "  seed 30  6.00 ± 1.00, min 5.00, after 5,000 steps",
         "  seed 4   failed with exit code 5: it \\x1b[31m fell",
         "  seed 5   not begun",
         "  seed 6   stopped at generation 9, no final evaluation",
         "  final evaluations of 3 of 6 runs: the others are missing, not counted as 0",
-        "  IQM     6.3, 95 % interval 4.0 to 10.0",
-        "  mean    6.7, 95 % interval 4.0 to 10.0",
-        "  median  6.0",
-        "  worst   4.0",
-        "  target  6.0 reached by 2 of 6 runs",
+        "  IQM     6.33, 95 % interval 4.00 to 10.0",
+        "  mean    6.67, 95 % interval 4.00 to 10.0",
+        "  median  6.00",
+        "  worst   4.00",
+        "  target  6.00 reached by 2 of 6 runs",
     ]
 
 
@@ -84,7 +84,7 @@ def test_with_two_runs_there_is_no_interval_and_that_is_said() -> None:
     record = replace(record, entries=record.entries[:2])
     lines = format_result(record)
     assert "  no interval: fewer than 3 runs show nothing about the variation of others" in lines
-    assert not any("interval 4.0" in line for line in lines)
+    assert not any("interval 4.00" in line for line in lines)
 
 
 def test_without_an_evaluation_there_is_no_figure() -> None:
@@ -115,7 +115,7 @@ def test_a_log_has_a_seeds_line_now_and_then_and_every_evaluation() -> None:
     assert [line.split("|")[0].strip() for line in lines] == [
         f"seed 2: generation {second} of 9" for second in (0, 5, 15)
     ]
-    assert "eval 8.0, best 9.0" in lines[1]
+    assert "eval 8.00, best 9.00" in lines[1]
 
 
 def test_quiet_says_notes_and_the_end_alone() -> None:

@@ -19,7 +19,7 @@ from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
 from workers.play import video
 from workers.play.cli import main
-from workers.play.report import format_histogram
+from workers.play.report import format_histogram, format_return
 from workers.play.video import VideoRecorder, validate_recording
 
 Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
@@ -196,6 +196,14 @@ def test_the_line_of_a_film_names_it(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 # --- what is said of many episodes
+
+
+@each_case(
+    ("value", "text"),
+    [(-2.34e-5, "-2.34e-05"), (0.98765, "0.988"), (-0.0, "0.00"), (500.0, "500.00")],
+)
+def test_a_small_loss_is_shown_with_three_digits(value: float, text: str) -> None:
+    assert format_return(value) == text
 
 
 def test_a_histogram_counts_every_episode_once() -> None:
