@@ -23,9 +23,9 @@ from master.loop.state import FINAL, Best, Counters, RunState
 from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
+from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
-from workers.evaluator import Evaluator
-from workers.slots.jobs import RunParts
+from workers.slots import RunParts
 
 TABLE = NoiseTable.in_memory(2**14)
 PUBLICATION = "{}.1-00000000"

@@ -40,7 +40,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "observation normalisation",
-        "workers/slots/jobs.py",
+        "workers/slots.py",
         "if not self._config.obs_norm:",
         "if self._config.obs_norm:",
         "tests/unit/workers/test_evaluator.py::test_all_episodes_of_a_generation_see_observations_normalised_by_what_was_published",
@@ -159,7 +159,7 @@ MUTATIONS = (
     ),
     Mutation(
         "MuJoCo bodies",
-        "es_queue/environments/mujoco/ids.py",
+        "es_queue/environments/registry.py",
         'return newest, f"{name} is an old version',
         'return name, f"{name} is an old version',
         "tests/unit/es_queue/environments/test_mujoco_ids.py::test_each_body_is_played_under_each_of_its_versions",

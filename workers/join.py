@@ -23,9 +23,7 @@ from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import (
-    DecodeError,
     EnvironmentFailure,
-    EsQueueError,
     MissingPackage,
     UsageError,
 )
@@ -36,19 +34,14 @@ from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 from es_queue.protocol.channel import WorkerChannel, parse_quarantined
-from es_queue.protocol.messages import Task
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
+from workers.block_worker import Evaluator, Refusal, load_task
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
-from workers.evaluator import Evaluator
-from workers.slots.jobs import RunParts
+from workers.slots import RunParts
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
-
-
-class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
-    """This worker may not work for the run; the sentence says what differs."""
 
 
 @dataclass(frozen=True)
@@ -185,22 +178,6 @@ def episode_trace(
         except Exception as error:
             return b"".join(trace) + type(error).__name__.encode()
     return b"".join(trace) + np.float64(episode.total).tobytes()
-
-
-def load_task(raw: bytes, digest: str) -> Task:
-    """The run's task. Raises Refusal where this es-queue cannot read it, or the run's noise table
-    is another than this host's.
-    """
-    try:
-        task = Task.decode(raw)
-    except DecodeError as error:
-        raise Refusal(
-            f"protocol: es-queue {__version__} here cannot read the run's task ({error}): "
-            "install the master's version"
-        ) from None
-    if task.noise != digest:
-        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {task.noise}")
-    return task
 
 
 def validate_noise(raw: bytes | None, digest: str) -> None:

@@ -25,7 +25,7 @@ from es_queue.protocol.connection import clone_client
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.seats import is_other_run_waiting
-from workers.block_worker import BlockWorker, make_worker_id
+from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl, Leaving
 from workers.heartbeat import (
     Heartbeat,
@@ -37,7 +37,6 @@ from workers.heartbeat import (
     worker_info,
 )
 from workers.join import (
-    Refusal,
     join,
     load_config,
     refusal_delay,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.environments.spaces import EnvironmentSpec
 
+
 #: Steps of an episode where neither the environment nor the user sets a limit.
 DEFAULT_LIMIT = 10_000
 #: The smallest number that is not zero: the lower bound of what must be positive.
@@ -226,3 +227,31 @@ def parse_target(text: str) -> float | Literal["auto", "none"]:
         return parse_finite(text)
     except ValueError:
         raise form_error("target_reward", text, "a number, auto or none") from None
+
+
+FORM = "STEPS=RETURN,STEPS=RETURN,... with rising steps, or none"
+MAX_DEADLINES = 100
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """After ``steps`` counted training steps, some evaluation must have had a mean of ``least``."""
+
+    steps: float
+    least: float
+
+
+def parse_deadlines(text: str) -> tuple[Deadline, ...]:
+    """Read ``STEPS=RETURN,...``, or ``none`` as no deadlines. Raises UsageError."""
+    if text == "none":
+        return ()
+    try:
+        numbers = [tuple(map(parse_finite, part.split("="))) for part in text.split(",")]
+        deadlines = tuple(Deadline(steps, least) for steps, least in numbers)
+    except ValueError:
+        deadlines = ()
+    steps = [deadline.steps for deadline in deadlines]
+    is_rising = sorted(set(steps)) == steps
+    if not 0 < len(deadlines) <= MAX_DEADLINES or not is_rising or steps[0] <= 0:
+        raise form_error("restart_deadlines", text, FORM)
+    return deadlines

@@ -12,9 +12,9 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
-from es_queue.config.deadlines import parse_deadlines
 from es_queue.config.declarations import StrategyFacts
 from es_queue.config.episode_rules import (
+    parse_deadlines,
     parse_floor,
     parse_patience,
     parse_stall,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from es_queue.export.cells import step
 from es_queue.export.graph import AFTER, MEMORY, Graph
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.conv import ConvPolicy
@@ -15,6 +14,57 @@ from es_queue.policies.layers.image_shape import ImageShape
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
+
+
+def step(
+    cell: str, graph: Graph, input_gates: str, state_gates: str, memory: str, units: int
+) -> tuple[str, str]:
+    """(h, memory afterwards) of the cell ``rnn``, ``lstm`` or ``gru``; ``input_gates`` and
+    ``state_gates`` are [batch, gates · units].
+    """
+    if cell == "rnn":
+        h = graph.add("Tanh", graph.add("Add", input_gates, state_gates))
+        return h, h
+    return (
+        lstm(graph, graph.add("Add", input_gates, state_gates), memory, units)
+        if cell == "lstm"
+        else gru(graph, input_gates, state_gates, memory, units)
+    )
+
+
+def lstm(graph: Graph, gates: str, memory: str, units: int) -> tuple[str, str]:
+    """c <- f · c + i · g, h <- o · tanh(c); the memory is h, then c."""
+    i, f, g, o = (graph.columns(gates, gate * units, (gate + 1) * units) for gate in range(4))
+    retained = graph.add("Mul", graph.add("Sigmoid", f), graph.columns(memory, units, 2 * units))
+    c = graph.add("Add", retained, graph.add("Mul", graph.add("Sigmoid", i), graph.add("Tanh", g)))
+    h = graph.add("Mul", graph.add("Sigmoid", o), graph.add("Tanh", c))
+    return h, graph.add("Concat", h, c, axis=1)
+
+
+def gru(
+    graph: Graph, input_gates: str, state_gates: str, memory: str, units: int
+) -> tuple[str, str]:
+    """n = tanh(seen_n + r · kept_n), h <- (1 - z) · n + z · h, the second as (h - n) · z + n."""
+    r, z = (
+        graph.add(
+            "Sigmoid",
+            graph.add(
+                "Add",
+                *(
+                    graph.columns(gates, gate * units, (gate + 1) * units)
+                    for gates in (input_gates, state_gates)
+                ),
+            ),
+        )
+        for gate in range(2)
+    )
+    new_input, new_state = (
+        graph.columns(gates, 2 * units, 3 * units) for gates in (input_gates, state_gates)
+    )
+    n = graph.add("Tanh", graph.add("Add", new_input, graph.add("Mul", r, new_state)))
+    h = graph.add("Add", graph.add("Mul", graph.add("Sub", memory, n), z), n)
+    return h, h
+
 
 Layers = Callable[[Any, Floats, Graph, str], str]
 

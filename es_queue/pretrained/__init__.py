@@ -48,7 +48,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     """
     # start-up: numpy; commands import this module for its paths
     from es_queue.config.parsing import config_from_json
-    from es_queue.export.npz_file import npz_bytes
+    from es_queue.export import npz_bytes
     from es_queue.genetics.seed_list import format_seed_list
     from es_queue.numerics.fingerprint import array_digest
     from es_queue.security.npz_reader import read_checkpoint

@@ -16,14 +16,13 @@ from es_queue.errors import RedisError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest, PublishResult
 from es_queue.protocol.messages import Block, publication_generation
+from master.collect.answer_check import format_implausible
 from master.collect.audit import Audit
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts, LateAnswers, Reissuer
 from master.collect.blocks.stragglers import DirectIssue
-from master.collect.ledger import Ledger, LedgerContext
-from master.collect.observation_limits import format_implausible
+from master.collect.ledger import Ledger, LedgerContext, StreamReader
 from master.collect.recovery_statistics import REDIS_AWAY
-from master.collect.stream_reader import StreamReader
 from master.collect.verification import Verification
 from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerWatch
 from master.control.inbox import ControlInbox

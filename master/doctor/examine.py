@@ -36,7 +36,6 @@ from master.doctor import host as doctor_host
 from master.doctor import rights as doctor_rights
 from master.doctor import run as doctor_run
 from master.doctor import server as doctor_server
-from master.doctor.environment import ProbeRequest, probe_environments
 from master.doctor.finding import (
     FAILED,
     OK,
@@ -48,6 +47,7 @@ from master.doctor.finding import (
     print_findings,
     unknown,
 )
+from master.doctor.host import ProbeRequest, probe_environments
 from master.doctor.look import CommandDenied, ReadOnlyClient
 from master.services.private_server import server_binary
 from master.status.redis_reader import RedisReader

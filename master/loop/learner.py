@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.deadlines import parse_deadlines
-from es_queue.config.episode_rules import parse_step_limit
+from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.arrays import Doubles, Floats, Integers, Mask

@@ -22,6 +22,7 @@ from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import (
     AnswerChecker,
+    ObservationLimits,
     PlannedSlots,
     ResultBounds,
     ResultShape,
@@ -29,7 +30,6 @@ from master.collect.answer_check import (
 )
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
-from master.collect.observation_limits import ObservationLimits
 from master.display.format import Record, format_values
 from master.loop.config_timeline import ConfigTimeline, format_changes
 from master.loop.learner import Learner

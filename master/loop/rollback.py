@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from es_queue.config.deadlines import Deadline
+from es_queue.config.episode_rules import Deadline
 from es_queue.config.validation import ROLLBACK_EPISODES
 from es_queue.numerics.return_statistics import ReturnStatistics
 from master.loop.state import CurrentDescent, RollbackPoint, RunState

@@ -21,8 +21,8 @@ from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import AnswerChecker
-from master.collect.ledger import Ledger, LedgerContext
-from master.collect.publication.async_batch import (
+from master.collect.ledger import Ledger, LedgerContext, close_generation, shortest_prefix
+from master.collect.publication.closing import (
     AsyncBatch,
     BatchSize,
     CarriedOver,
@@ -33,7 +33,6 @@ from master.loop.learner import (
     ClosedGeneration,
     Learner,
     PrefixAccumulator,
-    Slots,
     first_returns,
     total_steps,
 )
@@ -113,43 +112,6 @@ def require_confirmation(learner: Learner, ledger: Ledger) -> bool:
         return False
     ledger.require(messages.CONFIRM, ledger.checker.slot_limits[messages.CONFIRM])
     return True
-
-
-def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGeneration:
-    """The results of a complete ledger, in slot order."""
-    slots = ledger.results_in_order(messages.TRAIN)
-    count = shortest_prefix(slots, least, min_steps) if slots else 0
-    evaluation, confirmation = (
-        ledger.verified_results(messages.EVAL),
-        ledger.verified_results(messages.CONFIRM),
-    )
-    centre = ledger.results_in_order(messages.CENTRE)
-    return ClosedGeneration(
-        slots[:count],
-        slots[count:],
-        return_statistics(first_returns(evaluation)),
-        return_statistics(first_returns(confirmation)),
-        total_steps(evaluation) + total_steps(confirmation),
-        centre[0] if centre else None,
-        ledger.results_in_order(messages.ELITE),
-        centre[1:],
-        evaluated=evaluation,
-        prefix=ledger.prefix,
-    )
-
-
-def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
-    """How many slots make the batch: the fewest, but ``least``, whose episodes have ``min_steps``
-    steps.
-    """
-    if not min_steps:
-        return min(len(slots), max(1, least))
-    steps = 0
-    for count, result in enumerate(slots, 1):
-        steps += 0 if result is None else sum(result.steps)
-        if count >= least and steps >= min_steps:
-            return count
-    return len(slots)
 
 
 ASYNC_LABEL = "async: not bit-reproducible; --replay repeats the run from its log"

@@ -36,7 +36,7 @@ from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.state import FINAL, RunState
 from master.run.ending import LEAVE_SECONDS
 from master.run.launch import Launch
-from master.run.lease import holder_name, take_lease, validate_lease_free
+from master.run.lease import Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
 from master.run.run import TrainingRun
 from master.run.run_paths import RunPaths, existing_paths, make_new_paths
@@ -55,7 +55,6 @@ from master.run.setup import (
     prepare_run,
     validate_action_bound,
 )
-from master.run.standby import Standby
 from master.run.stopping import reopen_state
 from master.run.warm_start import make_warm_state
 from master.status.discovery import unknown_run_error

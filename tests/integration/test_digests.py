@@ -17,7 +17,7 @@ import redis
 
 import es_queue.numerics.slot_plan
 import master.collect.answer_check
-import workers.slots.jobs
+import workers.slots
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.normalization import Moments, RunningMoments
@@ -208,7 +208,7 @@ def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch
                 replace(config, seed=config.seed + zlib.crc32(run.encode())), *rest
             )
 
-        for module in (master.collect.answer_check, workers.slots.jobs):
+        for module in (master.collect.answer_check, workers.slots):
             monkeypatch.setattr(module, "make_generation_plan", plan)
         return run_ring(config)[0].digest
 

@@ -22,7 +22,7 @@ from es_queue.protocol.keys import RUNS, RunKeys
 from master.display.log_view import SafeStream
 from master.doctor import examine as door
 from master.doctor import rights as doctor_rights
-from master.doctor.environment import ProbeResult
+from master.doctor.host import ProbeResult
 from master.doctor.look import ReadOnlyClient
 from master.status.command import main
 from master.status.redis_reader import make_named_reader

@@ -19,7 +19,7 @@ from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
-from master.collect.publication.async_batch import (
+from master.collect.publication.closing import (
     AsyncBatch,
     BatchSize,
     CarriedOver,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from master.collect.publication.async_batch import AsyncBatch, PriorPublication
+from master.collect.publication.closing import AsyncBatch, PriorPublication
 from tests.memory_channel import MemoryServer
 from tests.model.actors import new_worker
 from tests.model.async_actors import MAX_LAG, AsyncWorld, new_async_master

@@ -23,7 +23,7 @@ from es_queue.errors import EnvironmentFailure, FencedError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.channel import StreamEntry
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, SlotResult, Task
-from master.collect import collector, stream_reader
+from master.collect import collector, ledger
 from master.collect.answer_check import ResultShape
 from master.collect.blocks import reissuer
 from master.collect.ledger import AnswerChecker
@@ -315,7 +315,7 @@ class World:
             patch.object(memory_channel, "time", self.clock),
             patch.object(collector, "time", self.clock),
             patch.object(reissuer, "time", self.clock),
-            patch.object(stream_reader, "time", self.clock),
+            patch.object(ledger, "time", self.clock),
             NoteHandler(self._blame),
         ):
             for _ in range(self.dice.randint(1, 3)):

@@ -25,8 +25,8 @@ from es_queue.util.slot_record import (
     record_path,
     recorded_generations,
 )
+from workers.block_worker import Evaluator
 from workers.episode import Episode, EpisodeControl, OnStep
-from workers.evaluator import Evaluator
 from workers.join import make_bindable_policy
 from workers.play.playback import (
     Drawing,
@@ -36,8 +36,7 @@ from workers.play.playback import (
     save_video,
 )
 from workers.play.report import format_played, format_policy, print_played, summarize
-from workers.slots.jobs import RunParts
-from workers.slots.player import mean
+from workers.slots import RunParts, mean
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}

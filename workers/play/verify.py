@@ -19,8 +19,8 @@ from es_queue.errors import EnvironmentFailure, EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 
 if TYPE_CHECKING:
-    from workers.evaluator import Evaluator
-    from workers.slots.player import FailureReport
+    from workers.block_worker import Evaluator
+    from workers.slots import FailureReport
 
 LENGTH = struct.Struct(">I")
 #: An id as a worker has it, for answers that nobody sends.

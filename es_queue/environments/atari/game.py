@@ -7,15 +7,119 @@ from its seed through es-queue's own stream, so an episode is the same in any pr
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from es_queue.environments.atari.console import AtariConsole
 from es_queue.environments.atari.preprocessing import ScreenPreprocessor, make_preprocessor
-from es_queue.environments.atari.settings import settings_of
+from es_queue.environments.atari.settings import AtariSettings, settings_of
+from es_queue.environments.walker.mt19937 import Mt19937
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
+
+
+class AtariConsole:
+    """The Arcade Learning Environment with the game ``rom`` in it.
+
+    ale: the emulator, an ALEInterface; actions: those that the policy chooses from
+
+    Raises UsageError for settings that the game does not have, ImportError without ale-py.
+    """
+
+    def __init__(self, rom: str, settings: AtariSettings) -> None:
+        self._settings = settings
+        self._low, self._high = settings.skip_range()
+        self.ale = _load_console(rom, settings)
+        self._initial_state = self.ale.cloneState(include_rng=True)
+        self.actions = (
+            self.ale.getLegalActionSet()
+            if settings.full_action_space
+            else self.ale.getMinimalActionSet()
+        )
+        self._last = self.actions[0]
+        self._stream = Mt19937(0)
+
+    def start(self, seed: int) -> None:
+        """Begin an episode: no-ops, then FIRE and the action after it. If these end the game, it
+        is reset and the policy acts at once.
+        """
+        settings, actions = self._settings, self.actions
+        self._stream.seed(seed)
+        self._reset()
+        for _ in range(self._stream.integer(1, settings.noop_max) if settings.noop_max else 0):
+            self.ale.act(actions[0])
+        if settings.fire_reset and len(actions) > 2 and actions[1].name == "FIRE":
+            self.repeat_action(1)
+            self.repeat_action(2)
+        if self.ale.game_over():
+            self._reset()
+
+    def _reset(self) -> None:
+        """The console as it was switched on: some games would else remember the game before."""
+        self.ale.restoreState(self._initial_state)
+        self.ale.reset_game()
+        self._last = self.actions[0]
+
+    def repeat_action(
+        self, action: int, capture_previous: Callable[[], object] | None = None
+    ) -> tuple[float, bool]:
+        """Hold the action for its frames: the rewards' sum, and whether ``capture_previous`` was
+        called at the frame before the last.
+        """
+        frames = (
+            self._low if self._low == self._high else self._stream.integer(self._low, self._high)
+        )
+        reward, chosen, both = 0.0, self.actions[action], False
+        for left in range(frames - 1, -1, -1):
+            reward += self.ale.act(self._sticky(chosen))
+            if self.ale.game_over():
+                return reward, False
+            if left == 1 and capture_previous:
+                capture_previous()
+                both = True
+        return reward, both
+
+    def _sticky(self, chosen: Any) -> Any:
+        if (
+            not self._settings.repeat_action_probability
+            or self._stream.uniform(0.0, 1.0) >= self._settings.repeat_action_probability
+        ):
+            self._last = chosen
+        return self._last
+
+
+def _load_console(rom: str, settings: AtariSettings) -> Any:
+    """An ALEInterface with the game in it. Chance is ours, so the emulator's own has none
+    to add.
+    """
+    ale_py, roms = importlib.import_module("ale_py"), importlib.import_module("ale_py.roms")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    console = ale_py.ALEInterface()
+    console.setFloat("repeat_action_probability", 0.0)
+    console.setInt("random_seed", 0)
+    console.setInt("max_num_frames_per_episode", settings.max_num_frames_per_episode)
+    console.loadROM(roms.get_rom_path(rom))
+    for name, value, offered, choose in (
+        ("mode", settings.mode, console.getAvailableModes, console.setMode),
+        (
+            "difficulty",
+            settings.difficulty,
+            console.getAvailableDifficulties,
+            console.setDifficulty,
+        ),
+    ):
+        if value is None:
+            continue
+        if value not in offered():
+            raise UsageError(
+                f"env_arg {name} is {value}, but {rom} has {', '.join(map(str, offered()))}"
+            )
+        choose(value)
+    return console
+
 
 ENTRY_POINT = "es_queue.environments.atari.game:AtariGame"
 #: Frames of a second.

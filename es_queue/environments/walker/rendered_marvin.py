@@ -8,7 +8,7 @@ from typing import Any
 from Box2D import b2Vec2
 
 from es_queue.environments.walker import terrain
-from es_queue.environments.walker.marvin_body import EYES, MARVIN, VISOR, Polygon
+from es_queue.environments.walker.marvin import EYES, MARVIN, VISOR, Polygon
 from es_queue.environments.walker.rendered_walker import (
     VIEW_WIDTH,
     RenderedWalker,

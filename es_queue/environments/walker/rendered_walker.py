@@ -10,8 +10,7 @@ from gymnasium.envs.box2d.bipedal_walker import BipedalWalker
 from numpy.typing import NDArray
 
 from es_queue.environments.walker import terrain
-from es_queue.environments.walker.lean_walker import LeanWalker
-from es_queue.environments.walker.lidar import RAYS
+from es_queue.environments.walker.lean_walker import RAYS, LeanWalker
 from es_queue.environments.walker.terrain import SCALE
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats

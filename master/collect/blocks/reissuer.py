@@ -19,9 +19,8 @@ from master.collect.blocks.stragglers import (
     StragglerTracker,
     slots_of,
 )
-from master.collect.ledger import Ledger, LedgerContext, Slot
+from master.collect.ledger import Ledger, LedgerContext, Slot, StreamReader
 from master.collect.recovery_statistics import REDIS_LOST, STRAGGLER
-from master.collect.stream_reader import StreamReader
 from master.collect.worker_watch import MasterLease, WorkerWatch
 from master.fleet.silent_workers import SilentWorkers
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
@@ -18,9 +19,67 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, WSGITask
 
 from master.services.tcp_access import Address
-from master.status.web.address import address_family, hosts_of, is_loopback
-from master.status.web.application import PageApplication, response_headers, status_line
-from master.status.web.pages import WebRoutes, text_reply
+from master.status.web.address import address_family, hosts_of, is_host_allowed, is_loopback
+from master.status.web.pages import SECURITY_HEADERS, Reply, WebRoutes, text_reply
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+
+import argparse
+from contextlib import closing
+
+from es_queue.protocol.keys import checked_run_id
+from master.display.log_view import SafeStream
+from master.status.watch import signals_as_interrupts
+from master.status.web.address import bind_error, parse_web_address
+from master.status.web.queries import DashboardQueries
+
+ALLOWED = "GET, HEAD"
+MISDIRECTED = (
+    "this page is not served under that name: use the address that es-status printed, or start "
+    "it with --web-host NAME"
+)
+
+
+class PageApplication:
+    """Answers GET and HEAD of the page's paths under loopback names and ``hosts``."""
+
+    def __init__(self, routes: WebRoutes, hosts: Collection[str]) -> None:
+        self._routes, self._hosts = routes, hosts
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        try:
+            reply = self._reply(environ)
+        except Exception:
+            logging.getLogger(__name__).exception("es-status: the page failed")
+            reply = text_reply(500, "the page failed: es-status printed the reason")
+        start_response(status_line(reply), response_headers(reply))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [reply.body]
+
+    def _reply(self, environ: WSGIEnvironment) -> Reply:
+        if environ["REQUEST_METHOD"] not in ALLOWED.split(", "):
+            return text_reply(405, f"this page is read-only: use {ALLOWED}", Allow=ALLOWED)
+        if not is_host_allowed(environ.get("HTTP_HOST"), self._hosts):
+            return text_reply(421, MISDIRECTED)
+        reply = self._routes.reply(environ["PATH_INFO"])
+        tag = reply.headers.get("ETag")
+        if tag is not None and tag in environ.get("HTTP_IF_NONE_MATCH", ""):
+            return Reply(304, reply.media_type, b"", reply.headers)
+        return reply.compress() if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", "") else reply
+
+
+def status_line(reply: Reply) -> str:
+    return f"{reply.status} {HTTPStatus(reply.status).phrase}"
+
+
+def response_headers(reply: Reply) -> list[tuple[str, str]]:
+    """All headers of a reply; one without content has neither type nor length."""
+    content = {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
+    return list(
+        {**SECURITY_HEADERS, **reply.headers, **({} if reply.status == 304 else content)}.items()
+    )
+
 
 #: Connections at once. One more closes the oldest, so that silent clients shut nobody out.
 MOST_CONNECTIONS = 64
@@ -138,3 +197,54 @@ class WebServer(TcpWSGIServer):
         for channel in self.active_channels.values():
             if now - channel.creation_time > LONGEST_SECONDS:
                 channel.will_close = True
+
+
+EXPOSURE_WARNING = (
+    "WARNING: anyone who reaches {place} can read the page: names and settings of runs, hosts, "
+    "and tracebacks. It has no password and no encryption. To keep it private, leave the address "
+    "out and use  ssh -L {port}:localhost:{port} THIS-HOST"
+)
+
+
+def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
+    """Serve until the watcher ends it, by a KeyboardInterrupt or a signal, which is raised.
+
+    Raises UsageError if it cannot listen, and what the first look raises.
+    """
+    address = parse_web_address(given.web)
+    names = given.web_host or ()
+    hosts_of(address, names)
+    queries = DashboardQueries(given, given.every)
+    if given.run is not None:
+        queries.run(given.run)
+    else:
+        queries.runs()
+    with signals_as_interrupts(), closing(make_server(address, queries, names)) as server:
+        if not server.is_local:
+            err.write_line(
+                f"es-status: {EXPOSURE_WARNING.format(place=address, port=address.port)}"
+            )
+            err.write_line(
+                "es-status: the page answers as "
+                f"{', '.join(sorted({'localhost', *server.hosts}))}; name other hosts with "
+                "--web-host NAME"
+            )
+        anchor = "" if given.run is None else f"#run={checked_run_id(given.run)}"
+        out.write_line(f"{page_url(address)}{anchor}  (Ctrl-C stops the page; runs continue)")
+        server.serve_forever()
+    return 0
+
+
+def make_server(
+    address: Address, queries: DashboardQueries, names: Iterable[str] = ()
+) -> WebServer:
+    try:
+        return WebServer(address, WebRoutes(queries), names)
+    except OSError as error:
+        raise bind_error(address, error) from None
+
+
+def page_url(address: Address) -> str:
+    """Where a browser of this host finds the page."""
+    anywhere = address.host in ("0.0.0.0", "::")
+    return f"http://{Address('localhost' if anywhere else address.host, address.port)}/"

@@ -19,6 +19,7 @@ from tests.cases import each_case
 from tests.parts import TABLE, config_of, policy_size, task_of
 from tests.tiny import BOX, spec_of
 from workers.batched_episodes import BatchedFitness, EpisodeBatch, EpisodeSpec, Outcome, play_batch
+from workers.block_worker import Evaluator
 from workers.episode import (
     ActionNoise,
     Episode,
@@ -29,9 +30,7 @@ from workers.episode import (
     make_actor,
     play_episode,
 )
-from workers.evaluator import Evaluator
-from workers.slots.jobs import RunParts
-from workers.slots.player import FailureReport, pack_moments
+from workers.slots import FailureReport, RunParts, pack_moments
 
 POLICY = MlpPolicy(2, 1, (5,), "tanh")
 ACTIONS = ActionMap(BOX, "clip")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from master.collect.publication.async_batch import AsyncBatch, PriorPublication
+from master.collect.publication.closing import AsyncBatch, PriorPublication
 from master.collect.publication.tally import Tally
 
 

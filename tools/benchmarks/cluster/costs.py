@@ -20,7 +20,7 @@ from es_queue.protocol.messages import Answer, Block, SlotResult, Task
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from master.run.setup import prepare_run
 from tools.benchmarks.cluster.simulation.simulated_worker import Cost
-from workers.slots.jobs import JobPlanner, RunParts
+from workers.slots import JobPlanner, RunParts
 
 PUBLICATION, RUN = "0.1-00000000", "costs"
 BYTES = 2**20

@@ -77,7 +77,7 @@ def install(watch: Watch) -> None:
     """The phases of a generation, and the channel's commands within them."""
     from es_queue.protocol.redis_channel import RedisMasterChannel as Channel
     from master.collect.collector import Collector
-    from master.collect.stream_reader import StreamReader
+    from master.collect.ledger import StreamReader
     from master.loop.generation_loop import Loop
 
     watch.time_method(Loop, "_publish", "open", opens=True)

@@ -27,8 +27,8 @@ from es_queue.policies import make_policy
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.protocol.messages import Block, Task
 from tests.ring import NOISE, quick_config
+from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
-from workers.evaluator import Evaluator
 from workers.join import join
 
 Floats = NDArray[np.float32]

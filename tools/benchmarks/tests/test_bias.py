@@ -93,7 +93,7 @@ def test_first_arrivals_keep_no_publication_open() -> None:
     """In a process of its own: it changes the schedule for good."""
     said = (
         "import sys; from tools.benchmarks.bias import first_arrivals as f; from "
-        "master.collect.publication.async_batch import AsyncBatch, BatchSize; "
+        "master.collect.publication.closing import AsyncBatch, BatchSize; "
         "assert AsyncBatch.take_still_open is f.none_kept; tally = f.Tally(0.0); "
         "prior = f.PriorPublication('4.1-00000000', None, 1, None); "
         "w = AsyncBatch(prior, BatchSize(1, 1)); "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_queue.config.deadlines import Deadline, parse_deadlines
+from es_queue.config.episode_rules import Deadline, parse_deadlines
 from es_queue.config.validation import validate_combinations
 from es_queue.errors import UsageError
 from tests.cases import each_case

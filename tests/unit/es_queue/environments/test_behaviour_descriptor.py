@@ -46,8 +46,8 @@ from tests.deceptive import MAZE
 from tests.parts import config_of, evaluator, task_of
 from tests.ring import quick_config, run_ring
 from tests.tiny import Script, spec_of
+from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
-from workers.evaluator import Evaluator
 from workers.join import join
 
 WALKER = "BipedalWalker-v3"

@@ -11,7 +11,7 @@ import pytest
 
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.mujoco.ids import BODIES, current_id
+from es_queue.environments.registry import BODIES, current_id
 from es_queue.errors import EnvironmentFailure
 from master.run.setup import prepare_run
 from tests.cases import each_case

@@ -28,7 +28,7 @@ from es_queue.environments.observation_layout import (
 from es_queue.environments.space_codec import observation_tree
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
-from master.doctor.environment import ProbeRequest, probe_environments
+from master.doctor.host import ProbeRequest, probe_environments
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring

@@ -22,7 +22,7 @@ from es_queue.protocol.messages import (
 )
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.publication.async_batch import (
+from master.collect.publication.closing import (
     MOST_BATCHES_AHEAD,
     AsyncBatch,
     BatchSize,

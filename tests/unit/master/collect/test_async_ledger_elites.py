@@ -15,7 +15,7 @@ from es_queue.numerics.slot_plan import evaluation_seeds, max_slots
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
 from master.collect.answer_check import AnswerChecker, ResultShape
 from master.collect.ledger import Ledger
-from master.collect.publication.async_batch import (
+from master.collect.publication.closing import (
     MOST_BATCHES_AHEAD,
     AsyncBatch,
     BatchSize,

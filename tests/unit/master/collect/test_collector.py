@@ -11,7 +11,7 @@ import pytest
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block
 from master.collect import collector as module
-from master.collect import stream_reader
+from master.collect import ledger as ledger_module
 from master.collect.ledger import Ledger
 from tests.ring import QUICK
 from tests.tiny import eventually
@@ -73,7 +73,7 @@ def test_a_pause_issues_nothing_twice_and_looks_no_oftener(monkeypatch: pytest.M
 
 
 def test_reconcile_waits_until_all_answers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reader, "MOST_READ", 2)
+    monkeypatch.setattr(ledger_module, "MOST_READ", 2)
     bench = Bench(block=1, slots=12).open()
     bench.work(bench.worker())
     bench.tick()
@@ -167,7 +167,7 @@ def test_a_flood_that_does_not_end_puts_reconcile_off_for_a_while_only(
         "reconcile",
         lambda *given: seen.__setitem__(0, seen[0] + 1) or reconcile(*given),
     )
-    for _ in range(stream_reader.MOST_POSTPONED_TICKS):
+    for _ in range(ledger_module.MOST_POSTPONED_TICKS):
         bench.tick()
     assert seen == [0]
     bench.tick()
@@ -179,7 +179,7 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     tail = bench.parts.reader._cursors[bench.ledger.publication]
-    tail.seen.update(str(number) for number in range(10 * stream_reader.MOST_REREAD_PER_SECOND))
+    tail.seen.update(str(number) for number in range(10 * ledger_module.MOST_REREAD_PER_SECOND))
     for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
         now[0] += later
         tail.cursor = "7-0"

@@ -16,10 +16,18 @@ from es_queue.environments.observation_probe import STEPS, with_observed
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.protocol.messages import TRAIN, EpisodeMoments
-from master.collect.answer_check import IMPLAUSIBLE, ResultBounds, ResultShape, without_moments
+from master.collect.answer_check import (
+    IMPLAUSIBLE,
+    LARGEST,
+    MOST_GROWTH,
+    REACH,
+    ObservationLimits,
+    ResultBounds,
+    ResultShape,
+    without_moments,
+)
 from master.collect.audit import Audit
 from master.collect.ledger import AnswerChecker, Ledger, LedgerContext
-from master.collect.observation_limits import LARGEST, MOST_GROWTH, REACH, ObservationLimits
 from master.collect.verifier import VerifierReply
 from master.fleet.worker_registry import WorkerRegistry
 from tests.cases import each_case

@@ -15,8 +15,8 @@ import pytest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.util import host_info
 from master.doctor import host as doctor_host
-from master.doctor.environment import ProbeRequest, ProbeResult, probe_environments
 from master.doctor.finding import FAILED, OK, WARNING
+from master.doctor.host import ProbeRequest, ProbeResult, probe_environments
 
 # --- this host
 

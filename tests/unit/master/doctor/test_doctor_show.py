@@ -14,9 +14,9 @@ import pytest
 from es_queue.errors import RedisError, UsageError
 from master.display.log_view import SafeStream
 from master.doctor import examine as door
-from master.doctor.environment import ProbeResult
 from master.doctor.examine import exit_code_of, run_doctor
 from master.doctor.finding import FAILED, OK, WARNING, Finding, format_finding, wrap_finding
+from master.doctor.host import ProbeResult
 from tests.cases import each_case
 
 

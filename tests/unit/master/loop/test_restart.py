@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.deadlines import parse_deadlines
+from es_queue.config.episode_rules import parse_deadlines
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import master.run.standby as module
+import master.run.lease as module
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
 from es_queue.protocol.timing import Clocks
 from master.display.notes import TERMINAL
-from master.run.standby import Standby
+from master.run.lease import Standby
 from tests.cases import each_case
 from tests.notes import collect_notes
 

@@ -21,7 +21,7 @@ from es_queue.protocol.messages import TRAIN, Block
 from es_queue.protocol.timing import Clocks
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.stragglers import STRAGGLER_CHECK_SECONDS, STRAGGLER_FACTOR
-from master.collect.stream_reader import FIRST_READ, MOST_POSTPONED_TICKS, MOST_READ
+from master.collect.ledger import FIRST_READ, MOST_POSTPONED_TICKS, MOST_READ
 from tools.benchmarks.cluster.services import Services
 from tools.benchmarks.cluster.simulation.durations import Durations
 from workers.block_worker import MAX_WAIT

@@ -1,5 +1,5 @@
 """The discrete-event simulation of the asynchronous schedule: as ``master.loop.schedule`` and
-``master.collect.publication.async_batch`` have it.
+``master.collect.publication.closing`` have it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.messages import TRAIN, Block
 from master.collect.blocks.block_scheduler import iterate_equal_blocks
-from master.collect.publication.async_batch import BLOCKS_PER_WORKER
+from master.collect.publication.closing import BLOCKS_PER_WORKER
 from tools.benchmarks.cluster.simulation.discrete_events import Cluster, Member
 from tools.benchmarks.cluster.simulation.durations import Seconds
 

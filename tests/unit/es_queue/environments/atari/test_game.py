@@ -15,8 +15,10 @@ ale_py = pytest.importorskip("ale_py", reason="ale-py is not installed")
 
 from es_queue.config.episode_rules import evaluation_rules, training_rules  # noqa: E402
 from es_queue.config.run_config import RunConfig  # noqa: E402
-from es_queue.environments.atari.console import AtariConsole  # noqa: E402
-from es_queue.environments.atari.game import AtariGame  # noqa: E402
+from es_queue.environments.atari.game import (  # noqa: E402
+    AtariConsole,
+    AtariGame,
+)
 from es_queue.environments.atari.settings import (  # noqa: E402
     PRESETS,
     AtariSettings,

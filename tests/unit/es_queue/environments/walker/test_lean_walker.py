@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker import terrain
-from es_queue.environments.walker.lean_walker import LeanWalker
-from es_queue.environments.walker.lidar import RAYS, Lidar, LidarV2
+from es_queue.environments.walker.lean_walker import RAYS, LeanWalker, Lidar, LidarV2
 from es_queue.environments.walker.mt19937 import Mt19937
 from es_queue.environments.walker.walker_v2 import BipedalWalkerV2
 from tests.cases import each_case

@@ -1,1 +1,0 @@
-"""Old MuJoCo ids of Gymnasium, and the current ids that replace them."""
