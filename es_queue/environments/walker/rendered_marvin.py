@@ -8,7 +8,6 @@ from typing import Any
 from Box2D import b2Vec2
 
 from es_queue.environments.walker import terrain
-from es_queue.environments.walker.marvin import EYES, MARVIN, VISOR, Polygon
 from es_queue.environments.walker.rendered_walker import (
     VIEW_WIDTH,
     RenderedWalker,
@@ -16,6 +15,7 @@ from es_queue.environments.walker.rendered_walker import (
     make_drawable,
 )
 from es_queue.environments.walker.terrain import SCALE
+from es_queue.environments.walker.walker_body import EYES, MARVIN, VISOR, Polygon
 
 _SKY, _CLOUD, _GROUND = (59, 36, 120), (87, 74, 128), (128, 153, 178)
 _METAL = ((230, 230, 230), (140, 140, 150))
