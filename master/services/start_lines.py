@@ -41,7 +41,7 @@ def start_lines(
     if server is not None:
         return {
             "watch": f"{format_command('es-status')} {run.word}",
-            "join": f"{allowed}{format_command('rq')} worker{queue_name}",
+            "join": f"{allowed}{format_command('rq')} worker --url {url}{queue_name}",
             **join_instructions(server.folder, server.socket_path, queue, allowed),
         }
     variables, flag = "", f" --url {url}"

@@ -407,14 +407,16 @@ class RedisReader:
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(
                 f"Redis at {self.name} grants this user too few rights to read ({reason}); it "
-                f"needs "
-                "+@read on es:*"
+                "needs +@read on es:*"
             )
         if isinstance(error, redis.exceptions.AuthenticationError):
             return authentication_error(self.name, error)
         if advice := find_tls_problem(self._client, error):
             return RedisError(f"Redis at {self.name} cannot be used: {advice}")
-        return RedisError(f"Redis at {self.name} cannot be read ({reason})")
+        return RedisError(
+            f"Redis at {self.name} cannot be read ({reason}); start it, or correct RQ_REDIS_URL or "
+            "--redis-url"
+        )
 
 
 def too_large(what: str, size: bounded_reads.KeySize, most: int) -> str:

@@ -11,6 +11,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.security.user_code import ALLOW, modules_to_allow
 from es_queue.util.run_folder import NamedRun
+from master.services.private_server import PrivateServer
 from master.services.start_lines import start_lines
 from workers.episode import EpisodeControl
 from workers.join import Refusal, join
@@ -63,6 +64,12 @@ def test_a_worker_started_with_the_join_line_plays_the_functions_of_an_installed
     if settings.get("env") != "lab.worlds:Pole":
         with pytest.raises(Refusal, match=f"set {ALLOW}=installed,lab.worlds"):
             join(config, EpisodeControl(), table=table)
+
+
+def test_the_join_line_of_a_private_server_has_its_address(tmp_path: Path) -> None:
+    server = PrivateServer(tmp_path)
+    lines = start_lines(server.url, "night", NamedRun("r", Path("f")), server)
+    assert lines["join"].endswith(f"rq worker --url {server.url} night")
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
