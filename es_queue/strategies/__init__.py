@@ -52,7 +52,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
     """The configured strategy for policies of ``size`` parameters, with its rates as scheduled for
     a generation.
 
-    Raises UsageError for what cannot be.
+    Raises UsageError.
     """
     kind = strategy_class(config)
     validate_strategy(config, kind.facts())
@@ -67,8 +67,8 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
 
 def try_strategy(strategy: Strategy) -> None:
-    """Start a strategy of the user's own and build a slot's individuals, so that it is known before
-    the run begins that it can. Raises StrategyFailure in one sentence.
+    """Test a user's own strategy before the run begins: start it and build a slot's individuals.
+    Raises StrategyFailure.
     """
     if ":" not in strategy.config.strategy:
         return
@@ -87,7 +87,7 @@ def try_strategy(strategy: Strategy) -> None:
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
     """The configured strategy's class, or that of its islands; ``module:Class`` is imported. Raises
-    UsageError if there is none of that name, or where it cannot have islands.
+    UsageError if there is none, or if it cannot have islands.
     """
     if ":" not in config.strategy and config.strategy not in STRATEGIES:
         raise UsageError(
@@ -100,7 +100,7 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
 
 
 def load_strategy_class(path: str) -> type[Strategy]:
-    """The Strategy that ``module:Class`` names. Raises UsageError in one sentence."""
+    """The Strategy that ``module:Class`` names. Raises UsageError."""
     loaded = load_attribute(f"strategy {path}", path, UsageError)
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(

@@ -43,11 +43,11 @@ class ARS(GradientStrategy):
 
     @property
     def step_rate(self) -> float:
-        """The setting, or the default, at this generation's pace."""
+        """The learning rate of this generation, by setting or default."""
         return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step, or none when the kept directions are all alike (σ_R = 0)."""
+        """One step, or none if the kept directions are all alike (σ_R = 0)."""
         best = self.best_slots(batch.fitness)
         # The step does not change when all fitness is scaled, so scale away what could overflow in
         # a square.

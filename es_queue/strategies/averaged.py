@@ -19,8 +19,8 @@ AVERAGE = "averaged_parameters"
 
 
 class AveragedCentre(Strategy):
-    """What ``averaged`` puts before a strategy. The state has the mean, float32 [size], and a
-    publication begins with it: it is the centre of the publication.
+    """A strategy with an averaged centre. The state has the mean, float32 [size], and a publication
+    begins with it: it is the publication's centre.
     """
 
     def start(self, parameters: Floats) -> State:

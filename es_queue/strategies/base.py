@@ -43,7 +43,7 @@ NOT_FINITE = "not_finite"
 
 @dataclass(frozen=True)
 class BatchSegment:
-    """Rows of a batch up to ``stop`` that another state than the one which learns has perturbed.
+    """Rows of a batch up to ``stop`` that were perturbed from another state than the learning one.
 
     spread: its ``Strategy.spread``
     """
@@ -56,13 +56,13 @@ class BatchSegment:
 class Batch:
     """A closed generation in slot order: the individuals and their results.
 
-    generation: that which closes
-    slot_plans: int64[S, 2], generation and slot of each row; None if row k is slot k of
+    generation:  the one that closes
+    slot_plans:  int64[S, 2], generation and slot of each row; None if row k is slot k of
     ``generation``
     elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None if they are
-    those whom ``candidates`` names
-    segments: in the asynchronous schedule, whose perturbations the rows are, in their order; else
-    none, for all are the state's own
+    those of ``candidates``
+    segments:    in the asynchronous schedule, the states that perturbed the rows, in order; else
+    none
     """
 
     noise: NoiseRows
@@ -93,8 +93,8 @@ class Batch:
         )
 
     def by_spread(self, spread: Floats) -> list[tuple[slice, Floats]]:
-        """(rows, spread) of each part; all rows with ``spread``, the state's, where there
-        are none.
+        """(rows, spread) of each segment; without segments, all rows with the state's own
+        ``spread``.
         """
         starts = [0, *(part.stop for part in self.segments)]
         ends = zip(starts, self.segments, strict=False)  # the last start has no segment
@@ -104,9 +104,7 @@ class Batch:
 
 
 class Strategy(ABC):
-    """One algorithm. State is passed in and out; the object itself holds only settings, and never
-    changes.
-    """
+    """One algorithm. State is passed in and out; the object has only settings and never changes."""
 
     #: What ``--strategy`` calls it; a class without a name of its own is not registered.
     name: ClassVar[str] = ""
@@ -131,7 +129,7 @@ class Strategy(ABC):
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
         """For policies of ``size`` parameters, with rates at ``pace``. Use ``make_strategy``, which
-        refuses what cannot be.
+        validates the settings.
         """
         self.config = config
         self.size = size
@@ -173,7 +171,9 @@ class Strategy(ABC):
         return published
 
     def fits(self, size: int, observations: int) -> bool:
-        """Whether a publication can have so many floats, for policies with so many observations."""
+        """Whether a publication can have this many floats, for policies with this many
+        observations.
+        """
         return size == self.size
 
     def centre(self, published: Floats) -> Floats:
@@ -181,7 +181,7 @@ class Strategy(ABC):
         return published[: self.size]
 
     def sigma(self, state: State) -> float:
-        """The deviation of the perturbations; goes to workers as a float32, and to people."""
+        """The deviation of the perturbations, for workers (as float32) and for people."""
         return (self.config.sigma or self.SIGMA) * self.pace.sigma
 
     @property
@@ -190,8 +190,8 @@ class Strategy(ABC):
         return None
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-        """θ + σε, and θ − σε where a slot is a pair, for each row of ``noise`` [S, size]: float32
-        [S, per_slot, size], in float32 arithmetic.
+        """θ + σε (and θ − σε if a slot is a pair) for each row of ``noise`` [S, size]: float32 [S,
+        per_slot, size], in float32 arithmetic.
         """
         steps = np.float32(sigma) * noise
         if self.per_slot == 2:
@@ -206,10 +206,10 @@ class Strategy(ABC):
 
         Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step
         before decay over ``norm``), sigma (the next generation's), no_step (1: nothing was learnt
-        and the state stays as it was). There is no step when every individual failed, when the
-        strategy finds nothing to learn, and when the new state or a figure would not be finite.
-        Raises ValueError when the batch's shapes disagree, or when it lacks the second results of
-        those whom ``candidates`` names.
+        and the state is unchanged). There is no step if every individual failed, if the strategy
+        finds nothing to learn, or if the new state or a figure would not be finite. Raises
+        ValueError if the batch's shapes disagree, or if the second results of ``candidates`` are
+        missing.
         """
         expected_shape = (len(batch.noise_indices), self.per_slot)
         if batch.fitness.shape != expected_shape:
@@ -251,9 +251,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The next state and its ``figures`` after a batch of right shape in which an individual
-        succeeded.
-        """
+        """The next state and its ``figures``, from a valid batch in which one succeeded."""
 
     def stay(self, state: State) -> tuple[State, Info]:
         """The result of ``learn`` when there is no step."""
@@ -274,9 +272,7 @@ class Strategy(ABC):
 
 
 def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
-    """The builder of individuals in one process: the strategy's own, or ``ask``, one slot at a
-    time.
-    """
+    """The builder of individuals in one process: the strategy's own, or ``ask`` slot by slot."""
     if isinstance(strategy, BuildsIndividuals):
         return strategy.builder(noise)
     return lambda published, sigma, drawn: strategy.ask(published, sigma, drawn.noise[np.newaxis])[
@@ -292,8 +288,8 @@ def centre_of(strategy: Strategy, published: Floats, slot: int) -> Floats:
 
 
 def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:
-    """A sentence that names the user's own strategy and the line that raised ``error``; for a
-    strategy of es-queue the error itself.
+    """An error that names the user's own strategy and the line that raised ``error``; for a
+    strategy of es-queue, ``error`` itself.
     """
     if type(strategy).__module__.startswith("es_queue.") or isinstance(error, EsQueueError):
         return error

@@ -3,8 +3,8 @@ competitive alternative.
 
 https://arxiv.org/abs/1712.06567, algorithm 1: truncation selection and Gaussian mutation, no
 crossover; an individual is a chain of noise indices. In the asynchronous schedule there are no
-generations: parents are the best of the last individuals that were answered, so that whoever had
-luck grows old, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
+generations: parents are the best of the newest individuals with a result, so a lucky one grows old,
+as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ from es_queue.strategies.capabilities.hooks import (
 
 
 class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
-    """Individuals are parent + σε. Parents are the elite, unmutated among them, and the best
-    others, ``truncation`` in all.
+    """Individuals are parent + σε. The ``truncation`` parents are the elite, unmutated, and the
+    best others.
 
-    The elite is the best on fresh episodes among the ``candidates`` best and itself; it never keeps
-    a score. Individuals are called by the names of their family tree
-    (``es_queue.genetics.mutation_chain``).
+    The elite is the best on fresh episodes among the ``candidates`` best and itself; it keeps no
+    score. Individuals have the names of their family tree (``es_queue.genetics.mutation_chain``).
     """
 
     name: ClassVar[str] = "ga"
@@ -92,9 +91,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     # mutated
 
     def start(self, parameters: Floats) -> State:
-        """The family of ``parameters`` alone, who is the elite and the only parent;
-        float32 [size].
-        """
+        """A family of only ``parameters``, float32 [size]: the elite and the only parent."""
         first = super().start(parameters)
         state = {
             **first,
@@ -134,7 +131,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         return self.centre(published)
 
     def builder(self, noise: NoiseRows) -> Builder:
-        """Remembers decoded parents. Raises ValueError for a table that cannot be."""
+        """Caches decoded parents. Raises ValueError for an invalid table."""
         cache, current = ParentCache(noise), list[tuple[Floats, ParentTable]]()
 
         def build(published: Floats, sigma: float, drawn: SlotDraw) -> Floats:
@@ -179,7 +176,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         return max(1, self.config.population // self.BATCHES)
 
     def elite_slot_count(self, state: State, generation: int) -> int:
-        """Those of the trial that begins in the generation, an episode each."""
+        """Slots of the trial that begins in the generation, one episode each."""
         return (
             EliteEvaluation.from_arrays(state).slots
             if int(state["trial_generation"]) == generation
@@ -188,13 +185,13 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
 
     @property
     def handles_all_failed(self) -> bool:
-        """Without generations answers to a trial come with any batch, and parents stay for their
-        late children.
+        """In the asynchronous schedule, yes: trial results arrive with any batch, and parents stay
+        for their late children.
         """
         return self.is_steady
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The next parents, and the elite where a new one did better on fresh episodes."""
+        """The next parents, and a new elite if one did better on fresh episodes."""
         return (
             self._improve_steadily(state, batch)
             if self.is_steady
@@ -272,8 +269,8 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         )
 
     def _add_children(self, state: State, batch: Batch) -> tuple[Lineage, Integers, Doubles]:
-        """The family with all who were answered; the names and fitness of the newest ``population``
-        of them, oldest first.
+        """The family with all individuals that have a result; names and fitness of the newest
+        ``population`` of them, oldest first.
         """
         family, fitness = Lineage.from_arrays(state), batch.fitness[:, 0]
         parents, sigma = self._parents_and_sigmas(state, batch)
@@ -309,7 +306,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     def _late_parents(
         self, state: State, generation: int, parents: Integers
     ) -> tuple[Integers, Integers]:
-        """Names of those whose children may still be answered after a generation, and until which
+        """Names of the parents whose children may still return after a generation, and until which
         one.
         """
         known = state["kept_until"] > generation
@@ -322,7 +319,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         self, state: State, batch: Batch, family: Lineage, parents: Integers, elite_fitness: float
     ) -> tuple[State, Info]:
         """The state with these parents, the elite first; ``elite_fitness``: its fitness on fresh
-        episodes, NaN where nobody played them.
+        episodes, NaN if it played none.
         """
         before, is_unchanged = state["parameters"], parents[0] == state["parents"][0]
         elite = before if is_unchanged else family.decode(int(parents[0]), batch.noise)

@@ -1,8 +1,8 @@
 """Successive halving (Jamieson, Talwalkar 2016, Non-stochastic best arm identification and
 hyperparameter optimization, https://arxiv.org/abs/1502.07943) over independent searches.
 
-The islands are search distributions of one strategy that share the slots of each generation. The
-worse half of them ends every ``island_generations``, so the others have twice as many individuals.
+The islands are search distributions of one strategy that share the slots of each generation. Every
+``island_generations``, the worse half ends, and the others have twice as many individuals.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
     """Independent states of ``island_kind``, the best first; slot s belongs to state s mod k of k.
 
     State: ``parameters`` of the best island; ``score_sum`` and ``score_weight`` float64 [k], whose
-    quotient is the score of each, the decaying mean of its individuals' fitness; and the arrays of
+    quotient is an island's score, the decaying mean of its individuals' fitness; and the arrays of
     island i as ``i.NAME``.
     """
 
@@ -49,13 +49,13 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         self.island = self.island_kind(config, size, pace)
 
     def island_count(self, generation: int) -> int:
-        """How many islands a generation has at most."""
+        """The most islands that a generation has."""
         return max(1, self.config.islands >> min(64, generation // self.config.island_generations))
 
     # --- what is published: for each island what its strategy publishes, then its sigma
 
     def start(self, parameters: Floats) -> State:
-        """All islands begin at ``parameters``; only the noise of their slots parts them."""
+        """All islands begin at ``parameters``; only the noise of their slots differs."""
         count = self.config.islands
         states = [self.island.start(parameters) for _ in range(count)]
         return pack_islands(states, np.zeros(count), np.zeros(count))
@@ -70,7 +70,7 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         )
 
     def fits(self, size: int, observations: int) -> bool:
-        """For any number of islands that the run can have."""
+        """True for any number of islands that the run can have."""
         return any(
             size % count == 0 and self.island.fits(size // count - 1, observations)
             for count in self._counts()
@@ -120,13 +120,13 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         return build
 
     def genome(self, state: State) -> State:
-        """Nothing is shorter than the numbers."""
+        """Empty: nothing is shorter than the numbers."""
         return {}
 
     # --- what the master learns
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """Each island learns from its own slots; then they are ordered, and the worse ones end."""
+        """Each island learns from its own slots; then they are ranked, and the worse may end."""
         before = unpack_islands(state)
         batches = [island_batch(batch, row, len(before)) for row in range(len(before))]
         learnt = [
@@ -150,14 +150,13 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         return dict(state), {**info, "islands": float(len(state["score_sum"]))}
 
     def migrate_state(self, state: State, before: Any) -> State:
-        """Each island's."""
         states = [migrate_state(self.island, part, before.island) for part in unpack_islands(state)]
         return pack_islands(states, state["score_sum"], state["score_weight"])
 
 
 @cache
 def islands_of(kind: type[Strategy]) -> type[Islands]:
-    """The class whose islands are of ``kind``. Raises UsageError for a strategy that cannot be."""
+    """The class with islands of ``kind``. Raises UsageError if ``kind`` cannot have islands."""
     require_plain(kind, "islands")
     facts = {
         "island_kind": kind,
@@ -199,7 +198,9 @@ def island_batch(batch: Batch, row: int, count: int) -> Batch:
 
 
 def updated_scores(state: State, batches: list[Batch]) -> tuple[Doubles, Doubles]:
-    """``score_sum`` and ``score_weight`` with a generation's; unchanged where all have failed."""
+    """``score_sum`` and ``score_weight`` with a generation's scores; unchanged if all individuals
+    failed.
+    """
     sums, weights = state["score_sum"].copy(), state["score_weight"].copy()
     for row, batch in enumerate(batches):
         if np.isfinite(batch.fitness).any():
@@ -210,7 +211,7 @@ def updated_scores(state: State, batches: list[Batch]) -> tuple[Doubles, Doubles
 
 
 def ranked(sums: Doubles, weights: Doubles) -> list[int]:
-    """The islands by falling score, ties to the first; last those without any."""
+    """The islands by falling score, ties to the first; those without a score last."""
     scores = np.where(weights > 0, sums / np.maximum(weights, 1.0), -np.inf)
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order

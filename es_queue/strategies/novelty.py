@@ -91,7 +91,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     # statistics that one acts
 
     def start(self, parameters: Floats) -> State:
-        """Members that begin σ apart, the first at ``parameters``; an empty archive."""
+        """Members σ apart, the first at ``parameters``, and an empty archive."""
         state = super().start(parameters)
         moments = {
             f"member_{name}": np.stack([state.pop(name)] * self.member_count)
@@ -118,8 +118,8 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         }
 
     def initial_member(self, first: Floats, number: int) -> Floats:
-        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and σ
-        the default one.
+        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and the
+        default σ.
         """
         if number == 0:
             return first
@@ -131,7 +131,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
 
     def published(self, state: State) -> Floats:
         """The active member and the last updated one, float32 [2 · size]; with observation
-        statistics the latter's mean and deviation too.
+        statistics, also the latter's mean and deviation.
         """
         vector = np.concatenate([state["parameters"], state["members"][state["last"]]])
         if not self.config.obs_norm or "member_mean" not in state:
@@ -140,7 +140,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         return np.concatenate([vector, statistics.mean, statistics.std])
 
     def fits(self, size: int, observations: int) -> bool:
-        """With the statistics, where observations are normalised."""
+        """Includes the statistics if observations are normalised."""
         return size == 2 * self.size + 2 * observations * self.config.obs_norm
 
     def digest_input(self, state: State, published: Floats) -> Floats:
@@ -155,12 +155,12 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         return 1 + self.member_count
 
     def centre_count(self, state: State) -> int:
-        """The first generation measures all members, any other the one that was updated last."""
+        """The first generation measures all members, later ones only the last updated member."""
         return 2 if state["updates"] else self.max_centres
 
     def centre_of(self, published: Floats, slot: int) -> Floats:
-        """Slot 0 is the active member, 1 the last updated one; in the first generation that is the
-        first, and the others follow it.
+        """Slot 0 is the active member, slot 1 the last updated one; in the first generation, all
+        members in order.
         """
         if slot == 0:
             return self.centre(published)
@@ -174,7 +174,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     # --- observation statistics, each member its own
 
     def with_statistics(self, state: State, moments: RunningMoments) -> State:
-        """All members begin with the same."""
+        """All members begin with the same statistics."""
         arrays: State = {
             "member_count": np.array(moments.count, np.int64),
             "member_mean": moments.mean,
@@ -186,9 +186,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         }
 
     def member_statistics(self, state: State, member: int) -> RunningMoments:
-        """A member's; the active one's are the run's, because its own are from before it
-        became active.
-        """
+        """A member's statistics; the active one's are the run's, because its own are older."""
         return RunningMoments(
             int(state["member_count"][member]),
             state["member_mean"][member],
@@ -198,7 +196,9 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     def exchange_statistics(
         self, before: State, after: State, moments: RunningMoments
     ) -> tuple[State, RunningMoments]:
-        """The statistics go to the member that played, and the next one's come in their place."""
+        """Store the statistics with the member that played, and continue with those of the next
+        one.
+        """
         played = int(before["active"])
         values: dict[str, Any] = {
             "member_count": moments.count,
@@ -257,8 +257,8 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         }
 
     def updated_archive(self, state: State, batch: Batch) -> State:
-        """``archive`` and the members' ``behaviours`` with what was measured; a last column is 1
-        where a member has been seen at all.
+        """``archive`` and the members' ``behaviours`` with the measured ones; a last column is 1 if
+        a member was measured.
         """
         measured = batch.centre_behaviour
         who = [int(state["last"])] if state["updates"] else list(range(self.member_count))
@@ -289,8 +289,8 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         )
 
     def update_reward_weight(self, state: State, batch: Batch) -> State:
-        """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): more when it
-        is the best so far, less after long without.
+        """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): higher if it
+        is the best so far, lower after long stagnation.
         """
         weight, best, stagnant = (
             float(state["reward_weight"]),
@@ -311,7 +311,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         }
 
     def next_member(self, archive_state: State, number: int) -> int:
-        """Drawn with probability novelty_i / Σ (equation 2); one that nobody has seen counts as the
+        """Drawn with probability novelty_i / Σ (equation 2); an unmeasured member counts as the
         most novel.
         """
         seen = archive_state["behaviours"][:, -1] > 0
@@ -323,7 +323,6 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
 
 
 def with_row(rows: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
-    """A copy with one row changed."""
     changed = rows.copy()
     changed[row] = value
     return changed

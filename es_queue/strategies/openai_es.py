@@ -25,8 +25,8 @@ from es_queue.strategies.shaping import SHAPING, utilities
 class SharedSigmaGradient(GradientStrategy):
     """The gradient g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of utilities over n pairs, for Adam or SGD.
 
-    Without 1/σ, as the starter has it: Adam does not see the difference, l2 weighs more against the
-    gradient. With ``gradient_form`` true the sum is divided by σ, as the paper has it.
+    Like the starter's, it lacks the factor 1/σ: this makes no difference to Adam, but l2 weighs
+    more. If ``gradient_form`` is true, the sum is divided by σ, as in the paper.
     """
 
     settings: ClassVar[tuple[Setting, ...]] = (

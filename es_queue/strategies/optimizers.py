@@ -1,8 +1,6 @@
-"""SGD with momentum, Adam and ClipUp: a gradient to climb and a state in, a step and a new state
-out.
+"""SGD with momentum, Adam and ClipUp: pure functions of a gradient to climb and a state.
 
-Nothing here changes its arguments. Moments are float32, as the parameters are: a checkpoint holds
-all of a state, and a float64 copy would have to be in it. Norms are float64.
+Moments are float32, like the parameters: a checkpoint holds the whole state. Norms are float64.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ Moments = dict[str, NDArray[Any]]
 
 
 class Optimizer(ABC):
-    """What turns the gradient of the fitness into the step that is added to the parameters."""
+    """Turns the gradient of the fitness into the step that is added to the parameters."""
 
     learning_rate: float
 
@@ -138,15 +136,15 @@ class ClipUp(Optimizer):
 
 
 def chosen_optimizer(config: RunConfig, offered: tuple[str, ...]) -> str:
-    """The configured optimizer, or the first of those that a strategy offers."""
+    """The configured optimizer, or the strategy's first."""
     return offered[0] if config.optimizer == AUTO else config.optimizer
 
 
 def make_optimizer(
     name: str, learning_rate: float, momentum: float, max_speed: float = 0.0
 ) -> Optimizer:
-    """The optimizer called adam, sgd or clipup; each takes of the settings what it knows. KeyError
-    for no such name.
+    """The optimizer adam, sgd or clipup, with the settings that it uses. Raises KeyError for
+    another name.
     """
     known: dict[str, Optimizer] = {
         "adam": Adam(learning_rate),

@@ -70,8 +70,8 @@ class PGPE(AdaptiveSigma):
     RADIUS: ClassVar[float] = 15.0
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
-        """For policies of ``size`` parameters. A schedule of the learning rate slows ClipUp's
-        longest step with it.
+        """For policies of ``size`` parameters. A learning-rate schedule also scales ClipUp's
+        longest step.
         """
         super().__init__(config, size, pace)
         name = chosen_optimizer(config, self.optimizers)

@@ -35,8 +35,8 @@ class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
         return state["sigma"]
 
     def migrate_state(self, state: State, before: Strategy) -> State:
-        """The learnt σ scaled: to the root mean square that ``--set sigma`` names, else by what the
-        schedule changed.
+        """The learnt σ, scaled to the root mean square that ``--set sigma`` names, else by the
+        change of the schedule.
         """
         factor = self.pace.sigma / before.pace.sigma if before.pace.sigma > 0 else 1.0
         if self.config.sigma and self.config.sigma != before.config.sigma:
@@ -53,7 +53,6 @@ class AdaptiveSigma(LearntSigma):
     """A deviation for each parameter: ``sigma`` is float32 [size], and is published too."""
 
     def first_sigma(self, deviation: float) -> Floats:
-        """The deviations before the first generation, all alike."""
         return np.full(self.size, deviation * self.pace.sigma, np.float32)
 
     def published(self, state: State) -> Floats:
@@ -61,7 +60,7 @@ class AdaptiveSigma(LearntSigma):
         return np.concatenate([state["parameters"], state["sigma"]])
 
     def fits(self, size: int, observations: int) -> bool:
-        """Twice the policy's."""
+        """Twice the policy's size."""
         return size == 2 * self.size
 
     def sigma(self, state: State) -> float:

@@ -40,12 +40,12 @@ PENDING, PLAYED, FAILED = range(3)
 
 @dataclass(frozen=True)
 class EliteEvaluation:
-    """One evaluation of several individuals; slot s of it is episode s mod E of contender s div E,
-    the last is the standing elite.
+    """One evaluation of several individuals. Slot s is episode s mod E of contender s div E; the
+    last contender is the current elite.
 
-    generation: of the publication whose slots they are, -1 when there is no trial; names: int64[c],
-    the contenders
-    fitness: float64[c + 1, E], 0 if ``status`` is not PLAYED; status: int64[c + 1, E]
+    generation: of the publication with the slots, -1 if there is no trial; names: int64[c], the
+    contenders
+    fitness:    float64[c + 1, E], 0 if ``status`` is not PLAYED; status: int64[c + 1, E]
     """
 
     generation: int
@@ -64,8 +64,8 @@ class EliteEvaluation:
         return self.status.size if self.generation >= 0 else 0
 
     def with_results(self, slots: Integers, values: Doubles) -> EliteEvaluation:
-        """With the results ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2], each
-        once; those of other trials do not count.
+        """With the results ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2]; those
+        of other trials do not count.
         """
         fitness, status = self.fitness.copy(), self.status.copy()
         for (generation, slot), value in zip(slots.tolist(), values.tolist(), strict=True):
@@ -79,14 +79,14 @@ class EliteEvaluation:
         return replace(self, fitness=fitness, status=status)
 
     def is_over(self, generation: int, max_lag: int) -> bool:
-        """Whether nothing more can come of it once ``generation`` has closed."""
+        """Whether no result can arrive any more once ``generation`` has closed."""
         return self.generation >= 0 and (
             bool((self.status != PENDING).all()) or generation >= self.generation + max_lag
         )
 
     def means(self) -> Doubles:
-        """float64[c + 1]: mean fitness in the episodes that all have played; NaN for who failed in
-        one, or where there are none.
+        """float64[c + 1]: mean fitness over the episodes that all contenders played; NaN for one
+        that failed in such an episode, or if there is none.
         """
         lost = (self.status == FAILED).any(axis=1)
         common = (self.status[~lost] == PLAYED).all(axis=0)
@@ -122,9 +122,7 @@ NO_EVALUATION = EliteEvaluation.of(-1, np.empty(0, np.int64), 1)
 
 
 def rank_finite(fitness: Doubles) -> Integers:
-    """The places of the finite ones of ``fitness`` [S], the largest first, ties to the earlier
-    place.
-    """
+    """Indices of the finite values of ``fitness`` [S], largest first, ties to the earlier one."""
     order = np.argsort(-fitness, kind="stable")
     return order[np.isfinite(fitness[order])]
 
@@ -135,15 +133,15 @@ def elite_figure(fitness: float) -> dict[str, float]:
 
 
 def best_and_centre(fitness: Doubles, count: int, centre_slot: int) -> Integers:
-    """The slots of the ``count`` largest of ``fitness`` [S] that are finite, ties to the lower
-    slot, ascending; then ``centre_slot``.
+    """Slots of the ``count`` largest finite values of ``fitness`` [S], ties to the lower slot,
+    ascending; then ``centre_slot``.
     """
     return np.append(np.sort(rank_finite(fitness)[:count]), centre_slot).astype(np.int64)
 
 
 def best_reevaluated(fitness: Doubles) -> int:
-    """The place of the best second result: the last one, of the standing elite, wins ties, then the
-    lower slot; failures lose.
+    """Index of the best second result. The last one, the current elite, wins ties, then the lower
+    slot; failures lose.
     """
     values = np.where(np.isfinite(fitness), fitness, -np.inf)
     last = len(values) - 1

@@ -1,5 +1,4 @@
-"""Capabilities that a strategy inherits from the classes in this file, and defaults for other
-strategies.
+"""Capabilities that a strategy inherits, and defaults for other strategies.
 
 Master and workers call the functions for any strategy; the methods have the same names.
 """
@@ -29,7 +28,7 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SlotDraw:
-    """A slot of a publication as its plan has it.
+    """A planned slot of a publication.
 
     kind: of the slot (``messages.TRAIN`` or ``ELITE``); noise: float32[size], the row at ``index``
     """
@@ -46,7 +45,7 @@ Builder = Callable[[Floats, float, SlotDraw], Floats]
 
 
 class LearntSpread(ABC):
-    """Perturbations of each publication have a spread of their own."""
+    """The spread of the perturbations differs between publications."""
 
     @abstractmethod
     def spread(self, state: State) -> Floats:
@@ -59,12 +58,12 @@ def spread(strategy: object, state: State) -> Floats:
 
 
 class MigratesState(ABC):
-    """A state follows a change of settings or a schedule."""
+    """The state is converted when settings change, or by a schedule."""
 
     @abstractmethod
     def migrate_state(self, state: State, before: Any) -> State:
-        """``state``, which ``before`` made, as this strategy of other settings or of a later
-        generation begins with it.
+        """``state`` of the strategy ``before``, converted for this strategy's settings and
+        generation.
         """
 
 
@@ -74,7 +73,7 @@ def migrate_state(strategy: object, state: State, before: Any) -> State:
 
 
 class BuildsIndividuals(ABC):
-    """Workers keep the individuals that they have built, by their construction."""
+    """Workers cache individuals by their genome."""
 
     @abstractmethod
     def builder(self, noise: NoiseRows) -> Builder:
@@ -86,7 +85,7 @@ class BuildsIndividuals(ABC):
 
 
 def genome(strategy: object, state: State) -> State:
-    """How the centre was made; nothing if only its numbers define it."""
+    """How the centre was made; empty if only its numbers define it."""
     return strategy.genome(state) if isinstance(strategy, BuildsIndividuals) else {}
 
 
@@ -100,14 +99,14 @@ class Reevaluates:
 
     @property
     def centre_slot(self) -> int:
-        """The slot by whose number the centre is evaluated again: the one after all that a
-        generation can ever have.
+        """The slot number for evaluating the centre again: the one after all that a generation can
+        have.
         """
         return max_slots(self.config, self.per_slot)[TRAIN]
 
     def candidates(self, state: State, batch: Any) -> Integers:
-        """Slots to be evaluated again before ``tell``, ascending, as a pure function of the first
-        results: the best, ties to the lower slot, none that failed; and the standing elite.
+        """Slots to evaluate again before ``tell``, ascending, as a pure function of the first
+        results: the best that succeeded, ties to the lower slot, and the current elite.
         """
         return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
 
@@ -151,7 +150,7 @@ def elite_slot_count(strategy: object, state: State, generation: int) -> int:
 
 
 class ComparesBehaviour:
-    """Workers say how individuals behaved (``es_queue.environments.behaviour_descriptor``)."""
+    """Results contain behaviours (``es_queue.environments.behaviour_descriptor``)."""
 
     wants_behaviour: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (
@@ -174,7 +173,7 @@ class ComparesBehaviour:
 
 
 class SeveralCentres(ABC):
-    """Several unperturbed policies are played, each with its own statistics."""
+    """Several unperturbed policies play, each with its own statistics."""
 
     @property
     @abstractmethod
@@ -183,8 +182,8 @@ class SeveralCentres(ABC):
 
     @abstractmethod
     def centre_count(self, state: State) -> int:
-        """Centre slots of the state's generation; those from 1 on are played on seeds of their own
-        for ``tell``.
+        """Number of centre slots in the state's generation; those from 1 on have seeds of their
+        own, for ``tell``.
         """
 
     @abstractmethod
@@ -199,14 +198,14 @@ class SeveralCentres(ABC):
 
     @abstractmethod
     def with_statistics(self, state: State, moments: RunningMoments) -> State:
-        """The first state with the observation statistics with which the run begins."""
+        """The first state with the run's first observation statistics."""
 
     @abstractmethod
     def exchange_statistics(
         self, before: State, after: State, moments: RunningMoments
     ) -> tuple[State, RunningMoments]:
-        """The state ``after`` a generation and its observation statistics, as the next generation
-        begins with them.
+        """The state ``after`` a generation and its observation statistics, ready for the next
+        generation.
         """
 
 

@@ -17,11 +17,11 @@ PIECE = 2**14
 
 
 def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
-    """Mean distance of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in ``archive``
-    [A, b], float64 [n].
+    """Mean distance, float64 [n], of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in
+    ``archive`` [A, b].
 
-    To all of an archive that has fewer, 0 of an empty one; NaN for a behaviour that is not finite.
-    Summed in a fixed order.
+    A smaller archive counts whole; an empty one gives 0. A behaviour that is not finite gives NaN.
+    Sums have a fixed order.
     """
     if not len(archive):
         return np.where(np.isfinite(behaviours).all(axis=1), 0.0, np.nan)
@@ -36,15 +36,15 @@ def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
 
 
 def split_archive(archive: Floats) -> list[Doubles]:
-    """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers, all of about equal
-    width: numpy adds up a single column in another order.
+    """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers and nearly equal
+    width: numpy sums a single column in another order.
     """
     count = max(1, min(len(archive) // 2, archive.size // PIECE))
     return [np.ascontiguousarray(piece.T, np.float64) for piece in np.array_split(archive, count)]
 
 
 def mean_distance(behaviour: Doubles, pieces: list[Doubles], neighbours: int) -> float:
-    """Of one behaviour [b] to the nearest of an archive in pieces."""
+    """Mean distance of one behaviour [b] to the nearest of an archive in pieces."""
     if not np.isfinite(behaviour).all():
         return float("nan")
     squares = np.concatenate(
@@ -57,16 +57,16 @@ def mean_distance(behaviour: Doubles, pieces: list[Doubles], neighbours: int) ->
 
 
 def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
-    """``archive`` [A, b] with those of ``measured`` [k, b] behind it that are finite; the oldest go
-    beyond ``most``.
+    """``archive`` [A, b] followed by the finite rows of ``measured`` [k, b]; the oldest beyond
+    ``most`` are dropped.
     """
     fresh = measured[np.isfinite(measured).all(axis=1)]
     return np.concatenate([archive, fresh])[-most:] if len(archive) else fresh[-most:]
 
 
 def draw_index(weights: Doubles, chance: float) -> int:
-    """The place that ``chance``, uniform in [0, 1), falls on when each place has a share of its
-    weight; all alike where all are 0.
+    """Index that ``chance``, uniform in [0, 1), selects with probabilities proportional to the
+    weights; equal ones if all weights are 0.
     """
     shares = weights.tolist() if np.any(weights > 0) else [1.0] * len(weights)
     threshold, reached = chance * sum_in_order(shares), 0.0

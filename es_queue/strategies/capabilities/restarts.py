@@ -43,8 +43,8 @@ LONGEST_HISTORY = 20_000
 class Descent:
     """The state of a run's descents.
 
-    number: of the one under way, from 0; doublings: of the population of large ones so far
-    generations: that are learnt from together; updates: of this descent
+    number: of the current one, from 0; doublings: of the large population so far
+    generations: learnt from together; updates: of this descent
     collected: generations that wait to be learnt from
     large, small: generations that large and small descents have taken; is_small: of this one
     """
@@ -68,8 +68,8 @@ class Descent:
         return replace(self, updates=self.updates + 1, collected=0)
 
     def following(self, rule: str, seed: int) -> tuple[Descent, float]:
-        """The next descent, and the factor of its first σ: twice the population, or, under BIPOP if
-        small descents have taken less so far, a population and a σ drawn between 1 and half of it.
+        """The next descent, and the factor of its first σ: twice the population; or, under BIPOP if
+        small descents have taken less so far, a random population and σ between 1 and half of it.
         """
         after = replace(self, number=self.number + 1, updates=0, collected=0)
         if rule == BIPOP and self.number and self.small < self.large:
@@ -87,7 +87,7 @@ def power_of(base: float, exponent: float) -> float:
 
 
 class Restarts(LearntSigma):
-    """A strategy whose descents end and begin again by the rule of ``--restarts``."""
+    """A strategy with ``--restarts``."""
 
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting(
@@ -100,8 +100,9 @@ class Restarts(LearntSigma):
     )
 
     def start(self, parameters: Floats) -> State:
-        """With restarts: ``first``, float32 [size], where every descent begins, ``descent``,
-        ``history``, float64 [2, k], best and median fitness of each update, and what is collected.
+        """With restarts, also ``first``, float32 [size], where every descent begins; ``descent``;
+        ``history``, float64 [2, k], best and median fitness of each update; and the collected
+        generations.
         """
         state = super().start(parameters)
         if self.config.restarts == NONE:
@@ -124,11 +125,11 @@ class Restarts(LearntSigma):
         }
 
     def deviation(self, state: State) -> float:
-        """How far an individual is from the centre: the root mean square over parameters."""
+        """Root mean square distance of an individual from the centre."""
         return self.sigma(state)
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """As ``Strategy.learn``, from all generations of an update, and the end of a descent."""
+        """``Strategy.learn`` from all generations of an update; ends a descent."""
         if self.config.restarts == NONE or not np.isfinite(batch.fitness).any():
             return super().learn(state, batch)
         descent = Descent(*state["descent"].tolist()).counted()
@@ -167,8 +168,8 @@ class Restarts(LearntSigma):
     # --- when a descent is over
 
     def extended(self, history: Doubles, fitness: Doubles, updates: int) -> Doubles:
-        """The history with the best and the median of an update behind it; a fifth of the updates
-        are kept, and at least those that ``is_over`` compares.
+        """The history with an update's best and median appended; keeps a fifth of the updates, and
+        at least those that ``is_over`` compares.
         """
         ordered = np.sort(with_failures_lowest(fitness))
         newest = np.array([[ordered[-1]], [ordered[len(ordered) // 2]]])
@@ -191,21 +192,21 @@ class Restarts(LearntSigma):
 
 
 def is_flat(history: Doubles) -> bool:
-    """Whether half of the individuals were as good as the best, several times in a row."""
+    """Whether half of the individuals equalled the best, several updates in a row."""
     newest = history[:, -FLAT_UPDATES:]
     return newest.shape[1] == FLAT_UPDATES and bool((newest[0] == newest[1]).all())
 
 
 def is_constant(best: Doubles, updates: int) -> bool:
-    """Whether the best fitness has not changed over so many updates."""
+    """Whether the best fitness is unchanged over that many updates."""
     newest = best[-updates:]
     change = float(newest.max() / 2 - newest.min() / 2)  # a half, so that it does not overflow
     return len(newest) == updates and 2 * change <= TOLERANCE * float(np.abs(newest).max())
 
 
 def is_stagnant(history: Doubles, least: int) -> bool:
-    """Whether the newest values are no better than the oldest ones, of the best and of the
-    median, in a history of at least so many updates.
+    """Whether neither the newest best nor median values beat the oldest ones, in a history of at
+    least that many updates.
     """
     if history.shape[1] < least:
         return False

@@ -30,7 +30,7 @@ MOST_PARAMETERS = 2000
 class CMAES(CSAES):
     """Individuals are m + σ M z, and M ← M (1 + ½c_1 (s sᵀ − 1) + ½c_μ Σ w (z zᵀ − 1)).
 
-    M s and M z are kept as they are: with d = M z, that is a sum of outer products.
+    With d = M z, that is a sum of outer products of M s and M z.
     """
 
     name: ClassVar[str] = "cma_es"
@@ -52,7 +52,7 @@ class CMAES(CSAES):
         return {**super().start(parameters), "columns": np.eye(self.size, dtype=np.float32)}
 
     def fits(self, size: int, observations: int) -> bool:
-        """The policy's and its square."""
+        """The policy's size and its square."""
         return size == self.size * (1 + self.size)
 
     def shape(self, state: State) -> Floats:
@@ -68,7 +68,7 @@ class CMAES(CSAES):
         return self.sigma(state) * norm(self.shape(state)) / math.sqrt(self.size)
 
     def constants(self, count: int) -> Constants:
-        """With negative weights if they are active."""
+        """Negative weights if they are active."""
         return constants_for(count, self.size, self.config.active)
 
     def next_shape(

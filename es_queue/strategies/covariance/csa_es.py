@@ -74,7 +74,6 @@ class CSAES(Restarts, AdaptiveSharedSigma):
     # --- what the master learns
 
     def constants(self, count: int) -> Constants:
-        """For that many individuals."""
         return constants_for(count, self.size)
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:

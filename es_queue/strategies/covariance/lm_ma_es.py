@@ -57,7 +57,7 @@ class LMMAES(CSAES):
         }
 
     def fits(self, size: int, observations: int) -> bool:
-        """The policy's and that of up to all m_j."""
+        """The policy's size, and that of up to all m_j."""
         return size % self.size == 0 and self.size <= size <= self.size * (1 + self.directions)
 
     def shape(self, state: State) -> Floats:

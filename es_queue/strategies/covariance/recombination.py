@@ -18,10 +18,10 @@ from es_queue.strategies.shaping import all_equal, share_by_rank, with_failures_
 
 @dataclass(frozen=True)
 class Constants:
-    """What an update with λ individuals uses.
+    """Weights and rates of an update with λ individuals.
 
-    weights: float64 [λ], best first; those of the better half add up to 1, the others are negative,
-    or 0 if they are not active
+    weights: float64 [λ], best first; the better half sums to 1, the others are negative, or 0 if
+    not active
     mu_eff: μ_eff, the variance effective selection mass
     c_sigma, damping: c_σ and d_σ of the step size; c_c: of the covariance's path
     c_1, c_mu: of the covariance's rank-one and rank-μ updates
@@ -81,7 +81,7 @@ def negative_weights(raw: Doubles, size: int, positive: Constants) -> Doubles:
 class RankedSample:
     """The individuals of an update, in slot order: z_k is the noise at ``indices[k]``.
 
-    weights: float64 [λ], of each individual by its rank, equals share their mean
+    weights: float64 [λ], by rank; equal individuals share their mean
     """
 
     noise: NoiseRows

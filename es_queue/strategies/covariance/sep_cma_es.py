@@ -46,7 +46,7 @@ class SepCMAES(CSAES):
         }
 
     def fits(self, size: int, observations: int) -> bool:
-        """Twice the policy's."""
+        """Twice the policy's size."""
         return size == 2 * self.size
 
     def shape(self, state: State) -> Floats:
@@ -87,8 +87,8 @@ class SepCMAES(CSAES):
         }
 
     def is_path_long(self, path: Floats, step: int, c_sigma: float) -> bool:
-        """Whether s is so long that p stands still (h_σ = 0): σ is far too small, and D would grow
-        in its place.
+        """Whether s is too long for p to move (h_σ = 0): σ is far too small, and D would grow in
+        its place.
         """
         length = norm(path) / math.sqrt(1 - power(1 - c_sigma, 2 * step))
         return length >= (1.4 + 2 / (self.size + 1)) * expected_norm(self.size)
