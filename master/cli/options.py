@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
 
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.parsing import COMMAND_LINE
+from es_queue.config.parsing import COMMAND_LINE, FORMER_NAMES, format_unknown_option
 from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.user_code import modules_named_by
-from master.cli.config_file import read_config_file
 from master.cli.flags import (
+    LAUNCH_NAMES,
     flag_name,
     join_negative_numbers,
     make_parser,
@@ -185,3 +187,56 @@ def _validate_resume_settings(values: dict[str, Any]) -> None:
             f"--resume continues with the run's own settings, so {', '.join(fixed)} cannot be set: "
             f"only {', '.join(RESUMABLE)} can; start a new run for the rest"
         )
+
+
+def read_config_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Checked settings of a --config file, and notes about them. Raises UsageError."""
+    if path.suffix == ".json":
+        # start-up: only for a .json file
+        from master.cli.starter_file import read_starter_file
+
+        return read_starter_file(path)
+    return read_settings(path), ()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Checked settings from a flat TOML file, its names with dashes or underscores. Raises
+    UsageError.
+    """
+    values: dict[str, Any] = {}
+    for key, value in _read_toml(path).items():
+        name = key.replace("-", "_")
+        name = FORMER_NAMES.get(name, name)
+        if name in values:
+            raise UsageError(
+                f"{path} has {name} twice, with a dash and with an underscore: keep one"
+            )
+        if name in LAUNCH_NAMES:
+            raise UsageError(
+                f"{path} has {key!r}, which only the command line takes: use "
+                f"--{name.replace('_', '-')}"
+            )
+        if name not in option_fields():
+            raise UsageError(format_unknown_option(key, str(path)))
+        values[name] = checked_value(option_fields()[name], value, str(path))
+    return values
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    # start-up: only --config needs it
+    from master.cli.starter_file import read_given
+
+    text = ""
+    try:
+        text = read_given(path).decode("utf-8")
+        return tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8 text, as TOML must be") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError also covers a number of thousands of digits
+        reason, _, place = str(error).partition(" (at ")
+        line_match = re.search(r"line (\d+)", place)
+        line = line_match.group(1) if line_match else max(1, len(text.splitlines()))
+        raise UsageError(f"{path}, line {line}: not TOML: {reason}") from None

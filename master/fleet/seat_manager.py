@@ -4,20 +4,33 @@ that cannot serve.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
+import re
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import redis
 
+from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import MasterChannel
-from es_queue.protocol.seats import close_seats, is_seat_of, open_seats, waiting_seat_ids
+from es_queue.protocol.seats import (
+    FAILURE_SECONDS,
+    close_seats,
+    is_seat_of,
+    open_seats,
+    waiting_seat_ids,
+)
+from es_queue.security import bounded_reads
 from es_queue.security.sanitize import sanitize
-from master.fleet.failed_seats import LONGEST_REASON, FailedSeats
-from master.fleet.seat_cleaning import SeatCleaner
+from master.display.notes import LimitedNotes
+from master.fleet.seat_cleaning import SeatCleaner, require_registry
 
 LOGGER = logging.getLogger("es_queue.fleet")
 MOST_OPEN = 16
@@ -153,3 +166,154 @@ class SeatManager:
         self._settled_at = now + SETTLE_SECONDS
         share = (len(workers) - min(candidates.values())) // 2
         return sorted(workers)[:share]
+
+
+LOGGER = logging.getLogger("es_queue.fleet")
+MOST_FAILED_SEATS = 20
+MOST_FAILED_READ = 100
+#: Seats that this master has opened or seen in the queue: no other seat's failure counts.
+MOST_OPENED = 20_000
+#: Of those that workers opened so many are remembered at each look.
+MOST_SEEN = 16
+#: Seats before the newest one that count as opened: workers open and take some between two looks.
+OPENED_UNSEEN = 64
+#: Seats whose failure is remembered: a worker may write any number of names into RQ's registry.
+MOST_FAILED = 1000
+CLOCK_SKEW = 24 * 3600.0
+MAX_TRACE = 2**16
+MAX_RESULTS = 2**20  # RQ keeps the last ten of a job
+LONGEST_NAME = 2**10
+LONGEST_SHOWN, LONGEST_REASON = 80, 200
+#: What RQ says of a seat whose process ended.
+CRASHED = "Work-horse terminated unexpectedly"
+
+
+class FailedSeats:
+    """Those of one run on one queue that failed before a line of ours ran. count: how many"""
+
+    def __init__(self, client: redis.Redis, queue: str, run: str, nonce: str) -> None:
+        self._client: Any = client
+        self._queue = queue
+        self._prefix = keys.seat_id(run, nonce, 0).removesuffix("0")
+        self._log = LimitedNotes(LOGGER, 2 * MOST_FAILED_SEATS)
+        self._opened: dict[str, None] = {}
+        self._failed: set[str] = set()
+        self._crashed = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._failed)
+
+    def remember_opened(self, fresh: list[str]) -> None:
+        """Seats that may be taken from now on: those opened here, and some of those that workers
+        opened.
+        """
+        waiting = [
+            name
+            for name in waiting_seat_ids(self._client, self._queue)
+            if name.startswith(self._prefix)
+        ]
+        self._opened |= dict.fromkeys([*fresh, *waiting[:MOST_SEEN]])
+        while len(self._opened) > MOST_OPENED:
+            del self._opened[next(iter(self._opened))]
+
+    def update(self, has_results: bool) -> None:
+        """Name the workers of seats that failed since the last look.
+
+        Raises RedisError or EnvironmentFailure if many have failed and no result ever came,
+        DataError where the registry cannot be read.
+        """
+        # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year,
+        # seats for an hour
+        now = time.time()
+        earliest, latest = now - CLOCK_SKEW, now + FAILURE_SECONDS + CLOCK_SKEW
+        registry = keys.rq_failed(self._queue)
+        require_registry(self._client, registry)
+        for name in self._client.zrevrangebyscore(
+            registry, latest, earliest, start=0, num=MOST_FAILED_READ
+        ):
+            seat = name.decode("ascii", "replace")
+            is_new = self._was_opened(seat) and seat not in self._failed
+            if is_new and self.count < MOST_FAILED:
+                self._failed.add(seat)
+                self._name_worker(seat)
+        if self.count >= MOST_FAILED_SEATS and not has_results:
+            self._end_run()
+
+    def _end_run(self) -> None:
+        if 2 * self._crashed > self.count:
+            raise EnvironmentFailure(
+                f"the processes of {self._crashed} seats ended without a result: the environment "
+                "may crash or block each process that creates or plays it, or need more memory "
+                "than the hosts have; the workers' terminals show how they ended"
+            )
+        raise RedisError(
+            f"{self.count} seats were taken by workers that cannot serve them: install es-queue on "
+            f"the hosts of the workers of queue {self._queue!r}, or use --queue with your own queue"
+        )
+
+    def _was_opened(self, seat: str) -> bool:
+        """Whether the seat was opened in this session, as far as can be told: workers write the
+        registries, so they can name any number.
+        """
+        if seat in self._opened:
+            return True
+        number = seat.removeprefix(self._prefix)
+        latest = islice(reversed(self._opened), MOST_SEEN)
+        newest = max((int(name.rpartition("-")[2]) for name in latest), default=0)
+        return (
+            seat.startswith(self._prefix)
+            and number.isdecimal()
+            and newest - OPENED_UNSEEN <= int(number) <= newest
+        )
+
+    def _name_worker(self, seat: str) -> None:
+        result = self._read_result(seat)
+        # Where its horse was killed, RQ itself has overwritten the name in the job.
+        worker = (
+            bounded_reads.read_field(self._client, keys.rq_job(seat), "worker_name", LONGEST_NAME)
+            or result.get(b"worker_name")
+            or b"unknown"
+        )
+        key = keys.rq_worker(worker[:LONGEST_NAME].decode("ascii", "replace"))
+        host = bounded_reads.read_field(self._client, key, "hostname", LONGEST_NAME)
+        name = f"worker {shown(worker)} on {shown(host or b'an unknown host')}"
+        text = decode_traceback(result.get(b"exc_string", b""))
+        if is_import_failure(text):
+            self._log.warning(
+                f"{name} took a seat but cannot import es-queue: install it there, stop that "
+                "worker, or use --queue"
+            )
+        else:
+            self._crashed += CRASHED in text
+            self._log.warning(f"{name} lost its seat: its work horse was killed or crashed")
+
+    def _read_result(self, seat: str) -> dict[bytes, bytes]:
+        results = keys.rq_results(seat)
+        if not bounded_reads.has_type(self._client, results, b"stream", MAX_RESULTS):
+            return {}
+        newest = self._client.xrevrange(results, count=1)
+        return newest[0][1] if newest else {}
+
+
+def shown(text: bytes) -> str:
+    """Other people's bytes, fit for a terminal."""
+    return sanitize(text[:LONGEST_SHOWN].decode("utf-8", "replace"))
+
+
+def decode_traceback(packed: bytes) -> str:
+    """RQ's stored traceback, a bounded part of it; empty for what is none."""
+    try:
+        return (
+            zlib.decompressobj()
+            .decompress(base64.b64decode(packed[:MAX_TRACE]), MAX_TRACE)
+            .decode("utf-8", "replace")
+        )
+    except (zlib.error, binascii.Error):
+        return ""
+
+
+def is_import_failure(trace: str) -> bool:
+    """Whether es-queue or a module of it is missing where the worker runs."""
+    errors = "ModuleNotFoundError|ImportError|ValueError: Invalid attribute name|AttributeError"
+    return re.search(errors, trace) is not None

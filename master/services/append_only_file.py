@@ -53,18 +53,7 @@ LENGTH = re.compile(rb"\$(0|[1-9][0-9]{0,9})\r\n")
 TORN_COUNT = re.compile(rb"\*(?:[1-9][0-9]{0,7}\r?)?")
 TORN_LENGTH = re.compile(rb"\$(?:(?:0|[1-9][0-9]{0,9})\r?)?")
 LONGEST_HEAD = 16
-#: Names of the notes that a snapshot begins with.
-NOTES = (
-    b"redis-ver",
-    b"valkey-ver",
-    b"redis-bits",
-    b"ctime",
-    b"used-mem",
-    b"aof-base",
-    b"aof-preamble",
-)
 MAGIC = re.compile(rb"(?:REDIS[0-9]{4}|VALKEY[0-9]{3})")
-MOST_EMPTY_SNAPSHOT = 4096
 
 
 class _UnfitError(Exception):
@@ -151,18 +140,15 @@ def _names_in(manifest: Path) -> list[str]:
 
 
 def _check_file(path: Path) -> None:
-    """Raises _UnfitError unless the file is an empty snapshot, or commands that write
-    plain data.
-    """
+    """Raises _UnfitError unless the file holds only commands that write plain data."""
     if not os.path.lexists(path):
         raise _UnfitError(f"{path.name} is missing")
     if _check_owner(path, stat.S_ISREG).st_size == 0:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if MAGIC.match(data):
-            _check_empty_snapshot(path.name, bytes(data[: MOST_EMPTY_SNAPSHOT + 1]))
-        else:
-            _check_commands(path.name, data)
+            raise _UnfitError(f"{path.name} is a snapshot, which this version does not load")
+        _check_commands(path.name, data)
 
 
 def _check_commands(name: str, data: mmap.mmap) -> None:
@@ -206,34 +192,3 @@ def _printable(word: bytes) -> str:
     return "".join(
         letter if letter.isalnum() else "?" for letter in word.decode("ascii", "replace").upper()
     )
-
-
-# --- a snapshot, with which servers that were started by earlier versions begin their files
-
-
-def _check_empty_snapshot(name: str, data: bytes) -> None:
-    """Raises _UnfitError unless the snapshot holds notes and nothing else: no key, function or
-    module's data.
-    """
-    place = 9
-    try:
-        while data[place] == 0xFA:
-            note, place = _text(data, place + 1)
-            _, place = _text(data, place)
-            if note not in NOTES:
-                raise _UnfitError(f"{name} is a snapshot with the note {_printable(note[:20])}")
-        if data[place] == 0xFF and len(data) == place + 9:
-            return
-    except IndexError:
-        pass
-    raise _UnfitError(f"{name} is a snapshot with data, which this version does not load")
-
-
-def _text(data: bytes, place: int) -> tuple[bytes, int]:
-    """A short string or a number, and the place after it. Raises IndexError for anything else."""
-    first = data[place]
-    if first >> 6 == 3 and first & 0x3F < 3:  # an integer of 1, 2 or 4 bytes
-        return b"", place + 1 + 2 ** (first & 0x3F)
-    if first >> 6:
-        raise IndexError
-    return data[place + 1 : place + 1 + first], place + 1 + first

@@ -179,7 +179,7 @@ def _validate_text(value: Any) -> str | None:
 
 def format_settings_toml(config: RunConfig) -> str:
     """Every setting but the seed and those without effect, as a TOML file for --config;
-    ``read_settings`` of ``master.cli.config_file`` reads the same values.
+    ``read_settings`` of ``master.cli.options`` reads the same values.
     """
     former = {
         name

@@ -134,7 +134,7 @@ def test_a_checkpoint_that_is_no_file_is_passed_over(
 
 
 def test_the_page_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
-    from master.status.web.curves import LearningCurves
+    from master.status.web.queries import LearningCurves
 
     metrics = run_in(tmp_path, "gift") / "metrics.jsonl"
     metrics.unlink()

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from master.status.health import STALLED
-from master.status.web.prometheus import COUNT_FAMILIES, RunMetrics
+from master.status.web.pages import COUNT_FAMILIES, RunMetrics
 
 FOLDER = Path(__file__).resolve().parents[2] / "docker" / "monitoring"
 ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yaml").read_text())

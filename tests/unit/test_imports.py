@@ -30,7 +30,6 @@ SPEAKS_REDIS = {
     "master/doctor/look.py",
     "master/status/redis_reader.py",
     "master/fleet/seat_cleaning.py",
-    "master/fleet/failed_seats.py",
     "master/fleet/seat_manager.py",
 }
 #: Name redis for types alone.

@@ -25,7 +25,7 @@ from es_queue.environments.observation_layout import (
     named_parts,
     to_json,
 )
-from es_queue.environments.space_codec import observation_tree
+from es_queue.environments.stock import observation_tree
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from master.doctor.host import ProbeRequest, probe_environments

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_layout import make_encoder
-from es_queue.environments.space_codec import (
+from es_queue.environments.stock import (
     action_adapter,
     action_spec,
     observation_tree,

@@ -16,8 +16,13 @@ from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.numerics.slot_plan import MEMBER, uniform
 from es_queue.strategies import Batch, State, make_strategy
-from es_queue.strategies.capabilities.novelty_archive import draw_index, extend_archive, novelty_of
-from es_queue.strategies.novelty import STAGNATION_LIMIT, Novelty
+from es_queue.strategies.novelty import (
+    STAGNATION_LIMIT,
+    Novelty,
+    draw_index,
+    extend_archive,
+    novelty_of,
+)
 from es_queue.strategies.shaping import centered_rank
 from tests.cases import each_case
 

@@ -20,13 +20,15 @@ from es_queue.protocol.seats import (
     is_seat_of,
     waiting_seat_ids,
 )
-from master.fleet import failed_seats
-from master.fleet.failed_seats import MOST_FAILED_SEATS, decode_traceback, is_import_failure
+from master.fleet import seat_manager
 from master.fleet.seat_manager import (
+    MOST_FAILED_SEATS,
     MOST_OPEN,
     PAIRS_AFTER_FAILURES,
     SETTLE_SECONDS,
     SeatManager,
+    decode_traceback,
+    is_import_failure,
 )
 from tests.cases import each_case
 from tests.notes import collect_notes
@@ -357,7 +359,7 @@ def test_a_seat_that_workers_opened_and_took_between_two_looks_can_fail(client: 
 def test_seats_that_were_opened_are_remembered_up_to_a_bound(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failed_seats, "MOST_OPENED", 3)
+    monkeypatch.setattr(seat_manager, "MOST_OPENED", 3)
     mine = keeper(client)
     client.numbers = 100
     mine.tick(ALONE, {}, False)

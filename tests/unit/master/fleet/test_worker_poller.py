@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from es_queue.protocol.channel import NO_WORKERS, WorkerInfos
-from master.fleet.worker_poller import MOST_READ_WHOLE, REFRESH_TURNS, WorkerPoller
+from master.collect.worker_watch import MOST_READ_WHOLE, REFRESH_TURNS, WorkerPoller
 from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 
 

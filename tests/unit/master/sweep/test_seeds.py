@@ -17,7 +17,7 @@ from es_queue.config.validation import ineffective_settings
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.keys import RUN_ID
 from es_queue.util.run_folder import STUDY_FILE
-from master.cli.config_file import read_settings
+from master.cli.options import read_settings
 from master.run.launch import Launch
 from master.sweep.begin import base_run_id
 from master.sweep.record import (

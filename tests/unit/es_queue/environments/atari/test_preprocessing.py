@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from es_queue.environments.atari.preprocessing import AreaResize
+from es_queue.environments.atari.game import AreaResize
 from tests.cases import each_case
 
 SIZES = [

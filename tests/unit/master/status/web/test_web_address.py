@@ -8,7 +8,7 @@ import pytest
 
 from es_queue.errors import UsageError
 from master.services.tcp_access import Address
-from master.status.web.address import (
+from master.status.web.server import (
     bind_error,
     hosts_of,
     is_host_allowed,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from master.status.web import curves as module
-from master.status.web.curves import (
+from master.status.web import queries as module
+from master.status.web.queries import (
     AXIS_FIELDS,
     TRAINING_FIELDS,
     DecimatedSeries,
