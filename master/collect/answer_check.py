@@ -47,7 +47,7 @@ class ObservationLimits:
 
     @classmethod
     def unbounded(cls, size: int) -> ObservationLimits:
-        """Whatever float32 observations can have: the statistics are published as float32."""
+        """Any float32 observations: statistics are published as float32."""
         most = np.full(size, LARGEST)
         return cls(-most, most, most)
 
@@ -76,12 +76,12 @@ class ObservationLimits:
 
     @cached_property
     def least_reach(self) -> float:
-        """A mean of no larger magnitude is allowed for each number of an observation."""
+        """A mean of smaller magnitude is always allowed, per number of an observation."""
         return max(0.0, float(np.minimum(-self.low, self.high).min(initial=LARGEST)))
 
     @cached_property
     def least_variance(self) -> float:
-        """A mean squared deviation that is allowed for each number of an observation."""
+        """A mean squared deviation that is always allowed, per number of an observation."""
         return float(self.spread.min(initial=LARGEST)) ** 2
 
     def allow(self, counts: Doubles, means: Doubles, m2s: Doubles) -> bool:
@@ -177,10 +177,10 @@ class ExpectedAnswer(NamedTuple):
 
 
 class AnswerChecker:
-    """What each slot of a publication must be answered with; a pure function of the config and the
+    """Expected results of each slot of a publication; a pure function of the config and the
     generation.
 
-    largest_bytes, largest_slots: how many the largest honest answer has
+    largest_bytes, largest_slots: of the largest honest result
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class AnswerChecker:
         return f"{kind} slot {slot} (generation {self.generation} of {self._config.task}{seed})"
 
     def refusal(self, kind: str, result: SlotResult) -> str:
-        """Empty, or why the result is refused; IMPLAUSIBLE where only its moments are."""
+        """Why the result is refused, or empty; IMPLAUSIBLE if only its moments are."""
         expected = self.expected_answer(kind, result.slot)
         if expected is None:
             return "unknown-slot"
@@ -305,7 +305,7 @@ class AnswerChecker:
         return self._moments_refusal(result.moments)
 
     def counted_result(self, kind: str, result: SlotResult) -> SlotResult:
-        """The result as it counts: without moments that are implausible."""
+        """The result without implausible moments."""
         return counted_result(self, kind, result)[1]
 
     def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:
@@ -352,10 +352,10 @@ class AnswerChecker:
 
 
 def counted_result(checker: AnswerChecker, kind: str, result: SlotResult) -> tuple[str, SlotResult]:
-    """Why a result is refused, empty if it is not; and what counts of it.
+    """Why a result is refused (empty if it is not), and the part of it that counts.
 
-    Implausible moments are left out of every answer alike. A slot that would be owed again for them
-    would be owed forever if its environment were that odd.
+    Implausible moments are dropped, not refused: in an odd environment, a slot refused for them
+    would never be answered.
     """
     refusal = checker.refusal(kind, result)
     return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
@@ -368,8 +368,8 @@ def without_moments(result: SlotResult) -> SlotResult:
 
 
 def _has_plausible_steps(result: SlotResult, episodes: int, limit: int) -> bool:
-    """Whether each individual can have played so many episodes: a step or more in each, at most
-    ``limit``, and observations one more than steps.
+    """Whether each individual's step count is possible: one or more per episode, at most ``limit``,
+    and one observation more than steps.
     """
     steps = result.steps
     if (

@@ -56,17 +56,15 @@ class Question:
         self.proof = proof
 
     def mark_inconclusive(self) -> None:
-        """Somebody played it again and had nothing new to say."""
         self.inconclusive = True
 
     def count_try(self) -> bool:
-        """Another look at it; whether somebody had nothing new to say since the last."""
+        """Count another look. Returns whether a replay was inconclusive since the last."""
         was_tried, self.inconclusive = self.inconclusive, False
         self.tries += was_tried
         return was_tried
 
     def distinct_results(self) -> list[SlotResult]:
-        """The different ones among the opinions."""
         distinct: list[SlotResult] = []
         for result in self.opinions.values():
             distinct += [] if result in distinct else [result]
@@ -98,10 +96,10 @@ class Verdict:
 
 
 class MasterPlayer:
-    """Slots that the master plays itself for the audit, a bounded number of each publication.
+    """Slots that the master plays for the audit, a bounded number per publication.
 
-    play: None if it cannot; share: of the sampled slots, those that it plays where no second
-    worker can be asked
+    play: None if it cannot; share: of the sampled slots, those that it plays if no second worker
+    can be asked
     """
 
     def __init__(self, play: Play | None, draw: Callable[[], float]) -> None:
@@ -113,14 +111,14 @@ class MasterPlayer:
         self.share, self._proven, self._alone = share, 0, 0
 
     def prove(self, slot: Slot) -> Future[VerifierReply] | None:
-        """Where workers cannot decide; None if it has proven enough."""
+        """Play a slot that workers cannot decide; None if the limit is reached."""
         if self.play is None or self._proven >= PROVEN_AT_MOST:
             return None
         self._proven += 1
         return self.play([slot])
 
     def play_alone(self, slot: Slot) -> Future[VerifierReply] | None:
-        """Where no second worker can be asked; None if it has played enough."""
+        """Play a slot that no second worker can; None if the limit is reached."""
         if self.play is None or self._alone >= PROVEN_AT_MOST or self._draw() >= self.share:
             return None
         self._alone += 1
@@ -144,8 +142,8 @@ class Audit:
         play: Play | None = None,
         responsive: ResponsiveWorkers | None = None,
     ) -> None:
-        """``fraction``: of the slots that are played again; the ``draw`` is the operating system's,
-        for a worker knows the run's seed.
+        """``fraction``: of slots to play again; ``draw``: from the operating system, because a
+        worker knows the run's seed.
         """
         self.fleet, self._fraction, self._draw = fleet, fraction, draw
         self.player = MasterPlayer(play, draw)
@@ -172,9 +170,7 @@ class Audit:
         self.player.begin(min(1.0, PROVEN_AT_MOST / max(1.0, self._fraction * slots)))
 
     def sample_slot(self, slot: Slot, worker: str, result: SlotResult) -> None:
-        """A result was taken for the first time: perhaps it is played again, if there is somebody
-        to do it.
-        """
+        """A first result was taken: sample it, if another worker can play the slot."""
         member = self.fleet.registered_worker(worker)
         if member is None:
             return
@@ -188,13 +184,13 @@ class Audit:
             self._play_alone(slot, question)
 
     def _askable(self, numerics: str) -> set[WorkerIdentity]:
-        """The workers that can be asked. The master waits for its own ones in any case."""
+        """The workers that can be asked. The master always waits for its own."""
         peers = self.fleet.peers(numerics)
         return peers if self.player.play is None else peers & self.responsive.identities
 
     def _play_alone(self, slot: Slot, question: Question) -> None:
-        """No second worker can be asked: the master plays the slot, unless it has played enough of
-        this publication.
+        """No second worker can be asked: the master plays the slot, up to its limit per
+        publication.
         """
         if proof := self.player.play_alone(slot):
             question.ask_master(proof)
@@ -209,8 +205,8 @@ class Audit:
             LOGGER.warning(f"audit: some results are not audited: {why}")
 
     def add_result(self, slot: Slot, worker: str, result: SlotResult) -> Verdict | None:
-        """Another answer for a slot that has one. It is compared only where it was asked for. A
-        verdict where it decides.
+        """Add another result for a slot. Compared only if it was requested. Returns a verdict if it
+        decides.
         """
         question, member = self.questions.get(slot), self.fleet.registered_worker(worker)
         if question is None or question.proof is not None:
@@ -237,8 +233,8 @@ class Audit:
         return None
 
     def poll_verdicts(self, counted_result: CountedResult) -> list[Verdict]:
-        """Verdicts of the questions that the master has played since the last call. Its results are
-        compared as those of workers count.
+        """Verdicts of questions that the master has played since the last call. Its results are
+        compared in the form that counts.
         """
         done = [
             (slot, question)
@@ -283,7 +279,7 @@ class Audit:
         return self._settle(slot, question, true_result, agreeing, proven=True)
 
     def _leave_undecided(self, slot: Slot, question: Question, why: str) -> Verdict | None:
-        """The master's own episode does not help. Those who agree with each other are believed."""
+        """The master's own episode does not help: believe the workers that agree."""
         results = question.distinct_results()
         if len(results) > 1:
             self._dispute(slot, why)
@@ -295,8 +291,8 @@ class Audit:
         return None
 
     def mark_inconclusive(self, slot: Slot) -> None:
-        """Whoever played it again was the same worker, computes otherwise, or failed; however often
-        since the last look.
+        """The replay came from the same worker or other arithmetic, or failed. Counts once per
+        look.
         """
         if slot in self.questions:
             self.questions[slot].mark_inconclusive()
@@ -320,9 +316,7 @@ class Audit:
         return None  # somebody else must say
 
     def _has_quorum(self, agreeing: frozenset[WorkerIdentity], question: Question) -> bool:
-        """Two that agree, of two hosts where there are two: the workers of one machine are wrong
-        together.
-        """
+        """Whether two agree, of two hosts if there are two: workers of one host fail together."""
         return len(agreeing) >= 2 and (
             len({identity.host for identity in agreeing}) >= 2
             or len({identity.host for identity in self._askable(question.numerics)}) < 2
@@ -348,9 +342,8 @@ class Audit:
         )
 
     def review(self) -> list[Slot]:
-        """Once a second: questions that nobody who is there can answer are closed. Returns slots
-        whose result nobody else would confirm although there was somebody: they are to be evaluated
-        again.
+        """Close questions that no present worker can answer; called once per second. Returns slots
+        to evaluate again, because no worker confirmed the result although some could.
         """
         to_replay = []
         if any(question.proof is None for question in self.questions.values()):
@@ -376,9 +369,9 @@ class Audit:
         return to_replay
 
     def _hurry(self, slot: Slot, question: Question, result: SlotResult) -> None:
-        """Workers of one host agree, and those of the others do not answer: the master plays the
-        slot, and if it cannot, what they said stands after a while. A worker that is there and
-        says nothing must not hold the generation.
+        """If workers of one host agree and other hosts stay silent, the master plays the slot. If
+        it cannot, their result stands after a while: a silent worker must not hold up the
+        generation.
         """
         if question.tries and (proof := self.player.prove(slot)):
             question.ask_master(proof)
@@ -416,9 +409,8 @@ class Audit:
     def exclude(
         self, wrong: WorkerIdentity, verdict: Verdict, slot_name: str, withdrawn: int
     ) -> bool:
-        """Whether a worker that gave a wrong result is out, so that its other results, so many, are
-        taken back. If the quarantine is full, one that the master has proven wrong is out for this
-        publication.
+        """Whether a worker with a wrong result is excluded, and its other results withdrawn. If the
+        quarantine is full, a worker proven wrong by the master is excluded for this publication.
         """
         if wrong in self.fleet.suspended:
             return False

@@ -1,5 +1,5 @@
-"""Publishes a generation, collects its results, and does the work of each second meanwhile: renew,
-reconcile, seats, supervision, display.
+"""Publishes a generation and collects its results; each second, renews the lease, reconciles, and
+looks after seats, workers and the display.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ FORMER_GENERATION_LOST = (
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
-    """Somebody asked the master to stop; it happens between two looks at the results."""
+    """A request to stop the master, between two looks at the results."""
 
 
 @dataclass(frozen=True)
 class TrustRules:
-    """How far workers are believed. audit: fraction of the slots that are played again; strict:
-    whether all must have the first one's arithmetic; verification: what plays again the evaluations
-    that decide something, None if only the master's own workers can answer
+    """How far workers are trusted.
+
+    audit: fraction of slots to play again; strict: whether all must have the first one's
+    arithmetic; verification: replays evaluations that decide something, None if only the master's
+    own workers can return results
     """
 
     audit: float = 0.0
@@ -60,7 +62,7 @@ class TrustRules:
 
 @dataclass
 class PauseClock:
-    """Seconds in which people paused the run since ``take_seconds``: no time of the run."""
+    """Seconds of pauses since ``take_seconds``."""
 
     paused_at: float | None = None
     seconds: float = 0.0
@@ -80,7 +82,7 @@ class PauseClock:
 
 
 class RunProgress:
-    """What others read of the run each second. extra: other fields of it"""
+    """Progress of the run, published each second. extra: more fields"""
 
     def __init__(
         self, parts: CollectorParts, inbox: ControlInbox, extra: Mapping[str, str]
@@ -99,7 +101,7 @@ class RunProgress:
         return self._former_refused + (Counter() if self._ledger is None else self._ledger.refused)
 
     def implausible_sentence(self, ledger: Ledger) -> str:
-        """Once in a run: who sent moments that were left out."""
+        """Once in a run: workers whose moments were dropped."""
         if not ledger.tally.implausible or self._has_implausible:
             return ""
         self._has_implausible = True
@@ -143,8 +145,8 @@ class BlockPublisher:
     def open(
         self, ledger: Ledger, request: PublishRequest, parameters: bytes, *, adopted: bool
     ) -> bool:
-        """Publish, unless a former master has left it open. False if Redis had another
-        publication open than this master's last.
+        """Publish, unless a former master left it open. False if Redis had a publication open that
+        is not this master's last.
         """
         before = self._request.publication
         self._request, self._parameters = request, parameters
@@ -188,7 +190,7 @@ class BlockPublisher:
         self._issue(ledger, ledger.closing.refill(ledger, self._scheduler, count))
 
     def learn_durations(self, ledger: Ledger) -> None:
-        """The next blocks are cut by what this generation's slots took."""
+        """Size the next blocks by this generation's durations."""
         for kind in ledger.required:
             seconds = ledger.tally.seconds_per_slot(kind)
             if seconds is not None:
@@ -207,10 +209,9 @@ class BlockPublisher:
 
 
 class Collector:
-    """Reads answers of the open publication into its ledger and keeps the publication alive.
+    """Reads results of the open publication into its ledger and keeps the publication alive.
 
-    context: what its ledgers share; idle_work: work of the next generation that is done in idle
-    moments, or not at all
+    context: shared by its ledgers; idle_work: optional work for the next generation in idle moments
     """
 
     def __init__(
@@ -245,47 +246,47 @@ class Collector:
 
     @property
     def fleet(self) -> WorkerRegistry:
-        """Who works, and on what arithmetic."""
+        """The workers and their arithmetic."""
         assert self.context.fleet is not None, "a collector has one"
         return self.context.fleet
 
     @property
     def late_answers(self) -> LateAnswers:
-        """Answers that came too late, as living workers count them."""
+        """Results that came too late, as reported by living workers."""
         return self._reissuer.late
 
     @property
     def is_undecided(self) -> bool:
-        """Whether workers gave different results and nobody could say which is right."""
+        """Whether workers gave different results and none could be proven right."""
         return self.context.audit is not None and self.context.audit.undecided
 
     @property
     def is_without_workers(self) -> bool:
-        """Whether nobody has been there for a while who would work."""
+        """Whether no usable worker has been present for a while."""
         return self._parts.workers.is_unserved
 
     # --- opening
 
     def opening_time(self, *, adopted: bool) -> float:
-        """When the publication that opens next was published, on the monotonic clock. Of what a
-        former master published it is unknown; its answers are bounded all the same.
+        """When the next publication opened, on the monotonic clock. Unknown for a former master's,
+        whose results are bounded anyway.
         """
         return time.monotonic() - (self._lease.clocks.grace if adopted else 0.0)
 
     def progress_field(self, name: str) -> str | None:
-        """What a former master left in the run's progress."""
+        """A field that a former master left in the run's progress."""
         return self._lease.channel.progress_field(name)
 
     def leave_poll_seconds(self) -> float:
-        """Seconds between a worker's looks at the leave flags: 2,500 looks a second of all workers
-        together at the most.
+        """Seconds between a worker's polls of the leave flags: at most 2,500 polls per second in
+        all.
         """
         return max(self._lease.clocks.leave_poll, len(self._parts.workers.present) / 2500)
 
     def open(
         self, ledger: Ledger, request: PublishRequest, parameters: bytes, *, adopted: bool
     ) -> None:
-        """Publish what the ledger wants, unless a former master has left it open."""
+        """Publish the ledger's slots, unless a former master left it open."""
         self.idle_work.clear()
         self._progress.open(ledger)
         self._reissuer.open()
@@ -340,14 +341,14 @@ class Collector:
             raise Interrupted
 
     def _work_while_idle(self, ledger: Ledger) -> None:
-        """With nothing left to read, what can be done before the last answer is there."""
+        """Work ahead while waiting for the last results."""
         ledger.extend_prefix()
         if self.idle_work and not ledger.is_complete():
             self.idle_work.popleft()()
 
     def drain(self, ledger: Ledger, wait: float) -> bool:
-        """Drain what is there, in bulk, and issue slots in its place where the ledger wants more.
-        Whether nothing is left.
+        """Read results in bulk, and issue new slots if the ledger needs more. Returns whether
+        nothing is left.
         """
         drained = self._parts.reader.drain(ledger, wait, len(self._parts.workers.present))
         if not self.inbox.paused_by:
@@ -357,7 +358,7 @@ class Collector:
     # --- each second
 
     def tick(self, ledger: Ledger) -> None:
-        """Take up requests, renew, notice loss, reconcile, look after workers, show."""
+        """Handle requests, renew the lease, reconcile, and update workers and display."""
         began, clocks = time.monotonic(), self._lease.clocks
         self._next_tick = began + min(clocks.renew, clocks.reconcile)
         ledger.start_reconcile()

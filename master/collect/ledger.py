@@ -42,10 +42,10 @@ HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hol
 
 @dataclass(frozen=True)
 class LedgerContext:
-    """What the ledgers of one run share.
+    """Shared by the ledgers of a run.
 
-    fleet: the workers that have joined, None if it does not matter who answers; audit: None
-    where no slot is played again; answers: how many answers of each worker counted
+    fleet: the joined workers, None if any worker may return results; audit: None without an audit;
+    answers: counted results of each worker
     """
 
     fleet: WorkerRegistry | None = None
@@ -59,8 +59,8 @@ class LedgerContext:
         return () if self.audit is None else self.audit.questions
 
     def refusal(self, worker: str) -> str:
-        """Why nothing of a worker counts, empty if it does. A worker beats before its first
-        claim, so an honest one is enrolled.
+        """Why nothing of a worker counts, empty if it does. A worker beats before its first claim,
+        so an honest one is known.
         """
         if self.fleet is None:
             return ""
@@ -69,9 +69,7 @@ class LedgerContext:
         return "" if self.fleet.has_joined(worker) else UNKNOWN
 
     def reporter(self, worker: str) -> str:
-        """Who a worker is over all its seats, by whatever id it reports; empty for one that nobody
-        has heard of.
-        """
+        """A worker's identity over all its seats, by any id it reports; empty if unknown."""
         if self.fleet is None:
             return worker
         identity = self.fleet.identity(worker)
@@ -79,11 +77,10 @@ class LedgerContext:
 
 
 class Ledger:
-    """Truth (rule 1): which slots of the open publication have no accepted answer.
+    """The truth (rule 1): which slots of the open publication have no accepted result.
 
-    closing: on which answers it closes; prefix: what was made of the first training slots so far,
-    where closing is the better for it; unverified: kinds that decide nothing, because the master
-    could not verify them
+    closing: on which results it closes; prefix: the first training slots, accumulated early;
+    unverified: kinds that decide nothing, because the master could not verify them
     """
 
     def __init__(
@@ -155,9 +152,7 @@ class Ledger:
         return any(taken) or any(counted)
 
     def _accept_prior(self, answer: Answer, checker: AnswerChecker) -> bool:
-        """Results of an older publication may count as long as it is open; nothing of it is
-        owed.
-        """
+        """Accept results of an older open publication; none of its slots is required."""
         self.tally.refuse("late-failure", len(answer.failures))
         taken = [self._accept_prior_result(answer, checker, result) for result in answer.results]
         self._credit(answer, any(taken))
@@ -181,13 +176,13 @@ class Ledger:
         return True
 
     def _credit(self, answer: Answer, taken: bool) -> None:
-        """Who worked, and how long, where something counted."""
+        """Credit the worker and its time if a result counted."""
         if taken:
             self.context.answers[answer.worker] += 1
             self.tally.credit(answer)
 
     def _record_failures(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
-        """Failures, each once. Only what counted is remembered."""
+        """Record each failure once."""
         mark = bytes_digest(payload)
         if self.failures.has_mark(mark):
             self.tally.refuse("duplicate", len(answer.failures))
@@ -230,12 +225,12 @@ class Ledger:
         self.closing.settle(slot, result)
 
     def _reconcile_questions(self, slot: Slot) -> None:
-        """Somebody may be asked for the slot at once."""
+        """Reconcile at once, so that a worker gets the slot."""
         self.needs_reconcile = self.needs_reconcile or slot in self.context.questions
 
     def _compare(self, slot: Slot, worker: str, result: SlotResult) -> str:
-        """Why a result of a slot that was settled before does not count. It is an opinion only
-        where the audit asked for it.
+        """Why a result of a settled slot does not count. It is an opinion only if the audit
+        requested it.
         """
         former = self.results[slot[0]].get(slot[1])
         if former is None:
@@ -252,15 +247,13 @@ class Ledger:
         return "conflict" if former != result else "audit"
 
     def decide(self) -> None:
-        """Take up what the master's own episodes have proven."""
+        """Apply what the master's own episodes have proven."""
         if self.context.audit is not None:
             for verdict in self.context.audit.poll_verdicts(self.checker.counted_result):
                 self._apply_verdict(verdict, self.context.audit)
 
     def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:
-        """The right result stands; of a worker that gave another nothing counts but what somebody
-        confirmed.
-        """
+        """Keep the right result; of a worker with a wrong one, only confirmed results count."""
         self.refute(verdict.slot, verdict.result, verdict.author)
         for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
             withdrawn = [
@@ -283,8 +276,8 @@ class Ledger:
         self.needs_reconcile = True
 
     def refute(self, slot: Slot, result: SlotResult, author: str = "") -> None:
-        """Another result counts than the one that was taken. author: the worker that gave it, empty
-        for the master.
+        """Replace a result that was taken. author: the worker of the new one, empty for the
+        master.
         """
         if self.results[slot[0]].get(slot[1]) != result:
             self.tally.refuse("refuted")
@@ -297,7 +290,7 @@ class Ledger:
         return self._answered_by.get((kind, slot), "")
 
     def withdraw(self, slot: Slot) -> None:
-        """As if nobody had answered it."""
+        """Treat the slot as unanswered."""
         self.results[slot[0]].pop(slot[1], None)
         self._answered_by.pop(slot, None)
         self._refresh(slot)
@@ -305,7 +298,7 @@ class Ledger:
             self.context.audit.questions.pop(slot, None)
 
     def _count_failure(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
-        """A reported failure (rule 12); False when it is of no account."""
+        """Count a reported failure (rule 12); False if it does not matter."""
         if self.checker.expected_answer(*slot) is None:
             self.tally.refuse("unknown-slot")
             return False
@@ -344,11 +337,11 @@ class Ledger:
         )
 
     def start_reconcile(self) -> None:
-        """What made a reconcile necessary is looked at now."""
+        """Note that a reconcile has begun."""
         self.needs_reconcile = False
 
     def missing_slots(self, block: Block) -> list[Slot]:
-        """The slots of a block that are wanted and have no answer."""
+        """Required slots of a block without a result."""
         slots = self._required_slots(block.kind)
         stop = min(block.stop, slots[-1] + 1 if slots else 0)
         return [
@@ -366,7 +359,7 @@ class Ledger:
 
     @property
     def training_slots(self) -> int | None:
-        """How many slots of training there are; None if there is no end of them."""
+        """Number of training slots; None if unlimited."""
         required = self.required.get(messages.TRAIN, 0)
         return required if required and messages.TRAIN not in self.closing.endless else None
 
@@ -400,7 +393,7 @@ class Ledger:
         return self._pending[kind].slots if kind in self._pending else ()
 
     def _audited_slots(self, kind: str) -> set[int]:
-        """Wanted slots that are answered, but played again for the audit."""
+        """Required slots with a result that the audit plays again."""
         pending = self._pending[kind]
         return {
             slot
@@ -409,11 +402,11 @@ class Ledger:
         }
 
     def left(self, kind: str) -> int:
-        """How many slots of a kind are wanted and have no answer that stands."""
+        """Number of required slots of a kind without a final result."""
         return self._pending[kind].unanswered_count + len(self._audited_slots(kind))
 
     def unanswered_ranges(self) -> list[tuple[str, int, int]]:
-        """(kind, start, stop) of wanted slots without an answer."""
+        """(kind, start, stop) of required slots without a result."""
         return [slot_range for kind in self._pending for slot_range in self._missing_ranges(kind)]
 
     def _missing_ranges(self, kind: str) -> Ranges:
@@ -432,9 +425,7 @@ class Ledger:
         return self.closing.is_ready(self.required) and not any(map(self.left, awaited))
 
     def extend_prefix(self) -> None:
-        """Do of closing what can be done before the last answer is there. With an audit a result
-        may be replaced, so nothing.
-        """
+        """Accumulate early. Not with an audit, which may replace a result."""
         if self.prefix is not None and self.context.audit is None:
             self.prefix.extend(
                 self.results[messages.TRAIN], self._pending[messages.TRAIN].first_unanswered()
@@ -443,8 +434,8 @@ class Ledger:
     def reconcile_request(
         self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()
     ) -> ReconcileRequest:
-        """What reconcile measures todo and claims against. Every worker reads who is to leave, so
-        of those dismissed a few are named.
+        """What reconcile compares todo and claims with. Every worker reads which should leave, so
+        only a few dismissed ones are named.
         """
         leaving = [*give_way, *dismissed[:LEAVING_NAMED]]
         ranges, suspects = self.unanswered_ranges(), self.failures.suspects()
@@ -461,12 +452,12 @@ class Ledger:
         )
 
     def answer_counts(self) -> tuple[int, int]:
-        """(slots answered, slots wanted)."""
+        """(slots answered, slots required)."""
         total = sum(self.required.values())
         return self.closing.answer_counts() or (total - sum(map(self.left, self._pending)), total)
 
     def verified_results(self, kind: str) -> list[SlotResult | None]:
-        """``results_in_order``, or nothing if the master could not verify what was returned."""
+        """``results_in_order``, or nothing if the master could not verify them."""
         return [] if kind in self.unverified else self.results_in_order(kind)
 
     def results_in_order(self, kind: str) -> list[SlotResult | None]:
@@ -483,8 +474,8 @@ MOST_READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from
 
 @dataclass
 class StreamCursor:
-    """How far the stream of an open publication was read; the cursor may go back, and what was
-    ``seen`` does not count twice.
+    """How far the stream of an open publication was read. If the cursor goes back, ``seen`` results
+    do not count twice.
     """
 
     cursor: str = "0"
@@ -510,22 +501,22 @@ class StreamReader:
         self.has_results = False
 
     def open(self, publication: str, prior: Iterable[str]) -> None:
-        """Read a publication from its beginning, and prior ones on from where they are."""
+        """Read a publication from its beginning, and prior ones from their cursors."""
         kept = {name: self._cursors.get(name, StreamCursor()) for name in prior}
         self._cursors = {**kept, publication: StreamCursor()}
 
     def restart(self) -> None:
-        """Streams are there again, and may have ids that others had."""
+        """The streams are new, and may reuse ids."""
         self._cursors = {publication: StreamCursor() for publication in self._cursors}
 
     def rewind(self) -> None:
-        """All streams are read from their beginning again (rule 9)."""
+        """Read all streams from their beginning again (rule 9)."""
         for cursor in self._cursors.values():
             cursor.move_to("0")
 
     def reread(self) -> None:
-        """From the beginning (rule 9), in case something stands where nobody looks; of many entries
-        seldom, for that takes its time.
+        """Read from the beginning (rule 9), in case an entry was missed; rarely if there are
+        many.
         """
         now = time.monotonic()
         if now >= self._next_reread:
@@ -534,12 +525,12 @@ class StreamReader:
             self._next_reread = now + seen / MOST_REREAD_PER_SECOND
 
     def mark_answered(self) -> None:
-        """As if an answer had counted: a pause is no stall."""
+        """Reset the time of the last result: a pause is not a stall."""
         self.answered_at = time.time()
 
     def drain(self, ledger: Ledger, wait: float, workers: int) -> bool:
-        """Drain what is there, but no flood for ever: a thousand entries, or 32 MiB, and the other
-        duties come first. Whether nothing is left.
+        """Read at most a thousand entries, or 32 MiB, so that a flood does not delay other duties.
+        Returns whether nothing is left.
         """
         number = size = 0
         self._cursors.setdefault(ledger.publication, StreamCursor())
@@ -571,8 +562,8 @@ class StreamReader:
         return False
 
     def drain_fully(self, ledger: Ledger, workers: int) -> bool:
-        """Read to the end: what is unread would look as if nobody held it. A flood that does not
-        end puts reconcile off for a while only.
+        """Read to the end: unread slots would look as if nobody held them. An endless flood delays
+        reconcile only for a while.
         """
         until = time.monotonic() + self._patience
         while not self.drain(ledger, 0.0, workers):
@@ -585,7 +576,7 @@ class StreamReader:
     def _accept_entries(
         self, ledger: Ledger, publication: str, entries: Sequence[StreamEntry], workers: int
     ) -> None:
-        """What did not count is deleted, so that a flood does not stay (rule 6)."""
+        """Delete entries that did not count, so that a flood does not stay (rule 6)."""
         cursor = self._cursors[publication]
         if (
             not cursor.seen and not entries[0].payload
@@ -626,9 +617,7 @@ def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGenera
 
 
 def shortest_prefix(slots: Slots, least: int, min_steps: int) -> int:
-    """How many slots make the batch: the fewest, but ``least``, whose episodes have ``min_steps``
-    steps.
-    """
+    """How many slots make the batch: at least ``least``, and enough for ``min_steps`` steps."""
     if not min_steps:
         return min(len(slots), max(1, least))
     steps = 0

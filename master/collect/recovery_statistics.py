@@ -40,7 +40,7 @@ class RecoveryStatistics:
         self._ongoing: list[tuple[str, float, set[Slot]]] = []
 
     def restore(self, totals: Mapping[str, Sequence[float]]) -> None:
-        """What former masters counted, as ``totals`` gave it, beside what this one has."""
+        """Restore former masters' ``totals``."""
         for cause, (count, seconds, worst) in totals.items():
             tally = self._tallies.get(cause, RecoveryTally())
             self._tallies[cause] = RecoveryTally(
@@ -48,7 +48,7 @@ class RecoveryStatistics:
             )
 
     def start_recovery(self, cause: str, slots: Iterable[Slot]) -> None:
-        """Something was noticed that holds up these slots."""
+        """Note a fault that delays these slots."""
         waiting = set(slots)
         if not waiting:
             return
@@ -63,7 +63,7 @@ class RecoveryStatistics:
             self._ongoing.append((cause, self._clock(), waiting))
 
     def record_answer(self, slot: Slot) -> None:
-        """A slot is answered: what waited for it alone is over."""
+        """A slot has a result: recoveries that waited only for it end."""
         for recovery in self._ongoing:
             recovery[2].discard(slot)
         finished = [recovery for recovery in self._ongoing if not recovery[2]]
@@ -78,7 +78,7 @@ class RecoveryStatistics:
         self._ongoing = []
 
     def record_recovery(self, cause: str, seconds: float) -> None:
-        """Something was put right that took so long."""
+        """Note a recovery that took this long."""
         self._tallies[cause] = self._tallies.get(cause, RecoveryTally()).with_recovery(seconds)
 
     def count(self, cause: str) -> int:

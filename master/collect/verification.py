@@ -48,7 +48,7 @@ class Recheck:
     began: float = field(default_factory=time.monotonic)
 
     def seconds_for(self, slots: int) -> float:
-        """How long so many more slots take, by what these took until now."""
+        """Estimated seconds for that many more slots."""
         return (time.monotonic() - self.began) * slots / len(self.slots)
 
 
@@ -74,7 +74,7 @@ class Verification:
         return self._verifier.play(self._task, self._parameters, slots)
 
     def is_pending(self, ledger: Ledger) -> bool:
-        """Whether a decision waits for what the master plays."""
+        """Whether a decision waits for the master's episodes."""
         kinds = [kind for kind in VERIFIED if kind in ledger.required]
         # All are looked at, for each look may begin a check.
         return bool([kind for kind in kinds if self._is_kind_pending(ledger, kind)])
@@ -94,7 +94,7 @@ class Verification:
         return not check.outcome.done() or self._compare_results(ledger, kind, check)
 
     def _start_check(self, ledger: Ledger, kind: str) -> bool:
-        """Choose slots and ask, where anything depends on them."""
+        """Choose slots and ask for them, if anything depends on them."""
         self._checked_results[kind] = dict(ledger.results[kind])
         returns = {
             result.slot: result.returns[0]
@@ -118,7 +118,7 @@ class Verification:
         self._checks[kind] = Recheck(slots, is_last, outcome)
 
     def _compare_results(self, ledger: Ledger, kind: str, check: Recheck) -> bool:
-        """Whether more has to be played."""
+        """Whether more slots must be played."""
         try:
             played = check.outcome.result().results
             results = {
@@ -148,8 +148,8 @@ class Verification:
         return False
 
     def _mark_unverified(self, ledger: Ledger, kind: str, error: Exception) -> None:
-        """Nothing is decided by what cannot be verified, but the search cannot do without its
-        centre, nor a run without its final figure.
+        """Unverified results decide nothing, except a centre that the search needs and the run's
+        final figure.
         """
         self._settled_kinds.add(kind)
         ledger.unverified.add(kind)
@@ -165,14 +165,14 @@ class Verification:
         )
 
     def _note_limited(self, text: str) -> None:
-        """The first few of a run: each is counted, not each is told."""
+        """Note only the first few of a run; all are counted."""
         self._note_count += 1
         if self._note_count <= MOST_NOTES:
             LOGGER.warning(text)
 
 
 def format_difference(ledger: Ledger, kind: str, slot: int, true_return: float) -> str:
-    """What people read of a result that the master does not get."""
+    """The note about a result that the master cannot repeat."""
     worker, returned = (
         ledger.answerer(kind, slot) or "a worker",
         ledger.results[kind][slot].returns[0],

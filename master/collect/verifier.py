@@ -52,11 +52,10 @@ class VerifierReply:
 
 
 class Verifier:
-    """Plays slots of the open publication in a process of its own.
+    """Plays slots of the open publication in a process of its own, which starts with the first
+    question.
 
-    It starts with the first question.
-    One question is played after the other. All methods are for one thread; the
-    futures are done on another.
+    Questions are played in turn. Methods are for one thread; futures complete on another.
     """
 
     def __init__(self, config: RunConfig, noise_dir: Path | None = None) -> None:
@@ -72,7 +71,7 @@ class Verifier:
         self._queue: ThreadPoolExecutor | None = None
 
     def play(self, task: bytes, parameters: bytes, slots: Iterable[Slot]) -> Future[VerifierReply]:
-        """The slots' results; VerificationError where this host cannot play them."""
+        """The slots' results; VerificationError if this host cannot play them."""
         requested = sorted(slots)
         publication = messages.Task.decode(task).publication
         blocks = blocks_of_slots(publication, requested, messages.MAX_BLOCK, ())
@@ -82,9 +81,7 @@ class Verifier:
         return self._submit_request([task, parameters, [str(block) for block in blocks]], seconds)
 
     def fingerprint(self) -> Future[VerifierReply]:
-        """Only the fingerprint of this host's arithmetic; VerificationError if the environment does
-        not play here.
-        """
+        """This host's fingerprint; VerificationError if the environment does not run here."""
         return self._submit_request([b"", b"", []], START_SECONDS + self._config.wall_limit)
 
     def _submit_request(self, question: list[Any], seconds: float) -> Future[VerifierReply]:
@@ -117,7 +114,7 @@ class Verifier:
         return self._process
 
     def close(self) -> None:
-        """End the process, whatever it plays."""
+        """End the process."""
         if self._process is not None:
             self._process.kill()
         if self._queue is not None:

@@ -125,7 +125,7 @@ class WorkerWatch:
 
     @property
     def is_unserved(self) -> bool:
-        """Whether nobody has been there for a while who would work."""
+        """Whether no usable worker has been present for a while."""
         return self._idle_monitor.is_unserved
 
     def live_count(self) -> int:
@@ -136,7 +136,7 @@ class WorkerWatch:
         return max(1, len(self.present or self._poller.poll(self._channel)))
 
     def update(self) -> None:
-        """Who is there, and who refuses."""
+        """Update which workers are present, and which refuse."""
         answers = self._context.answers
         workers = self._poller.poll(self._channel, answers)
         self.present = {name: about for name, about in workers.items() if "refuses" not in about}

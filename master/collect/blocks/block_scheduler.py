@@ -62,8 +62,8 @@ class BlockScheduler:
     def iterate_blocks(
         self, publication: str, missing: SlotRanges, workers: int
     ) -> Iterator[Block]:
-        """Blocks of all slots in ``missing`` (kind, start, stop), in the order in which they are
-        best begun. The first can be played while the rest are still being cut.
+        """Blocks of all slots in ``missing`` (kind, start, stop), in the best order to begin them.
+        The first can be played while the rest are still being cut.
         """
         total = sum(stop - start for _, start, stop in missing)
         self._guessed_seconds = BLOCK_SECONDS / min(
@@ -81,9 +81,9 @@ class BlockScheduler:
         yield from self._guided_blocks(publication, rest, workers)
 
     def patience(self, block: Block) -> float:
-        """Seconds that no honest worker holds a block without an answer: past any episode's limit,
-        and many times what the block should take. Where no slot of its kind is measured, each of
-        its episodes may last as long as one may.
+        """Seconds that no honest worker holds a block without a result: more than any episode's
+        limit, and many times the expected time. If no slot of its kind was measured, each of its
+        episodes may last as long as the limit.
         """
         known = self.seconds.get(block.kind)
         if known is None:
@@ -92,21 +92,19 @@ class BlockScheduler:
         return min(expected, self.longest(block))
 
     def longest(self, block: Block) -> float:
-        """Seconds that no block of an honest worker exceeds, whatever workers say of how long
-        theirs took.
-        """
+        """Seconds that no block of an honest worker exceeds, whatever durations workers report."""
         return self.wall * (1 + (block.stop - block.start) * self._episodes_of(block.kind))
 
     def reissue_size(self, kind: str, slots: int, workers: int) -> int:
-        """Slots that a block issued again may have, where ``slots`` are wanted in all."""
+        """Slots of a reissued block, when ``slots`` are required in all."""
         if self.fixed:
             return self.fixed
         return self._block_limit(self._seconds_of(kind), slots * self._seconds_of(kind), workers)
 
     def _seconds_of(self, kind: str) -> float:
-        """Expected seconds of a slot; of a kind that nobody has measured those of a training slot,
-        or more for more episodes. Where that is unknown too a slot takes a block's time, unless
-        there are a great many.
+        """Expected seconds of a slot. A kind without measurements takes as long as a training slot,
+        or more for more episodes. If that is unknown too, a slot takes a block's time, unless there
+        are very many.
         """
         known = self.seconds.get(kind)
         if known is None:
@@ -119,11 +117,11 @@ class BlockScheduler:
         return max(known, 1e-4)
 
     def _episodes_of(self, kind: str) -> int:
-        """Of one slot."""
+        """Episodes of one slot."""
         return self.per_slot if kind == messages.TRAIN else self.episodes_per_slot.get(kind, 1)
 
     def _block_limit(self, seconds: float, left: float, workers: int) -> int:
-        """Slots of a block where ``left`` seconds of work are to be shared."""
+        """Slots of a block when ``left`` seconds of work are to be shared."""
         return min(
             messages.MAX_BLOCK,
             max(1, int(min(BLOCK_SECONDS, left / (SHARES_PER_WORKER * workers)) / seconds)),
@@ -132,8 +130,8 @@ class BlockScheduler:
     def _guided_blocks(
         self, publication: str, missing: SlotRanges, workers: int
     ) -> Iterator[Block]:
-        """Each block a share of what is left when it is claimed; the kind with the longest slots
-        first.
+        """Each block is a share of the work left when it is claimed; the kind with the longest
+        slots first.
         """
         order = sorted(missing, key=lambda slot_range: -self._seconds_of(slot_range[0]))
         left = sum(self._seconds_of(kind) * (stop - start) for kind, start, stop in order)
@@ -148,9 +146,7 @@ class BlockScheduler:
     def _batch_blocks(
         self, publication: str, missing: SlotRanges, workers: int
     ) -> tuple[list[Block], list[tuple[str, int, int]]]:
-        """What is best played at once, the same for each worker; and what remains for the end, or
-        is too little.
-        """
+        """Batches of the best size, the same for each worker; and the remainder."""
         blocks: list[Block] = []
         rest: list[tuple[str, int, int]] = []
         for kind, start, stop in missing:
@@ -162,7 +158,7 @@ class BlockScheduler:
         return blocks, rest
 
     def _batch_sizes(self, slots: int, episodes: int, workers: int) -> list[int]:
-        """Slots of each batch: rounds of one batch a worker, all of about equal size."""
+        """Slots of each batch: rounds of one batch per worker, of nearly equal size."""
         limits = self.batch_limits
         if limits is None or slots * episodes < limits.fewest * workers:
             return []
@@ -174,9 +170,7 @@ class BlockScheduler:
 
 
 def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> BlockScheduler:
-    """The cutter of a run whose training slots have that many ``individuals`` with so many
-    ``parameters`` each.
-    """
+    """The scheduler of a run with ``individuals`` per training slot and ``parameters`` each."""
     limits = batch_size_range(EnvironmentRequest.of(config), parameters)
     episodes_per_slot = {messages.ELITE: config.elite_episodes, messages.CENTRE: config.episodes}
     together = None if limits is None else BatchLimits(*limits)
@@ -195,9 +189,7 @@ def blocks_of_slots(
     most: int,
     single: Container[tuple[str, int]],
 ) -> list[Block]:
-    """Blocks of at most ``most`` slots; slots are in order, and those in ``single`` have a block
-    each.
-    """
+    """Blocks of at most ``most`` slots, in order; each slot of ``single`` has its own block."""
     blocks: list[Block] = []
     for kind, slot in slots:
         last = blocks[-1] if blocks else None

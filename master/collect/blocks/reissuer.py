@@ -29,8 +29,8 @@ MOST_LATE = 10  # late answers of a worker that are believed, for each of its an
 
 
 class OutageWatch:
-    """Declares no worker dead for a while after an outage of Redis, because beats lapse with it
-    (rule 7).
+    """Declares no worker dead shortly after an outage of Redis, which interrupts heartbeats (rule
+    7).
     """
 
     def __init__(self, channel: MasterChannel, grace: float) -> None:
@@ -55,7 +55,7 @@ class OutageWatch:
 
 @dataclass
 class LateAnswers:
-    """Answers that came too late, as living workers count them."""
+    """Results that came too late, as reported by living workers."""
 
     count: int = 0
     taken: int = 0
@@ -64,7 +64,7 @@ class LateAnswers:
         self.count = max(self.count, count)
 
     def take(self) -> int:
-        """Those since the last call."""
+        """Count since the last call."""
         fresh, self.taken = max(0, self.count - self.taken), self.count
         return fresh
 
@@ -79,7 +79,7 @@ class CollectorParts:
 
 
 class Reissuer:
-    """One master's. late: answers that came too late; outages: whether Redis was away"""
+    """late: results that came too late; outages: whether Redis was away"""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Reissuer:
         self._stragglers.reset()
 
     def record_loss(self, began: float) -> None:
-        """Record that Redis had lost something and got it again, from ``began`` on."""
+        """Record data that Redis lost and got again, from ``began`` on."""
         self._parts.reader.restart()
         self.forget_copies()
         self._parts.context.recoveries.record_recovery(REDIS_LOST, time.monotonic() - began)
@@ -125,8 +125,8 @@ class Reissuer:
         return has_ended
 
     def update(self, ledger: Ledger, *, paused: bool) -> float:
-        """Return the blocks of the dead, copy those of stragglers, issue again what nobody holds.
-        Seconds after which stragglers are worth another look.
+        """Return the blocks of dead workers, copy those of stragglers, and reissue slots that
+        nobody holds. Returns seconds until stragglers are worth another look.
         """
         report = self._reconcile(ledger, (), paused=paused)
         if report is None:
@@ -179,11 +179,10 @@ class Reissuer:
             ledger.record_death(blocks)
 
     def _reissue(self, ledger: Ledger, report: ReconcileReport, *, paused: bool) -> None:
-        """What nobody held at that look, and what is not among the answers that were there by then
-        either.
+        """Reissue slots that nobody held at that look and that have no result since.
 
-        An answer and the end of its claim are one: whoever was seen without one has answered
-        before, or never will.
+        A result and the end of its claim are one step: a worker without a claim has returned, or
+        never will.
         """
         if not report.unclaimed or not self._drain_fully(ledger):
             return
@@ -207,7 +206,7 @@ class Reissuer:
             ledger.tally.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
 
     def _update_holders(self, ledger: Ledger, report: ReconcileReport) -> bool:
-        """Note who holds what; whether a worker that may be given work is idle."""
+        """Note who holds what. Returns whether a worker that may be given work is idle."""
         now, present = time.monotonic(), self._parts.workers.present
         answers = self._parts.context.answers
         self._stragglers.update(ledger.publication, report, now)
@@ -231,7 +230,7 @@ class Reissuer:
         ledger.tally.count_reissued(len(first))
 
     def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:
-        """Put slots into the claims of idle workers, a little for each; those that found one."""
+        """Put a few slots into the claims of each idle worker. Returns the slots that found one."""
         most, singles = self._block_size(ledger), ledger.failures.suspects()
 
         def send(worker: str, some: Sequence[Slot]) -> bool:

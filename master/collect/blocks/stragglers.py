@@ -39,7 +39,7 @@ MOST_COUNTED = 1000
 
 
 class StragglerTracker:
-    """Since when each block is held, on the master's own clock, and how often each slot was copied.
+    """Since when each block is held, on the master's clock, and how often each slot was copied.
     least: seconds that any block may take.
     """
 
@@ -64,8 +64,8 @@ class StragglerTracker:
         self._held_since = {key: self._held_since.get(key, now) for key in held}
 
     def overdue_slots(self, ledger: Ledger, now: float) -> tuple[list[Slot], list[Slot]]:
-        """The unanswered slots of overdue blocks of which a copy is due, in order: those without a
-        copy, and the others.
+        """Unanswered slots of overdue blocks that need a copy now, in order: those without one, and
+        the others.
         """
         late = {
             block
@@ -78,7 +78,7 @@ class StragglerTracker:
         ]
 
     def record_copies(self, ledger: Ledger, slots: Iterable[Slot], now: float) -> None:
-        """Another copy of each was issued: the wait for the next one doubles."""
+        """Note another copy of each; the wait for the next one doubles."""
         for kind, slot in slots:
             self._copies[kind, slot] += 1
             wait = self._patience(
@@ -91,9 +91,7 @@ class StragglerTracker:
         return max(self._least, min(expected, self._scheduler.longest(block)))
 
     def _expected_seconds(self, ledger: Ledger, block: Block) -> float:
-        """Seconds that a block should take, by what this generation or the ones before
-        have shown.
-        """
+        """Expected seconds of a block, by this generation or earlier ones."""
         measured = self._scheduler.seconds.get(block.kind) or ledger.tally.seconds_per_slot(
             block.kind
         )
@@ -106,8 +104,8 @@ def slots_of(ranges: Iterable[tuple[str, int, int]]) -> Iterator[Slot]:
 
 
 def slots_within(ledger: Ledger, blocks: Iterable[Block]) -> list[Slot]:
-    """The unanswered slots that are in any of the blocks, in order; made-up blocks that overlap
-    cost no more than their number.
+    """The unanswered slots of any of the blocks, in order. Forged overlapping blocks cost no more
+    than their number.
     """
     merged: dict[str, list[list[int]]] = {}
     for kind, start, stop in sorted((block.kind, block.start, block.stop) for block in blocks):
@@ -127,7 +125,7 @@ def slots_within(ledger: Ledger, blocks: Iterable[Block]) -> list[Slot]:
 
 
 class IdleWorkers:
-    """Workers that hold nothing, those first that have answered most of what they were given."""
+    """Workers that hold nothing, the most reliable first."""
 
     def __init__(self) -> None:
         self._idle: list[str] = []
@@ -141,8 +139,8 @@ class IdleWorkers:
         joined: Iterable[str],
         answers: Mapping[str, int],
     ) -> bool:
-        """``joined``: who may be given work; ``answers``: how many of each counted so far. Whether
-        anybody is idle.
+        """``joined``: workers that may be given work; ``answers``: counted results of each. Returns
+        whether any is idle.
         """
         idle = [worker for worker in joined if worker in claims and not claims[worker]]
         self._given = Counter(
@@ -162,8 +160,8 @@ class IdleWorkers:
     def give(
         self, slots: Iterable[Slot], most: int, send: Callable[[str, list[Slot]], bool]
     ) -> list[Slot]:
-        """Share slots equally among them, each at most ``most``; ``send`` puts them into a worker's
-        claims. Returns those that were given.
+        """Share slots equally, at most ``most`` for each worker; ``send`` puts them into its
+        claims. Returns the slots that were given.
         """
         workers, given = self._idle[:MOST_GIVEN], list[Slot]()
         waiting = list(islice(slots, most * len(workers)))
@@ -181,9 +179,9 @@ class IdleWorkers:
 
 
 class DirectIssue:
-    """Whether blocks go into workers' claims from the beginning, and not to todo: where somebody
-    took all of todo and answered nothing, each publication would find that out after seconds. What
-    one publication lost is paid for by many: todo is tried again after that many times as long.
+    """Whether blocks go directly into workers' claims instead of todo. If a client takes all of
+    todo and returns nothing, each publication would lose seconds to find that out. So todo is tried
+    again only after many times as long as was lost.
     """
 
     def __init__(self) -> None:
@@ -198,7 +196,7 @@ class DirectIssue:
         self._before: Mapping[str, int] = {}
 
     def begin(self, answers: Mapping[str, int], now: float) -> None:
-        """Another publication is open; ``answers``: how many of each worker counted so far."""
+        """Another publication is open; ``answers``: counted results of each worker so far."""
         if self._is_needed:
             self._until = now + DIRECT_TIMES * (now - self._began)
         self.is_on, self._is_needed, self._began = now < self._until, False, now
@@ -211,12 +209,12 @@ class DirectIssue:
                 del tally[worker]
 
     def _has_answered(self, worker: str) -> bool:
-        """Whether it answered in the last publication in which anybody did."""
+        """Whether it returned results in the last publication that had any."""
         return self._before.get(worker, 0) > self._former.get(worker, 0)
 
     def record_unclaimed(self, slots: Iterable[Slot]) -> None:
-        """Nobody held these, though nobody failed at them either. Somebody takes what is lost more
-        often than it was issued to all.
+        """Note slots that nobody held or failed at. A client takes blocks if they are lost more
+        often than they were issued.
         """
         for slot in islice(slots, MOST_COUNTED):
             self._unclaimed[slot] += 1
@@ -228,8 +226,8 @@ class DirectIssue:
         claims: Mapping[str, Iterable[Block]],
         answers: Mapping[str, int],
     ) -> None:
-        """Copies of these were given by name. It is no slowness if somebody holds up one
-        publication after the other, and nothing of it has counted meanwhile.
+        """Note copies given by name. If one client delays several publications in a row and returns
+        nothing that counts, it is not merely slow.
         """
         copied = list(islice(slots, MOST_GIVEN))
         for worker, blocks in claims.items():
@@ -245,8 +243,8 @@ class DirectIssue:
     def share_blocks(
         self, blocks: Iterator[Block], workers: Collection[str]
     ) -> dict[str, list[Block]]:
-        """The first blocks by worker, among those that answered in the publication before; none if
-        all go to todo.
+        """The first blocks by worker, among those with results in the last publication; none if all
+        go to todo.
         """
         active = sorted(filter(self._has_answered, workers))
         if not self.is_on or not active:
@@ -260,9 +258,8 @@ class DirectIssue:
     def share_copies(
         self, shares: Mapping[str, list[Block]], workers: Collection[str]
     ) -> dict[str, Block]:
-        """Copies of what comes last in ``shares``, for workers that answered nothing in the
-        publication before. They may be new, or have been too late; those come first that got
-        fewest copies.
+        """Copies of the last of ``shares``, for workers without a result in the last publication:
+        they may be new, or were too late. Those with the fewest copies come first.
         """
         last = sorted(shares.values(), key=len)[::-1]
         others = [name for name in workers if not self._has_answered(name)]

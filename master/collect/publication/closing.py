@@ -41,11 +41,10 @@ class UnansweredSlots(Protocol):
 
 
 class Closing:
-    """One publication's, which closes when each of its slots is answered. ``AsyncBatch`` closes on
-    a batch.
+    """Closes a publication when each slot has a result; ``AsyncBatch`` closes on a batch.
 
-    unawaited: kinds of slots that it does not wait for; endless: kinds of which each settled slot
-    counts at once, and for good
+    unawaited: kinds of slots that it does not wait for; endless: kinds whose settled slots count at
+    once, and finally
     """
 
     unawaited: Collection[str] = ()
@@ -57,7 +56,7 @@ class Closing:
         return ()
 
     def checker_of(self, publication: str) -> AnswerChecker | None:
-        """Of an older publication; None if it is not open."""
+        """The checker of an older publication; None if it is closed."""
         return None
 
     def prior_refusal(self, publication: str, slot: Slot) -> str:
@@ -65,16 +64,16 @@ class Closing:
         return "stale"
 
     def settle(self, slot: Slot, result: SlotResult | None, publication: str = "") -> None:
-        """A slot has a result, or None if it failed everywhere; of the newest publication where
-        none is named.
+        """Note a slot's result, None if it failed everywhere; by default of the newest
+        publication.
         """
 
     def is_ready(self, required: Mapping[str, int]) -> bool:
-        """Whether there is enough of what is not awaited."""
+        """Whether enough of the unawaited slots have results."""
         return True
 
     def answer_counts(self) -> tuple[int, int] | None:
-        """(slots answered, slots required), where they are not those of the publication."""
+        """(slots answered, slots required), if they differ from the publication's."""
         return None
 
     def update_held(self, held: set[str]) -> None:
@@ -85,25 +84,23 @@ class Closing:
     def blocks(
         self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
     ) -> Iterable[Block]:
-        """Of all unanswered slots, as they are published: they shrink towards the end."""
+        """Blocks of all unanswered slots when they are published; sizes shrink towards the end."""
         return scheduler.iterate_blocks(slots.publication, slots.unanswered_ranges(), workers)
 
     def more_blocks(
         self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
     ) -> Iterable[Block]:
-        """Of the slots that the ledger has come to require."""
+        """Blocks of newly required slots."""
         return self.blocks(slots, scheduler, workers)
 
     def refill(
         self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
     ) -> Sequence[Block]:
-        """Of new slots, in place of those that were answered."""
+        """Blocks of new slots, in place of answered ones."""
         return ()
 
     def reissue_size(self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int) -> int:
-        """Slots of a block that is issued again. It may be of any kind that is owed, and of some a
-        slot has many episodes.
-        """
+        """Slots of a reissued block, of any kind; a slot of some kinds has many episodes."""
         owed = {kind for kind, _, _ in slots.unanswered_ranges()} or {messages.TRAIN}
         return min(
             scheduler.reissue_size(kind, slots.required.get(kind, 1), workers) for kind in owed
@@ -128,9 +125,10 @@ class UnusedResult(NamedTuple):
 
 @dataclass
 class PriorPublication:
-    """A publication of an asynchronous run, replaced or still the newest. answered: its training
-    slots that count, used or not; reevaluated: its answered slots of kind elite; is_held: whether a
-    living worker was last seen with a block of it, or may have one
+    """A publication of an asynchronous run, replaced or still the newest.
+
+    answered: its training slots that count, used or not; reevaluated: its answered elite slots;
+    is_held: whether a living worker has, or may have, a block of it
     """
 
     publication: str
@@ -154,16 +152,16 @@ class BatchSize(NamedTuple):
 
 
 class CarriedOver(NamedTuple):
-    """What earlier generations leave: older publications that are open still, and results that no
-    batch has used.
-    """
+    """From earlier generations: older publications that are still open, and unused results."""
 
     older: Sequence[PriorPublication] = ()
     unused: Sequence[UnusedResult] = ()
 
 
 class AsyncBatch(Closing):
-    """What counts of the newest publication and of older ones, and when that is a batch."""
+    """The batch: which results of the newest and of older publications count, and when it
+    closes.
+    """
 
     #: Neither the centre nor elites are waited for.
     unawaited: Collection[str] = (messages.TRAIN, messages.CENTRE, messages.ELITE)
@@ -210,19 +208,19 @@ class AsyncBatch(Closing):
     # --- what is owed
 
     def is_ready(self, required: Mapping[str, int]) -> bool:
-        """A batch is there. But elites have to be claimed, for nobody claims a block of an older
-        publication: theirs stand before the training blocks.
+        """Whether the batch is complete. Elites must be claimed first, because nobody claims a
+        block of an older publication; their blocks precede training.
         """
         claimed = bool(self._newest.answered) or not required.get(messages.ELITE)
         return len(self.unused) >= self.size.fewest and claimed
 
     def answer_counts(self) -> tuple[int, int]:
-        """(slots of the batch that are there, slots of a batch)."""
+        """(slots of the batch with a result, slots of a batch)."""
         return min(len(self.unused), self.size.fewest), self.size.fewest
 
     def slots_to_issue(self, least: int, required: Mapping[str, int]) -> int:
-        """How many more training slots to issue, that ``least`` and half as many again are owed
-        when fewer are.
+        """How many more training slots to issue: if fewer than ``least`` are unanswered, enough for
+        one and a half times ``least``.
         """
         if len(self.unused) >= MOST_BATCHES_AHEAD * self.size.most or messages.CONFIRM in required:
             return 0
@@ -253,7 +251,7 @@ class AsyncBatch(Closing):
     def more_blocks(
         self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
     ) -> Iterable[Block]:
-        """Without training, which has its blocks already."""
+        """Without training, which already has its blocks."""
         blocks = self.blocks(slots, scheduler, workers)
         return [block for block in blocks if block.kind not in self.unawaited]
 
@@ -271,8 +269,8 @@ class AsyncBatch(Closing):
         return self._training_blocks(slots, missing, scheduler, workers)
 
     def reissue_size(self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int) -> int:
-        """Slots of a training block: of half a second, but a batch has four for each worker; enough
-        to be played together.
+        """Slots of a training block of half a second, at most a quarter of a worker's share of a
+        batch; enough to play together.
         """
         limits, batch = scheduler.batch_limits, self.size.fewest
         size = scheduler.reissue_size(messages.TRAIN, -(-batch // 2), workers)
@@ -294,9 +292,7 @@ class AsyncBatch(Closing):
     # --- closing
 
     def take_batch(self) -> tuple[list[SlotResult | None], list[PublicationSlice]]:
-        """The batch, by publication and slot, and whose slots they are; the unused ones are fewer
-        by it.
-        """
+        """Take the batch, by publication and slot, with the slots of each publication."""
         most, spreads = self.size.most, {prior.publication: prior.spread for prior in self._open}
         batch, self.unused = self.unused[:most], self.unused[most:]
         results, slots = by_publication(batch)
@@ -305,8 +301,8 @@ class AsyncBatch(Closing):
     def take_reevaluated(
         self,
     ) -> tuple[list[SlotResult | None], list[tuple[str, Integers]]]:
-        """The elites that were answered since the last batch, by publication and slot, and whose
-        slots they are.
+        """Take the elite results since the last batch, by publication and slot, with the slots of
+        each publication.
         """
         reevaluated, self._reevaluated = self._reevaluated, []
         results, slots = by_publication(reevaluated)
@@ -315,8 +311,8 @@ class AsyncBatch(Closing):
     def take_still_open(
         self, tally: Tally, generation: int, max_lag: int
     ) -> list[PriorPublication]:
-        """What stays open when ``generation`` is published; the unused slots of what closes go,
-        counted as stale.
+        """Publications that stay open when ``generation`` is published; unused slots of closed ones
+        count as stale.
         """
         waiting = {result.publication for result in self.unused}
         kept = [
@@ -333,7 +329,7 @@ class AsyncBatch(Closing):
         return kept
 
     def to_open_publication(self, prior: PriorPublication) -> OpenPublication:
-        """What a checkpoint says of a publication: unused slots are read from its stream again."""
+        """For a checkpoint; unused slots are read again from the stream."""
         name = prior.publication
         unused = {result.slot for result in self.unused if result.publication == name}
         ranges = to_ranges(sorted(prior.answered - unused), messages.TRAIN)

@@ -1,6 +1,4 @@
-"""The slots of one kind that a publication needs, and those without a result; kept up to date
-incrementally.
-"""
+"""The required slots of one kind, and which have no result; updated incrementally."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class PendingSlots:
         self.unanswered_count = 0
 
     def require(self, count: int) -> None:
-        """The first ``count`` slots, in place of what was wanted before."""
+        """Require the first ``count`` slots instead."""
         if self._chosen is not None:
             self._chosen, self._marks, self.unanswered_count = None, bytearray(), 0
         if count < len(self._marks):
@@ -41,9 +39,7 @@ class PendingSlots:
         self.unanswered_count += new_marks.count(1)
 
     def require_slots(self, slots: Iterable[int]) -> bool:
-        """These slots, ascending, in place of what was wanted before; False if they were chosen
-        already.
-        """
+        """Require these slots, ascending, instead; False if nothing changes."""
         chosen = tuple(slots)
         if chosen == (self._chosen or ()):
             return False
@@ -56,7 +52,7 @@ class PendingSlots:
 
     @property
     def slots(self) -> Sequence[int]:
-        """All that are wanted, ascending."""
+        """All required slots, ascending."""
         return range(len(self._marks)) if self._chosen is None else self._chosen
 
     def mark_answered(self, slot: int) -> None:
@@ -66,7 +62,7 @@ class PendingSlots:
             self.unanswered_count -= 1
 
     def refresh(self, slot: int) -> None:
-        """Something about it has changed."""
+        """Update the counts for one slot."""
         self.mark_answered(slot)
         if not self._is_settled(slot) and (
             slot < len(self._marks) if self._chosen is None else slot in self._chosen
@@ -75,7 +71,7 @@ class PendingSlots:
             self.unanswered_count += 1
 
     def first_unanswered(self) -> int:
-        """The first unanswered slot; their number where all are answered."""
+        """The first unanswered slot; the number of slots if there is none."""
         first_mark = self._marks.find(1)
         return len(self._marks) if first_mark < 0 else first_mark
 
@@ -91,7 +87,7 @@ class PendingSlots:
         return runs
 
     def __contains__(self, slot: int) -> bool:
-        """Whether it is unanswered."""
+        """Whether the slot is unanswered."""
         return slot < len(self._marks) and self._marks[slot] == 1
 
     def iterate_unanswered(self) -> Iterator[int]:

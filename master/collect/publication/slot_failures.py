@@ -1,4 +1,4 @@
-"""Slots at which workers fail or die, and when that decides something (rule 12)."""
+"""Slots at which workers fail or die, and the consequences (rule 12)."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ class SlotFailures:
         self._deaths: Counter[Slot] = Counter()
 
     def has_mark(self, mark: str) -> bool:
-        """Whether an answer with this mark was counted: it may be sent twice, and the stream be
-        read twice.
-        """
+        """Whether a result with this mark was counted: it may be sent, and read, twice."""
         return mark in self._marks
 
     def add_mark(self, mark: str) -> None:
         self._marks.add(mark)
 
     def report(self, slot: Slot, reporter: str) -> bool:
-        """Count a report; whether a reconcile is worth while at once. Not for ever: a worker that
-        fails here again and again waits for the next second, and for another worker.
+        """Count a report. Returns whether to reconcile at once; a worker that fails here repeatedly
+        waits for the next second and another worker.
         """
         reports = self._reports.setdefault(slot, Counter())
         reports[reporter] += 1
         return reports[reporter] <= FAILURES
 
     def is_decided(self, slot: Slot, live: int) -> bool:
-        """The third report, by two workers where there are two, decides; in any case the tenth."""
+        """Decided by the third report (from two workers, if there are two), and in any case by the
+        tenth.
+        """
         reports = self._reports[slot]
         return reports.total() >= FAILURES and (
             live < 2 or len(reports) >= 2 or reports.total() >= MOST_FAILURES
         )
 
     def fail(self, slot: Slot, reason: str) -> None:
-        """What is a pure function of the slot counts as the worst; anything else stops the run."""
+        """A deterministic failure counts as the worst; any other stops the run."""
         named, reason = self._checker.format_slot(*slot), sanitize(reason, LONGEST_REASON)
         failed = f"{named} failed {self._reports[slot].total()} times"
         if reason.startswith(messages.HOST_FAILURE):
@@ -78,7 +78,7 @@ class SlotFailures:
             )
 
     def withdraw(self, reporter: str) -> list[Slot]:
-        """What it reported may not have failed; the slots that do not count as failed any more."""
+        """Withdraw a worker's reports. Returns slots that no longer count as failed."""
         for reports in self._reports.values():
             reports.pop(reporter, None)
         freed = [slot for slot in self.slots if self._reports[slot].total() < FAILURES]
@@ -86,7 +86,7 @@ class SlotFailures:
         return freed
 
     def record_deaths(self, slots: Iterable[Slot]) -> None:
-        """A worker died while it played these; the tenth death is the slot's doing."""
+        """A worker died while it played these; the tenth death is attributed to the slot."""
         for slot in slots:
             self._deaths[slot] += 1
             if self._deaths[slot] >= DEATHS:
@@ -97,8 +97,8 @@ class SlotFailures:
                 )
 
     def restore_deaths(self, deaths: Mapping[Slot, int]) -> None:
-        """What Redis has counted of this publication: under a former master, or in a reply that was
-        lost.
+        """Restore deaths that Redis counted for this publication: under a former master, or in a
+        lost reply.
         """
         self._deaths |= Counter(deaths)
 

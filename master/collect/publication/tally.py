@@ -26,16 +26,16 @@ class Tally:
         self.reissued = self.recovered = self.lost_steps = 0
 
     def refuse(self, reason: str, count: int = 1) -> None:
-        """So many results do not count."""
+        """Count refused results."""
         if count:
             self.refused[reason] += count
 
     def add_lost_steps(self, steps: int) -> None:
-        """Somebody played a slot that was answered already."""
+        """Count steps of a slot that already had a result."""
         self.lost_steps += steps
 
     def credit(self, answer: Answer) -> None:
-        """Something of it counted."""
+        """Note that a result of the worker counted."""
         self.contributors.add(answer.worker)
         longest = time.monotonic() - self._opened_at  # a worker may say anything
         self._seconds[answer.kind] += min(answer.seconds, longest)
