@@ -30,9 +30,9 @@ MAX_QUARANTINED = 100
 
 @dataclass(frozen=True)
 class PublishRequest:
-    """Everything that becomes true at once when a publication opens.
+    """What a publication atomically sets when it opens.
 
-    keep: older publications whose streams and parameters stay; all others close
+    keep: older publications that stay open; all others close
     """
 
     publication: str
@@ -49,8 +49,8 @@ class PublishRequest:
 class PublishResult:
     """The outcome of publish.
 
-    previous: the publication that was stored, None for none; succeeded: False if the parameters
-    are gone, so nothing was opened: stage them again
+    previous: the publication that was stored, or None; succeeded: False if the parameters are gone,
+    and nothing was opened: stage them again
     """
 
     previous: str | None
@@ -110,11 +110,10 @@ class RenewResult:
 
 @dataclass(frozen=True)
 class WorkerFlags:
-    """What a worker reads at each look: the run's state, whether it is asked to leave, RQ's own
-    flags.
+    """What a worker polls: the run's state, whether to leave, RQ's own flags.
 
-    has_master: whether a master holds the run's lease; closed: whether the publication that was
-    asked about has made room for another
+    has_master: whether a master holds the run's lease; closed: whether the given publication was
+    replaced
     """
 
     state: str | None
@@ -144,8 +143,8 @@ class MasterChannel(ABC):
 
     @property
     def outages(self) -> int:
-        """How often the server did not answer so far; a change means that beats may have lapsed
-        with it (rule 7).
+        """How often the server did not respond; after a change, heartbeats may have lapsed (rule
+        7).
         """
         return 0
 
@@ -154,8 +153,8 @@ class MasterChannel(ABC):
         return []
 
     def record_failure(self, error: Exception) -> None:
-        """A command of somebody else over the same connection failed: an outage is one whoever
-        comes upon it.
+        """Record a failure of another command on the same connection, which is part of the same
+        outage.
         """
         return
 
@@ -165,28 +164,24 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def lease_holder(self) -> tuple[str | None, float]:
-        """(who holds the lease, seconds that it has left)."""
+        """(the lease's holder, seconds until it expires)."""
 
     def state(self) -> str | None:
-        """The run's state as its master last wrote it; None if nothing is known of the run."""
+        """The run's state as its master last wrote it; None for an unknown run."""
         return self.progress_field("state")
 
     @abstractmethod
     def progress_field(self, name: str) -> str | None:
-        """A field of the run's progress as a master last wrote it; None if it is missing, or too
-        long to be ours.
-        """
+        """A field of the run's progress as a master last wrote it; None if missing or too long."""
 
     @abstractmethod
     def stage(self, publication: str, parameters: bytes) -> None:
-        """Put parameters up under their own name, with a TTL until publish makes them last (rule
-        3).
-        """
+        """Store parameters under their own name, with a TTL that publish removes (rule 3)."""
 
     @abstractmethod
     def publish(self, token: str, request: PublishRequest) -> PublishResult:
-        """Open a publication and close the stored one and older ones, but those to keep (rule 4).
-        Nothing happens when it is stored already.
+        """Open a publication, and close the stored one and older ones except those to keep (rule
+        4). No effect if it is stored already.
         """
 
     @abstractmethod
@@ -199,19 +194,18 @@ class MasterChannel(ABC):
         new: bool = False,
         to: str = "",
     ) -> bool:
-        """Append blocks to todo, at the tail, or to the claims of the worker ``to``, which works
-        what it holds first (rule 5).
+        """Append blocks to the tail of todo, or to the claims of the worker ``to``, which plays its
+        claims first (rule 5).
 
-        False when another publication is stored, or when that worker is gone.
+        False if another publication is stored, or that worker is gone.
 
-        Blocks that wait there already are not appended again; ``new``: none can, so that is not
-        looked at. After a lost reply some may be there twice then, and the first answer counts,
-        as ever.
+        Blocks that wait there are not appended again, unless ``new``, which skips that check. After
+        a lost reply, some may then be there twice; the first result counts, as always.
         """
 
     @abstractmethod
     def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
-        """Put to the head of todo what nobody holds (rule 8). None when another publication is
+        """Put slots that nobody holds at the head of todo (rule 8). None if another publication is
         stored.
         """
 
@@ -224,8 +218,8 @@ class MasterChannel(ABC):
         progress: Mapping[str, str],
         refused: Mapping[str, int],
     ) -> RenewResult:
-        """Keep the lease, show progress, say what is stored (rules 10, 11). A higher token takes
-        the run over.
+        """Renew the lease, write progress, report what is stored (rules 10, 11). A higher token
+        takes over the run.
         """
 
     @abstractmethod
@@ -263,17 +257,17 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """(config, task, checkpoint) as they stand, for resume (rule 11)."""
+        """(config, task, checkpoint) from Redis, for resume (rule 11)."""
 
     @abstractmethod
     def workers(self, known: WorkerInfos = NO_WORKERS) -> dict[str, dict[str, str]]:
-        """What living workers say of themselves, by worker id; of those in ``known`` what stands
-        there is not read again.
+        """Information from living workers, by worker id; it is not read again for those in
+        ``known``.
         """
 
     @abstractmethod
     def deaths(self) -> dict[tuple[str, int], int]:
-        """Workers that died while they held (kind, slot) of the open publication; it outlives a
+        """Deaths of workers that held (kind, slot) of the open publication; kept for the next
         master (rule 12).
         """
 
@@ -283,7 +277,7 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def requests(self) -> list[bytes]:
-        """What other terminals ask, oldest first, unchecked; a bounded number."""
+        """Requests from other terminals, oldest first, unchecked; a bounded number."""
 
     @abstractmethod
     def forget_requests(self, requests: Sequence[bytes]) -> None:
@@ -291,7 +285,7 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def other_workers(self, run: str) -> int | None:
-        """How many workers another run has, None when it is not running or has no master."""
+        """Number of another run's workers, None if it does not run or has no master."""
 
 
 class WorkerChannel(ABC):
@@ -302,7 +296,7 @@ class WorkerChannel(ABC):
 
     @property
     def outages(self) -> int:
-        """How often the server did not answer so far."""
+        """How often the server did not respond."""
         return 0
 
     @abstractmethod
@@ -311,8 +305,8 @@ class WorkerChannel(ABC):
 
     @abstractmethod
     def progress_field(self, name: str) -> str | None:
-        """A field of the run's progress as its master last wrote it; None if it is missing, or
-        too long to be ours.
+        """A field of the run's progress as its master last wrote it; None if missing or too
+        long.
         """
 
     @abstractmethod
@@ -329,7 +323,7 @@ class WorkerChannel(ABC):
 
     @abstractmethod
     def beat(self, about: Mapping[str, str], ttl: float) -> None:
-        """I am alive. Works when the server is out of memory, unless the key is gone."""
+        """Heartbeat. Works when the server is out of memory, unless the key is gone."""
 
     @abstractmethod
     def poll_flags(self, publication: str = "") -> WorkerFlags:
@@ -337,17 +331,17 @@ class WorkerChannel(ABC):
 
     @abstractmethod
     def held_blocks(self) -> list[Block]:
-        """What claims:<me> holds already (rule 5); entries that are no block are dropped."""
+        """The worker's claims (rule 5); entries that are not blocks are dropped."""
 
     @abstractmethod
     def claim(self, wait: float) -> Block | None:
-        """Move a block from todo to my claims, waiting up to ``wait`` seconds. Never sent twice
-        (rule 5).
+        """Move a block from todo to the worker's claims, waiting up to ``wait`` seconds. Never sent
+        twice (rule 5).
         """
 
     @abstractmethod
     def answer(self, block: Block, payload: bytes) -> bool:
-        """Push an answer and drop the claim, at once (rule 6). False: the publication has
+        """Push a result and drop the claim, atomically (rule 6). False if the publication has
         closed.
         """
 
@@ -357,7 +351,7 @@ class WorkerChannel(ABC):
 
     @abstractmethod
     def give_back(self, blocks: Sequence[Block]) -> None:
-        """Return unfinished blocks to the head of todo, at once (rule 13)."""
+        """Return unfinished blocks to the head of todo, atomically (rule 13)."""
 
     @abstractmethod
     def report(self, text: str) -> None:
@@ -365,13 +359,11 @@ class WorkerChannel(ABC):
 
     @abstractmethod
     def depart(self) -> None:
-        """Remove what says that I live."""
+        """Remove the worker's heartbeat."""
 
 
 def parse_quarantined(text: str | None) -> list[tuple[str, str]]:
-    """(host, RQ name) of each worker that progress says is in quarantine; what is no list of ours
-    is nobody.
-    """
+    """(host, RQ name) of each worker in quarantine, from progress; empty for an invalid list."""
     try:
         data = json.loads(text or "[]")
     except (ValueError, RecursionError):

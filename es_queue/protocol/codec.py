@@ -34,9 +34,7 @@ Message = TypeVar("Message")
 
 
 class Reader:
-    """One message, read from its beginning to its end by a schema. To be used through ``decode``
-    alone.
-    """
+    """Reads one message by a schema. Use ``decode``."""
 
     def __init__(self, data: bytes) -> None:
         unpacker = msgpack.Unpacker(
@@ -53,11 +51,11 @@ class Reader:
         self.tell: Callable[[], int] = unpacker.tell
 
     def array(self, least: int, most: int) -> int:
-        """The number of elements of the list that begins here."""
+        """Number of elements of the next list."""
         return _validate_whole(self._array(), least, most)
 
     def map(self, least: int, most: int) -> int:
-        """The number of pairs of the map that begins here."""
+        """Number of pairs of the next map."""
         return _validate_whole(self._map(), least, most)
 
     def integer(self, low: int, high: int) -> int:
@@ -79,7 +77,7 @@ class Reader:
         return value
 
     def short_text(self, longest: int) -> str:
-        """Any text of at most so many characters."""
+        """Any text of limited length."""
         value = self._next()
         if type(value) is not str or len(value) > longest:
             raise DecodeError("a short text is missing")
@@ -119,7 +117,7 @@ def decode(data: bytes, limit: int, read: Callable[[Reader], Message]) -> Messag
 
 
 def describe_bytes(data: bytes) -> str:
-    """Which bytes they were: their number and the digest of their beginning, and none of them."""
+    """Identifies bytes by their number and the digest of their beginning, without repeating any."""
     return f"{len(data)} bytes, BLAKE2b {blake2b(data[:HASHED], digest_size=8).hexdigest()}"
 
 

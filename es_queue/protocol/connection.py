@@ -60,7 +60,7 @@ ANY_ERROR = redis.exceptions.RedisError
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the command may succeed a little later without any change here."""
+    """Whether the command may succeed later without any change here."""
     return isinstance(error, OUTAGE_ERRORS) or (
         isinstance(error, redis.exceptions.ResponseError)
         and TRANSIENT_ERROR.search(str(error)) is not None
@@ -68,9 +68,7 @@ def is_outage(error: Exception) -> bool:
 
 
 def is_silence(error: Exception) -> bool:
-    """Whether the server did not answer at all; one that is loading, or has too many
-    clients, does.
-    """
+    """Whether the server did not respond at all; a loading or full one does."""
     if isinstance(error, redis.exceptions.BusyLoadingError) or "max number of clients" in str(
         error
     ):
@@ -79,7 +77,7 @@ def is_silence(error: Exception) -> bool:
 
 
 def refused_error(error: Exception, what: str = "a command") -> RedisError:
-    """The one sentence for a command that Redis will not carry out now or later."""
+    """The error for a command that Redis permanently refuses."""
     return RedisError(
         f"Redis refused {what}: {first_line(error)}; check the user's rights, the server's "
         "settings and the run's keys"
@@ -87,8 +85,8 @@ def refused_error(error: Exception, what: str = "a command") -> RedisError:
 
 
 def connection_arguments() -> dict[str, Any]:
-    """The arguments that every client of ours has. A fresh Retry each: clients must not
-    share one.
+    """Arguments of every es-queue client. Each has its own Retry, because clients must not share
+    one.
     """
     return {
         "socket_timeout": SOCKET_SECONDS,
@@ -101,8 +99,8 @@ def connection_arguments() -> dict[str, Any]:
 
 
 def client_from_url(url: str) -> redis.Redis:
-    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError for anything else, in
-    which nothing of the URL stands but the name of a TLS file.
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, whose text has nothing
+    of the URL except a TLS file's name.
     """
     if is_torn(url):
         raise RedisError(
@@ -128,8 +126,8 @@ def client_from_url(url: str) -> redis.Redis:
 
 
 def tested_client(url: str) -> redis.Redis:
-    """The same, after one PING. Raises RedisError if TLS keeps a connection from being made;
-    other troubles may pass.
+    """``client_from_url`` after one PING. Raises RedisError if TLS prevents the connection; other
+    failures may pass.
     """
     client = client_from_url(url)
     try:
@@ -170,8 +168,8 @@ class RedisWithPassword(redis.Redis):
 
 
 def clone_client(connection: redis.Redis) -> redis.Redis:
-    """A client of our own for the server of RQ's connection; TLS, user and database stay as they
-    are.
+    """An es-queue client for the server of RQ's connection, with the same TLS, user and
+    database.
     """
     pool = connection.connection_pool
     arguments = {**pool.connection_kwargs, **connection_arguments()}
@@ -218,10 +216,9 @@ class LimitedSocket:
 
 
 def limit_replies(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
-    """The same client, but no reply takes more than ``most`` bytes: a key may grow after it was
-    measured.
+    """Limit a client's replies to ``most`` bytes: a key may grow after it was measured.
 
-    Its commands raise ReplyTooLarge. A pipeline's replies count together.
+    Commands then raise ReplyTooLarge. A pipeline's replies count together.
     """
     pool = client.connection_pool
     base: Any = pool.connection_class
@@ -262,9 +259,7 @@ def settings_of(client: redis.Redis) -> dict[str, Any]:
 
 
 def is_open_to_anonymous(client: redis.Redis) -> bool | None:
-    """Whether the server serves a client that shows no user, password or certificate; None if
-    that cannot be told.
-    """
+    """Whether the server accepts clients without user, password or certificate; None if unknown."""
     pool = client.connection_pool
     arguments = {
         name: value for name, value in pool.connection_kwargs.items() if name not in CREDENTIALS
@@ -283,7 +278,7 @@ def is_open_to_anonymous(client: redis.Redis) -> bool | None:
 
 
 def is_local(client: redis.Redis) -> tuple[bool, bool]:
-    """(by a Unix socket, by that or by an address of this machine alone)."""
+    """(whether it uses a Unix socket, whether it uses that or a loopback address)."""
     settings = settings_of(client)
     if settings.get("path"):
         return True, True
@@ -291,7 +286,7 @@ def is_local(client: redis.Redis) -> tuple[bool, bool]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine itself. A name that nobody knows is not."""
+    """Whether a host name or address is this machine; an unknown name is not."""
     try:
         addresses = {
             about[4][0] for about in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -309,7 +304,7 @@ def is_encrypted(client: redis.Redis) -> bool:
 
 
 def verifies_certificate(client: redis.Redis) -> bool:
-    """Whether a TLS connection looks at the server's certificate."""
+    """Whether a TLS connection verifies the server's certificate."""
     return settings_of(client).get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
 
 
@@ -321,10 +316,9 @@ def is_password_set(client: redis.Redis) -> bool:
 
 
 def redacted_url(url: str) -> str:
-    """The URL without its password, for people; what follows a "?" may hold one too, and goes.
+    """The URL without its password and what follows a "?", for people.
 
-    A user without any password may be a password that was written in the user's place, and is
-    hidden.
+    A user without a password may be a misplaced password, and is hidden.
     """
     if is_torn(url):
         return f"{url.partition(':')[0]}://***"
@@ -338,15 +332,13 @@ def redacted_url(url: str) -> str:
 
 
 def redact_user(name: str) -> str:
-    """A safe name without its user: where the user is refused, it may be a password in the user's
-    place.
-    """
+    """A safe name without its user, which may be a misplaced password if it was refused."""
     return re.sub(r"^(\w+)://[^@/:][^@/]*@", r"\1://***@", name)
 
 
 def is_torn(url: str) -> bool:
-    """Whether a password with a "/", "?" or "#" has torn the URL apart: what is before "@" is
-    no host then.
+    """Whether a password with "/", "?" or "#" broke the URL: the part before "@" is then not a
+    host.
     """
     try:
         parts = urlsplit(url)
@@ -360,9 +352,7 @@ def is_torn(url: str) -> bool:
 
 
 def has_secret(url: str) -> bool:
-    """Whether something of the URL is not for people: then it belongs into the environment, not on
-    a command line.
-    """
+    """Whether the URL has a secret, which belongs in the environment, not on a command line."""
     return redacted_url(url) != url
 
 
@@ -371,9 +361,7 @@ def url_from_environment() -> str | None:
 
 
 def validate_server(client: redis.Redis, name: str) -> None:
-    """Raise RedisError in one sentence unless the server is fit for a run: version, eviction,
-    cluster, role.
-    """
+    """Raises RedisError unless the server is fit for a run: version, eviction, cluster, role."""
     try:
         information: Any = client.info()
     except redis.exceptions.AuthenticationError as error:
@@ -401,9 +389,7 @@ def validate_server(client: redis.Redis, name: str) -> None:
 
 
 def authentication_error(name: str, error: Exception) -> RedisError:
-    """The one sentence for a server that wants a user or password, or another one. name: a safe
-    one.
-    """
+    """The error of a server that requires a user or password, or refused it. name: a safe one"""
     name = redact_user(name)
     if "HELLO" in str(error) or "NOAUTH" in str(error):
         where = f"put it in the URL, in RQ_REDIS_URL, or in a file ({FLAG}, {PASSWORD_FILE})"

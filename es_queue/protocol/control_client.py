@@ -39,12 +39,10 @@ class LeaseStatus:
 
 
 class ControlClient:
-    """One run, seen from a terminal that does not drive it. Every method raises RedisError in one
-    sentence.
-    """
+    """Controls a run from another terminal. Every method raises RedisError."""
 
     def __init__(self, client: redis.Redis, run: str, seconds: float = 10.0) -> None:
-        """seconds: how long a server that does not answer is tried again."""
+        """seconds: how long to retry while the server does not respond"""
         self._client: Any = limit_replies(client, MOST_BYTES)
         self.run, self.keys = run, keys.RunKeys(run)
         self._retry = Retry(seconds)
@@ -60,7 +58,6 @@ class ControlClient:
         )
 
     def has_workers(self) -> bool:
-        """Whether a worker of the run lives still."""
         return next(self._names(f"{self.keys.worker('')}*"), None) is not None
 
     def config(self) -> bytes | None:
@@ -71,8 +68,8 @@ class ControlClient:
         return raw or None
 
     def send(self, request: ControlRequest) -> None:
-        """Put a request where the master finds it within a second. Raises RedisError, too, where a
-        hundred wait already.
+        """Send a request; the master reads it within a second. Raises RedisError if a hundred
+        already wait.
         """
         if self._retry(lambda: self._client.llen(self.keys.commands)) >= MAX_WAITING:  # twice: yes
             raise RedisError(
@@ -97,7 +94,7 @@ class ControlClient:
         )  # twice: yes
 
     def poll_reply(self, request: ControlRequest) -> str | None:
-        """The master's reply to a request; None while there is none."""
+        """The master's reply to a request, or None."""
         raw = self._retry(
             lambda: bounded_reads.read_field(
                 self._client, self.keys.progress, "replies", MAX_REPLIES
@@ -111,8 +108,8 @@ class ControlClient:
         return text if isinstance(text, str) else None
 
     def delete_keys(self) -> int:
-        """Remove every key of the run but its epoch, which goes by itself soon, and its seats; how
-        many keys there were.
+        """Remove the run's seats and all its keys except the epoch, which soon expires. Returns the
+        number of keys.
         """
         self._retry(self._close_seats)
         deleted = 0
@@ -129,18 +126,18 @@ class ControlClient:
         return deleted
 
     def key_count(self) -> int:
-        """How many keys the run has."""
         return sum(len(batch) for batch in self._batches())
 
     def _batches(self) -> Iterator[list[bytes]]:
-        """The names of the run's keys but its epoch, a few at a time."""
+        """Names of the run's keys except the epoch, in batches."""
         for names in self._names(f"{self.keys.prefix}*"):
             if kept := [name for name in names if name != self.keys.epoch.encode()]:
                 yield kept
 
     def _names(self, pattern: str) -> Iterator[list[bytes]]:
-        """Names that match, a few at a time: a worker may make any number of keys, with names of
-        any length. Raises RedisError for a name that is too long to be read."""
+        """Matching names in batches: a worker may make any number of keys, with names of any
+        length. Raises RedisError if a name is too long to read.
+        """
         cursor, count = 0, SCANNED_AT_ONCE
         while True:
             reply = self._retry(partial(self._scan, cursor, pattern, count))  # twice: yes

@@ -28,8 +28,8 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """One request. by: who asks, for people; time: their wall clock, seconds; generation: from
-    which on a setting changes, None for the next.
+    """by: who asked, for people; time: their wall clock, seconds; generation: from which a setting
+    changes, None for the next
     """
 
     id: str
@@ -84,7 +84,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_encodable(text: str) -> bool:
-    """Without half characters (surrogates), which can be neither printed nor stored."""
+    """Whether a text has no surrogates, which can be neither printed nor stored."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -108,7 +108,7 @@ class Block:
 
     @classmethod
     def decode_all(cls, entries: Iterable[bytes | str]) -> tuple[Block, ...]:
-        """Those of the entries that are blocks."""
+        """The entries that are blocks."""
         blocks = []
         for entry in entries:
             with suppress(DecodeError):
@@ -244,9 +244,7 @@ class Answer:
     failures: tuple[tuple[int, str], ...] = ()
 
     def encode(self) -> bytes:
-        """Raises struct.error where results differ in shape, or a number does not fit into its
-        column.
-        """
+        """Raises struct.error if results differ in shape, or a number does not fit its column."""
         results = self.results
         individuals = len(results[0].fitness) if results else 1
         wholes = [
@@ -325,8 +323,8 @@ KIND = re.compile("|".join(KINDS))
 def max_answer_bytes(
     slots: int, individuals: int, moments: int, observation: int, behaviour: int = 0
 ) -> int:
-    """Bytes that an answer of so many slots can honestly have, results or failures, with so many
-    episodes' moments and ``behaviour`` floats per individual.
+    """Largest honest size of an answer of that many slots, results or failures, with the moments of
+    so many episodes and ``behaviour`` floats per individual.
     """
     head, failure = 512, 8 + 5 + 4 * MAX_REASON
     slot = max(_row_bytes(individuals) + 4 * individuals * behaviour, failure)
@@ -338,9 +336,7 @@ def _row_bytes(individuals: int) -> int:
 
 
 def _read_results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...]:
-    """Results of at most so many slots, ``each`` individuals a slot, from the columns that stand
-    next.
-    """
+    """Read at most so many slots' results, ``each`` individuals per slot, from the next columns."""
     columns = reader.blob(most * _row_bytes(each), _row_bytes(each))
     slots = len(columns) // _row_bytes(each)
     many = slots * each
@@ -366,7 +362,7 @@ def _read_results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...
 def _with_behaviours(
     reader: Reader, results: tuple[SlotResult, ...], individuals: int
 ) -> tuple[SlotResult, ...]:
-    """The results with the behaviours that stand next, all of one length."""
+    """The results with the behaviours that follow, all of one length."""
     data = reader.blob(len(results) * MAX_BEHAVIOUR, 4 * individuals * len(results) or 1)
     if not data:
         raise DecodeError("an answer's behaviours have no numbers")

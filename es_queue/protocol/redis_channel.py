@@ -70,7 +70,7 @@ class _RedisSide:
         self._client: Any = client
 
     def _send(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """The reply to a command that may be sent twice, sent until the server has answered."""
+        """Send a command that may be sent twice, until the server responds; returns the reply."""
         return self.retry(partial(getattr(self._client, command), *arguments, **options))
 
     @property
@@ -108,8 +108,8 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         arguments: Sequence[Any],
         inspect: Callable[[Any], object] = lambda _: None,
     ) -> Any:
-        """Run one of the five until the server has answered; ``inspect`` sees each answer before it
-        ends an outage.
+        """Run one of the five scripts until the server responds; ``inspect`` sees each reply before
+        it ends an outage.
         """
 
         def call() -> Any:
@@ -353,8 +353,8 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         return [str(_text(entry)) for entry in entries or []]
 
     def forget_gone_runs(self) -> None:
-        """Take runs whose keys have expired out of the list of runs, the oldest few hundred at
-        most.
+        """Remove runs whose keys have expired from the list of runs, at most the oldest few
+        hundred.
         """
 
         def prune() -> None:

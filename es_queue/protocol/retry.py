@@ -1,4 +1,4 @@
-"""Retry: send a command until the server answers, for as long as an outage may last."""
+"""Retry: sends a command until the server responds, as long as an outage may last."""
 
 from __future__ import annotations
 
@@ -49,13 +49,11 @@ class Retry:
         self._ended: deque[float] = deque(maxlen=MAX_OUTAGES_KEPT)
 
     def give_up_after(self, seconds: float) -> None:
-        """Try no longer than that from now on, and call nobody meanwhile."""
+        """Limit the time to retry, without callbacks."""
         self.seconds, self.on_outage = seconds, lambda _: None
 
     def pop_ended_outages(self) -> list[float]:
-        """The seconds that each outage lasted that ended since the last call; none while another
-        one is under way.
-        """
+        """Seconds of each outage that ended since the last call; none during another one."""
         if self._since is not None:
             return []
         seconds = list(self._ended)
@@ -63,14 +61,14 @@ class Retry:
         return seconds
 
     def record_failure(self, error: Exception, began: float | None = None) -> float:
-        """A command, begun then (monotonic clock), failed in an outage, here or in other hands;
+        """Record that a command begun at that time (monotonic clock) failed in an outage. Returns
         seconds of the outage so far.
         """
         return self._record_outage("" if is_silence(error) else first_line(error), began)
 
     def record_refusal(self, reason: str) -> None:
-        """The server serves, but refuses to write; empty: it writes again. A command that only
-        reads ends no such outage.
+        """Record that the server refuses to write; empty: it writes again. Read-only commands do
+        not end such an outage.
         """
         self._refusing = bool(reason)
         if reason:

@@ -61,8 +61,8 @@ def is_seat_of(seat: str, run: str) -> bool:
 
 
 def run_status(client: redis.Redis, run: str) -> tuple[str | None, bool]:
-    """(the run's state, whether a master holds its lease). The state of a run whose master died
-    says running for ever.
+    """(the run's state, whether a master holds its lease). The state stays "running" if the master
+    died.
     """
     run_keys = keys.RunKeys(run)
     pipeline: Any = client.pipeline(transaction=False)
@@ -73,8 +73,8 @@ def run_status(client: redis.Redis, run: str) -> tuple[str | None, bool]:
 
 
 def is_other_run_waiting(client: redis.Redis, queue: str, run: str) -> bool:
-    """Whether a seat of another run that has a master waits in the queue; False, too, when Redis
-    does not say.
+    """Whether a seat of another run with a master waits in the queue; False if Redis does not
+    respond.
     """
     try:
         others = {keys.parse_seat_id(name)[0] for name in waiting_seat_ids(client, queue)} - {run}
@@ -112,9 +112,7 @@ def open_seats(
 
 
 def _next_number(client: redis.Redis, counter: str) -> int:
-    """The next seat's number; where somebody has counted to where no seat's id is, counting begins
-    somewhere else.
-    """
+    """The next seat's number. If the counter is out of range, counting begins at another number."""
     try:
         number: Any = client.incr(counter)
         if 0 < number <= MAX_SEATS:
@@ -128,7 +126,7 @@ def _next_number(client: redis.Redis, counter: str) -> int:
 
 
 def close_seats(client: redis.Redis, queue: str, run: str) -> int:
-    """Take this run's waiting seats out of the queue; returns how many there were."""
+    """Remove this run's waiting seats from the queue; returns their number."""
     closed = 0
     for name in waiting_seat_ids(client, queue):
         if is_seat_of(name, run):
@@ -144,10 +142,9 @@ def close_seats(client: redis.Redis, queue: str, run: str) -> int:
 
 
 class ReconnectBackoff(AbstractBackoff):
-    """Waits up to a second between attempts for as long as it takes, and says so once a minute.
+    """Waits up to a second between attempts, without limit, and logs once per minute.
 
-    ``should_stop``: whether nobody needs the answer any more; then the outage's error comes
-    through.
+    ``should_stop``: whether the reply is no longer needed; then raises the outage's error.
     """
 
     MAX_PAUSE, WARN_EVERY = 1.0, 60
@@ -156,7 +153,7 @@ class ReconnectBackoff(AbstractBackoff):
         self._should_stop, self._warn = should_stop, warn
 
     def __deepcopy__(self, _: object) -> ReconnectBackoff:
-        """redis-py copies what each connection waits by."""
+        """redis-py copies each connection's backoff."""
         return self
 
     def compute(self, failures: int) -> float:
@@ -173,7 +170,7 @@ class ReconnectBackoff(AbstractBackoff):
 
 
 class OutageRetry(Retry):
-    """Tries again, too, after replies that only their text shows to be an outage, such as BUSY."""
+    """Also retries after replies that are an outage only by their text, such as BUSY."""
 
     def call_with_retry(self, do: Callable[[], T], *arguments: Any, **more: Any) -> T:
         """As in redis-py, which tells by an error's class whether to try again."""
@@ -192,8 +189,8 @@ class OutageRetry(Retry):
 def reconnecting_client(
     connection: redis.Redis, should_stop: Callable[[], bool], warn: Callable[[str], None]
 ) -> redis.Redis:
-    """A client for RQ's bookkeeping, which may all be sent twice: it repeats each command until
-    Redis answers.
+    """A client for RQ's bookkeeping: it repeats each command until Redis responds, because all may
+    be sent twice.
     """
     client = clone_client(connection)
     client.set_retry(OutageRetry(ReconnectBackoff(should_stop, warn), -1, OUTAGE_ERRORS))

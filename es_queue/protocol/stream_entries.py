@@ -171,7 +171,7 @@ class StreamReplyReader:
         self._total += self._entry_bytes
 
     def _head(self) -> tuple[bytes, int]:
-        """Type and number of what begins here; nothing counts as an empty list."""
+        """Type and number of the next element; null counts as an empty list."""
         line = self._line()
         kind, text = line[:1], line[1:]
         if kind == b"-":
@@ -209,7 +209,7 @@ class StreamReplyReader:
         return line
 
     def _take(self, length: int) -> bytes:
-        """So many bytes, and the end of the line after them."""
+        """Take that many bytes, and the line end after them."""
         stop = self._position + length
         if stop + 2 <= len(self._data):
             taken = self._data[self._position : stop]

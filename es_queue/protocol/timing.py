@@ -39,10 +39,10 @@ class Clocks:
 
 
 def clocks_from_environment() -> Clocks:
-    """The clocks, changed by ES_QUEUE_CLOCKS (JSON, seconds by field name): for tests and unusual
+    """The clocks, changed by ES_QUEUE_CLOCKS (JSON, seconds by field name), for tests and unusual
     networks.
 
-    Raises UsageError for what is no such JSON.
+    Raises UsageError if that is invalid.
     """
     text = os.environ.get(VARIABLE)
     if not text:

@@ -29,9 +29,7 @@ MOST_CHANGES = 1000
 
 
 class ConfigTimeline:
-    """The learner of each generation of one run. ``learner`` is that of its own settings, at
-    generation 0.
-    """
+    """The learner of each generation. ``learner`` has the run's own settings, at generation 0."""
 
     def __init__(self, learner: Learner) -> None:
         self.base = learner
@@ -47,7 +45,7 @@ class ConfigTimeline:
         return config_at(self.base.config, changes, generation)
 
     def max_seconds_at(self, changes: Sequence[Change], generation: int) -> float:
-        """That setting of a generation; asked often, so without making all settings."""
+        """``max_seconds`` of a generation; called often, so without building all settings."""
         budget: float = self.base.config.max_seconds
         for change in sorted(changes, key=lambda change: change.generation):
             if change.generation <= generation:
@@ -66,7 +64,7 @@ class ConfigTimeline:
         return self._cached_learner(self.config_at(changes, generation), generation).strategy
 
     def advance(self, state: RunState, changes: Sequence[Change], before: Strategy) -> RunState:
-        """The state of a new generation with ``changes`` noted, its strategy taken over from
+        """The state of a new generation with ``changes``, its strategy state converted from
         ``before``.
         """
         state = replace(state, changes=(*state.changes, *changes))
@@ -74,8 +72,8 @@ class ConfigTimeline:
         return replace(state, strategy=hooks.migrate_state(strategy, state.strategy, before))
 
     def refusal(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str:
-        """Why a run with ``changes`` cannot have ``settings`` as well from a generation on; empty
-        when it can.
+        """Why a run with ``changes`` cannot also have ``settings`` from a generation on; empty if
+        it can.
         """
         if len(changes) >= MOST_CHANGES:
             return (
@@ -101,8 +99,8 @@ class ConfigTimeline:
 
 
 def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:
-    """The settings of a generation, before schedules: the changes up to it in the order of their
-    generations, then of asking.
+    """The settings of a generation, before schedules: the changes up to it, by generation, then by
+    time of request.
     """
     applicable = (change for change in changes if change.generation <= generation)
     return apply_changes(config, sorted(applicable, key=lambda change: change.generation))
@@ -111,8 +109,8 @@ def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> 
 def strategy_of(
     config: RunConfig, changes: Sequence[Change], generation: int, size: int, begun: int = 0
 ) -> Strategy:
-    """The strategy of a generation for policies of ``size`` parameters, at its pace, which counts
-    from the generation ``begun``.
+    """The strategy of a generation for policies of ``size`` parameters. Its pace counts from
+    generation ``begun``.
     """
     return make_strategy(config_at(config, changes, generation), size, generation - begun)
 
@@ -128,7 +126,7 @@ def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
 
 
 def drop_settings(changes: Sequence[Change], names: Iterable[str]) -> tuple[Change, ...]:
-    """The changes without some settings, which were set again since."""
+    """The changes without some settings, which were set again later."""
     dropped = set(names)
     kept = (
         replace(
@@ -143,7 +141,7 @@ def drop_settings(changes: Sequence[Change], names: Iterable[str]) -> tuple[Chan
 
 
 def format_changes(changes: Iterable[Change]) -> str:
-    """Changes as people read them: what, from whom, when (UTC)."""
+    """Changes in words: what, by whom, when (UTC)."""
     return "; ".join(
         f"{format_settings(change.settings)} by {change.by} at {format_utc_time(change.time)}"
         for change in changes
@@ -155,7 +153,7 @@ def format_settings(settings: dict[str, Any]) -> str:
 
 
 def format_utc_time(seconds: float) -> str:
-    """A wall clock's time as text, in UTC; whatever another host sent."""
+    """A wall-clock time in UTC, safe for any value from another host."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
     except (ValueError, OverflowError, OSError):

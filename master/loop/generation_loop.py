@@ -59,7 +59,7 @@ class Waiting:
 
 
 class Loop:
-    """One master's work on one run: learner, schedule and ledger decide, this gives them order.
+    """One master's work on one run; connects learner, schedule and ledger.
 
     keep_going: whether the caller wants another generation; current: the open generation, None
     before the first publish
@@ -83,8 +83,7 @@ class Loop:
         """Train until a budget, the target or a request ends the run, then play the final episodes.
 
         adopted: the publication that a former master left open for exactly this state (rule 11).
-        Raises Interrupted between two looks at the results; what is collected so far stays in
-        Redis.
+        Raises Interrupted between two looks at the results; collected results stay in Redis.
         """
         state, record = self._begin(state), dict[str, float | int | str | None]()
         while state.stage != FINAL:
@@ -105,7 +104,7 @@ class Loop:
         return self._play_final_episodes(state, record)
 
     def _begin(self, state: RunState) -> RunState:
-        """Take up what former masters have counted."""
+        """Restore former masters' counts."""
         quarantined = self._collector.progress_field("quarantined")
         self._collector.fleet.restore(state.numerics, quarantined)
         self._collector.context.recoveries.restore(state.recoveries)
@@ -123,9 +122,7 @@ class Loop:
             listener.on_published(generation)
 
     def _collect(self, generation: OpenGeneration) -> Waiting | None:
-        """Until every wanted slot is answered and nothing more is asked for; None if the run's
-        time is up before that.
-        """
+        """Collect until every required slot has a result; None if the run's time is up before."""
         began, ledger = time.monotonic(), generation.ledger
         is_over = partial(self._is_time_up, generation.state)
         is_complete = self._collector.collect(ledger, is_over)
@@ -140,8 +137,8 @@ class Loop:
         return Waiting(time.monotonic() - began - paused, paused)
 
     def _is_time_up(self, state: RunState) -> bool:
-        """Whether --max-seconds ends the open generation. What is published after training has
-        ended is waited for, unless no worker is there to play it: then this raises Interrupted.
+        """Whether --max-seconds ends the open generation. Publications after training are waited
+        for, unless no worker is present: then raises Interrupted.
         """
         # Settings that a person has just changed, for the next generation, count at once.
         changes = (*state.changes, *self._collector.inbox.pending_changes)
@@ -228,8 +225,8 @@ class Loop:
     def _next_search(
         self, generation: OpenGeneration, current: RunState, closed: ClosedGeneration
     ) -> tuple[RunState, dict[str, float], int | None]:
-        """The next generation's search: what was learnt or what is gone back to, under the settings
-        of that generation; and the generation that it goes back to.
+        """The next generation's search, newly learnt or rolled back, under that generation's
+        settings; and the generation that it returns to.
         """
         returns_to, before = None, generation.learner.strategy
         if has_regressed(current, closed.evaluation):
@@ -261,7 +258,7 @@ class Loop:
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
     def _play_final_episodes(self, state: RunState, record: Record) -> Outcome:
-        """The chosen parameters play the final episodes; whatever comes out is the result."""
+        """Play the final episodes with the chosen parameters."""
         learner = self._timeline.learner_at(state)
         best = state.best or learner.best_policy(state, float("nan"))
         generation = self._publisher.publish_final(state, best, record)
@@ -280,8 +277,8 @@ def is_confirmed(state: RunState) -> bool:
 
 
 def validate_patience(state: RunState, config: RunConfig) -> None:
-    """Patience where rewards are never positive ends every episode at step N for ever: say so, and
-    stop.
+    """Stop with an error if rewards are never positive, because patience then always ends every
+    episode at step N.
     """
     if config.patience != "none" and state.counters.patience_generations >= 20:
         raise EnvironmentFailure(
@@ -298,9 +295,7 @@ def make_loop(
     listeners: Sequence[GenerationListener] = (),
     keep_going: Callable[[Record], bool] = lambda _: True,
 ) -> Loop:
-    """The loop of a run, under the schedule of its settings. Its ``listeners`` hear of a generation
-    before ``sink`` does.
-    """
+    """The loop of a run, under its schedule. ``listeners`` are called before ``sink``."""
     timeline, schedule = ConfigTimeline(learner), make_schedule(learner.config)
     publisher = Publisher(identity, timeline, collector, schedule)
     listeners = (*listeners, SinkListener(sink))

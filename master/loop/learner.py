@@ -1,7 +1,7 @@
-"""Closes a generation: its results as arrays, the batch from them, the next state, and the figures.
+"""Closes a generation: its results as arrays, the batch, the next state, and the figures.
 
-Everything here is a pure function of the state and of the results in slot order.
-Sums run in slot order, so nothing depends on how many slots were gathered when.
+Pure functions of the state and of the results in slot order. Sums run in slot order, so the bits do
+not depend on when slots were gathered.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class ResultArrays:
-    """Slots [S] of ``individuals`` each, in slot order. One that failed everywhere is not
-    ``valid``: NaN for its scores, else 0.
+    """Slots [S] of ``individuals`` each, in slot order. A slot that failed everywhere is not
+    ``valid``: its scores are NaN, else 0.
 
     noise_indices: int64 [S]; fitness, returns: float64 [S, individuals]; steps, cut: int64 [S,
     individuals]
@@ -56,7 +56,7 @@ class ResultArrays:
 
     @classmethod
     def from_results(cls, slots: Slots) -> ResultArrays:
-        """All of them have as many individuals as the first; where all failed, one."""
+        """Results have equal numbers of individuals; one if all failed."""
         results = [result for result in slots if result is not None]
         valid = (
             np.array([result is not None for result in slots], np.bool_)
@@ -86,8 +86,8 @@ class ResultArrays:
 
     @classmethod
     def concatenate(cls, parts: Sequence[ResultArrays]) -> ResultArrays:
-        """The slots of all parts, one after the other; each part has slots that did not fail, or
-        there is one alone.
+        """The slots of all parts in turn. Each part has a slot that did not fail, unless it is the
+        only part.
         """
         names = ("valid", "noise_indices", "fitness", "returns", "steps", "cut")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
@@ -97,7 +97,7 @@ class ResultArrays:
 
     @property
     def individuals(self) -> int:
-        """How many have played: failed slots have none."""
+        """Number of individuals that played; failed slots have none."""
         each: int = self.fitness.shape[1]
         return int(self.valid.sum()) * each
 
@@ -123,8 +123,8 @@ def fill_missing(values: NDArray[Any], valid: Mask, fill: float) -> NDArray[Any]
 
 
 def ordered_statistics(values: Doubles) -> ReturnStatistics | None:
-    """``return_statistics`` for float64 [k], to the bit: sums run left to right, squares are the
-    mathematical library's.
+    """``return_statistics`` for float64 [k], to the bit: sums run left to right, with the math
+    library's squares.
     """
     if not len(values):
         return None
@@ -164,12 +164,10 @@ def merge_moments(moments: RunningMoments, slots: Slots) -> RunningMoments:
 
 
 class PrefixAccumulator:
-    """The first slots of a generation, up to the first that has no result yet; closing has only the
-    rest to do.
+    """The first slots of a generation, up to the first without a result, accumulated early.
 
-    base: the statistics at the generation's beginning; moments: with the slots so far; slots:
-    those, in order; most: the slots that are learnt from whatever comes, beyond which nothing is
-    gathered
+    base: the statistics at the generation's beginning; moments: including the slots so far; slots:
+    those, in order; most: slots that are certain to be learnt from, the limit of gathering
     """
 
     def __init__(self, base: RunningMoments, most: int) -> None:
@@ -178,9 +176,7 @@ class PrefixAccumulator:
         self._parts: list[ResultArrays] = []
 
     def extend(self, results: Mapping[int, SlotResult], stop: int) -> None:
-        """Take the slots up to ``stop`` or to the first without a result, where they are
-        worth it.
-        """
+        """Take the slots up to ``stop`` or to the first without a result, if worthwhile."""
         start, stop = len(self.slots), min(stop, self.most)
         if stop - start < LEAST_SLOTS:
             return
@@ -196,19 +192,19 @@ class PrefixAccumulator:
             self.slots += new_results
 
     def to_arrays(self, counted: Slots) -> ResultArrays:
-        """Of all counted slots, whose first ones were gathered."""
+        """All counted slots as arrays; the first ones are already gathered."""
         rest = counted[len(self.slots) :]
         parts = [*self._parts, ResultArrays.from_results(rest)] if rest else self._parts
         return join_arrays(parts, counted)
 
     def all_moments(self, counted: Slots) -> RunningMoments:
-        """Of all counted slots."""
+        """Moments of all counted slots."""
         return merge_moments(self.moments, counted[len(self.slots) :])
 
 
 def join_arrays(parts: Sequence[ResultArrays], counted: Slots) -> ResultArrays:
-    """The parts as one; of slots in which nobody played a part does not know how many individuals
-    they have.
+    """The parts joined. A part in which all slots failed does not know its number of
+    individuals.
     """
     if len(parts) == 1:
         return parts[0]
@@ -219,8 +215,8 @@ def join_arrays(parts: Sequence[ResultArrays], counted: Slots) -> ResultArrays:
 
 @dataclass(frozen=True)
 class PublicationSlice:
-    """Slots of one publication in an asynchronous batch, ascending; spread: what learning must know
-    of its perturbations.
+    """Slots of one publication in an asynchronous batch, ascending. spread: of its
+    perturbations.
     """
 
     publication: str
@@ -234,13 +230,12 @@ ReevaluatedSlots = Sequence[tuple[str, Integers]]
 
 @dataclass(frozen=True)
 class ClosedGeneration:
-    """A closed generation: the counted training slots, the surplus ones, those evaluated again, the
-    centres that were measured, and its evaluations.
+    """A closed generation: counted training slots, surplus ones, repeated evaluations, measured
+    centres, and evaluations.
 
-    In the asynchronous schedule ``counted`` is the batch; used: whose slots it has, in their order;
-    evaluated: the slots of ``evaluation``; tried: publication and slots of those in
-    ``reevaluations``; open: the publications that stay open after it. prefix: what was made of the
-    first counted slots before the last were there.
+    In the asynchronous schedule ``counted`` is the batch; used: its slots by publication, in order;
+    evaluated: the slots of ``evaluation``; tried: publication and slots of ``reevaluations``; open:
+    publications that stay open. prefix: the first counted slots, accumulated early.
     """
 
     counted: Slots
@@ -329,7 +324,7 @@ class Learner:
         return next_state, figures
 
     def candidates(self, state: RunState, counted: Slots) -> list[int]:
-        """Slots that are to be evaluated again before anything is learnt."""
+        """Slots to evaluate again before learning."""
         if not self.strategy.reevaluates or all(result is None for result in counted):
             return []
         columns = ResultArrays.from_results(counted)
@@ -348,7 +343,7 @@ class Learner:
         )
 
     def reevaluated_fitness(self, slots: Slots) -> Doubles:
-        """float64 [k]: the fitness of those evaluated again; NaN where one failed everywhere."""
+        """float64 [k]: fitness in repeated evaluations; NaN if one failed everywhere."""
         values = [math.nan if result is None else result.fitness[0] for result in slots]
         return np.array(values, dtype=np.float64)
 
@@ -372,8 +367,8 @@ class Learner:
         return values.reshape(len(slots), each, self.spec.behaviour_size)
 
     def _episode_lengths(self, closed: ClosedGeneration, limit: int) -> Iterator[int]:
-        """Episode lengths, with the sum and the number at the limit exact when an individual plays
-        several.
+        """Episode lengths. If an individual plays several, their sum and the number at the limit
+        are exact.
         """
         for result in closed.results:
             for steps, reached in zip(result.steps, result.at_limit, strict=True):
@@ -398,7 +393,7 @@ class Learner:
         return self.target is not None and figures is not None and figures.mean >= self.target
 
     def weighs(self, state: RunState, kind: str, figures: ReturnStatistics) -> int:
-        """How an evaluation decides something: 1 by high returns, -1 by low ones, 0 not at all."""
+        """What decides in an evaluation: 1 high returns, -1 low ones, 0 nothing."""
         if kind == messages.FINAL:
             return 1
         if kind == messages.CENTRE:  # an archive of behaviours keeps what it is told
@@ -417,9 +412,7 @@ class Learner:
         return -int(may_return and has_regressed(state, figures))
 
     def with_best(self, state: RunState, closed: ClosedGeneration) -> RunState:
-        """The state with its best replaced where this generation's evaluation is better, or
-        confirmed.
-        """
+        """The state with a new best if this generation's evaluation is better or confirmed."""
         evaluation, confirmation, best = closed.evaluation, closed.confirmation, state.best
         if evaluation is None:
             return state

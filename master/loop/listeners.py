@@ -1,4 +1,4 @@
-"""What follows each generation besides learning: checkpoints, logs, files, display."""
+"""Work after each generation besides learning: checkpoints, logs, files, display."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Outcome:
 class GenerationReport:
     """A closed generation and its outcome.
 
-    after: the next generation's state; record: what people read; has_learnt: whether the search
-    moved on; rolled_back_to: the generation that it returned to instead of learning; is_finite:
-    whether what the strategy learnt was finite
+    after: the next generation's state; record: its figures; has_learnt: whether the search moved
+    on; rolled_back_to: the generation that it returned to instead; is_finite: whether the learnt
+    state was finite
     """
 
     generation: OpenGeneration
@@ -63,10 +63,10 @@ class GenerationListener:
     """Called by the loop, in this order."""
 
     def on_published(self, generation: OpenGeneration) -> None:
-        """Workers play it."""
+        """Workers play the generation."""
 
     def on_generation(self, report: GenerationReport) -> None:
-        """It has closed; the next one is not published yet."""
+        """The generation has closed; the next one is not published yet."""
 
     def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
         """The final episodes are played."""
@@ -111,7 +111,7 @@ class SinkListener(GenerationListener):
 
 
 class CheckpointWriter(GenerationListener):
-    """The disk's checkpoint follows an accepted publish; not more often than every few seconds."""
+    """Writes the checkpoint after an accepted publish, at most every few seconds."""
 
     def __init__(self, checkpoints: Checkpoints, run: str) -> None:
         self._checkpoints, self._run = checkpoints, run
@@ -131,9 +131,9 @@ class CheckpointWriter(GenerationListener):
         try_write(partial(self._checkpoints.save, state.generation, generation.checkpoint))
 
     def _save_best(self, generation: OpenGeneration) -> None:
-        """The best policy's file follows the publish too, for workers play meanwhile. A master that
-        ends before leaves an older file, but the checkpoint holds the best as well, and its
-        successor compares.
+        """Save the best policy's file after the publish too, while workers play. If a master ends
+        before, the file is older, but its successor compares it with the checkpoint, which holds
+        the best as well.
         """
         best = generation.state.best
         if best is None or best is self._saved_best:
@@ -158,9 +158,9 @@ class CheckpointWriter(GenerationListener):
 
 
 def try_write(write: Callable[[], object]) -> bool:
-    """A folder that cannot be written does not stop training: Redis holds every generation, and
-    the next checkpoint is tried again. The run's last ones must be written, because they are what
-    is left of it. Whether it was written.
+    """Write, and return whether it succeeded. A failure does not stop training: Redis has every
+    generation, and the next checkpoint is tried again. The run's last files must be written,
+    because nothing else remains.
     """
     try:
         write()

@@ -58,8 +58,8 @@ class RunIdentity:
 class OpenGeneration:
     """A published generation.
 
-    vector: what workers perturb; digest: the run's, of these parameters; checkpoint: of the
-    state; seconds: that publishing took
+    vector: what workers perturb; digest: of the run's parameters; checkpoint: of the state;
+    seconds: duration of publishing
     """
 
     state: RunState
@@ -97,7 +97,7 @@ class PlanRequest(NamedTuple):
 
 
 class Prefetcher:
-    """One run's. It keeps the plan that it has made last until somebody takes it."""
+    """Keeps the newest plan until it is used."""
 
     def __init__(self, timeline: ConfigTimeline) -> None:
         self._timeline, self._noise = timeline, timeline.base.noise
@@ -119,8 +119,8 @@ class Prefetcher:
         return plan_slots(*request)
 
     def prefetch_noise(self, learner: Learner, planned: PlannedSlots) -> None:
-        """Read a float of each page of the noise that a generation of this plan is learnt from,
-        while there may be pages that nobody has read: the sum at its end need not wait for them.
+        """Read a float of each page of the noise that this plan needs, while pages may be unread,
+        so that the final sum need not wait for them.
         """
         for column in (*range(0, learner.strategy.size, PAGE_FLOATS), learner.strategy.size - 1):
             if self._touches_left > 0:
@@ -129,7 +129,7 @@ class Prefetcher:
 
 
 class Publisher:
-    """One master's. ``publish`` and ``publish_final`` return once workers can play."""
+    """``publish`` and ``publish_final`` return once workers can play."""
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class Publisher:
         }
 
     def publish(self, state: RunState, last: Record, adopted: str | None = None) -> OpenGeneration:
-        """The generation of a state. last: the record of the one before; adopted: the publication
-        that a former master left open for exactly this state.
+        """Publish the generation of a state. last: the record of the previous one; adopted: the
+        publication that a former master left open for exactly this state.
         """
         learner = self._timeline.learner_at(state)
         strategy, statistics = learner.strategy, state.statistics(learner.config.obs_clip)
@@ -173,7 +173,7 @@ class Publisher:
             )
 
     def publish_final(self, state: RunState, best: Best, last: Record) -> OpenGeneration:
-        """The chosen parameters, for the final episodes."""
+        """Publish the chosen parameters for the final episodes."""
         learner = self._timeline.learner_at(state)
         chosen = np.zeros_like(learner.strategy.published(state.strategy))
         chosen[: len(best.parameters)] = best.parameters
@@ -193,7 +193,7 @@ class Publisher:
         last: Record,
         adopted: str | None = None,
     ) -> OpenGeneration:
-        """``identified``: what the run's digest is of, where it is not of ``vector`` itself."""
+        """``identified``: input of the run's digest, if not ``vector``."""
         collector, data, own_digest = (
             self._collector,
             vector.astype("<f4").tobytes(),
@@ -308,8 +308,8 @@ def result_shape(learner: Learner) -> ResultShape:
 
 
 def required_slots(state: RunState, learner: Learner) -> dict[str, int]:
-    """Slots of each kind that a generation closes on; evaluation first, so that it costs no
-    tail.
+    """Slots of each kind that a generation closes on; evaluation first, so that it does not end
+    last.
     """
     config, strategy = learner.config, learner.strategy
     if state.stage == FINAL:
@@ -323,5 +323,5 @@ def required_slots(state: RunState, learner: Learner) -> dict[str, int]:
 
 
 def run_digest(state: RunState, strategy: Strategy) -> str:
-    """The digest by which people compare runs: of the parameters of a state."""
+    """The digest that identifies a run's parameters, from a state."""
     return vector_digest(strategy.digest_input(state.strategy, strategy.published(state.strategy)))

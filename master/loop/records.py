@@ -40,7 +40,7 @@ COUNTER_NAMES = (
 
 
 class RunTotals:
-    """The run's life under this master, without its pauses."""
+    """The run's totals under this master, without pauses."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector, self._last_clock = collector, time.monotonic()
@@ -48,7 +48,7 @@ class RunTotals:
     def count(
         self, generation: OpenGeneration, closed: ClosedGeneration, paused: float
     ) -> Counters:
-        """The counters with a closed generation, in which people paused the run so long."""
+        """The counters including a closed generation, with its seconds of pause."""
         config, ledger, state = generation.learner.config, generation.ledger, generation.state
         centre = sum(closed.centre.steps) if closed.centre else 0
         counters = state.add_counts(
@@ -84,7 +84,7 @@ class RunTotals:
     def record(
         self, generation: OpenGeneration, state: RunState, closed: ClosedGeneration, seconds: float
     ) -> Record:
-        """The run's totals in ``state``; seconds: what publishing and waiting took."""
+        """The run's totals in ``state``; seconds: of publishing and waiting."""
         counters, steps = state.counters, closed.arrays.total_steps + closed.eval_steps
         return {
             **{name: getattr(counters, name) for name in COUNTER_NAMES},
@@ -97,7 +97,7 @@ class RunTotals:
 
 
 def training_record(closed_generation: ClosedGeneration) -> Record:
-    """Returns and fitness of the counted individuals; a return is the environment's own, always."""
+    """Returns and fitness of the counted individuals; returns are always the environment's own."""
     returns, fitness = (closed_generation.arrays.scores(name) for name in ("returns", "fitness"))
     of_returns = ordered_statistics(returns)
     same = np.array_equal(returns.view(np.int64), fitness.view(np.int64))
@@ -141,7 +141,7 @@ def episodes_record(closed_generation: ClosedGeneration, episodes: int) -> Recor
 
 
 def evaluation_figures(figures: ReturnStatistics | None) -> dict[str, float | None]:
-    """The figures of an evaluation, None for each of one that did not happen."""
+    """The figures of an evaluation; None for each if there was none."""
     return {
         "eval_mean": figures.mean if figures else None,
         "eval_std": figures.std if figures else None,
@@ -175,9 +175,7 @@ def centre_rank(centre: SlotResult | None, fitness: Sequence[float] | Doubles) -
 
 
 def is_all_at_patience(closed_generation: ClosedGeneration, config: RunConfig) -> bool:
-    """Whether patience ended every episode at the first step at which it can: no reward was ever
-    positive.
-    """
+    """Whether patience ended every episode at the earliest step: no reward was ever positive."""
     patience, columns = parse_patience(config.patience), closed_generation.arrays
     if patience is None or not columns.valid.any():
         return False

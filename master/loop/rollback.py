@@ -21,7 +21,7 @@ STANDARD_ERRORS = 2.0
 def with_rollback_point(
     before: RunState, current: RunState, evaluation: ReturnStatistics | None
 ) -> RunState:
-    """``current`` with the whole search kept wherever its best was replaced by this generation's
+    """``current`` with the whole search kept, if its best was replaced by this generation's
     parameters.
     """
     if evaluation is None or current.best is None or current.best is before.best:
@@ -70,7 +70,7 @@ def roll_back(state: RunState) -> RunState:
 
 
 def with_first_search(state: RunState) -> RunState:
-    """The state of generation 0 with its search kept, for each descent to begin with."""
+    """The state of generation 0, with its search kept as the start of each descent."""
     first = RollbackPoint(
         state.generation, state.strategy, state.moments, state.step_limit, std=0.0, count=0
     )
@@ -78,7 +78,7 @@ def with_first_search(state: RunState) -> RunState:
 
 
 def with_evaluation(state: RunState, evaluation: ReturnStatistics | None) -> RunState:
-    """The state whose descent knows of an evaluation of it."""
+    """The state with an evaluation added to its descent."""
     best = state.descent.best
     if evaluation is None or (best is not None and best >= evaluation.mean):
         return state
@@ -96,7 +96,7 @@ def is_overdue(state: RunState, deadlines: tuple[Deadline, ...]) -> bool:
 
 
 def begin_descent(state: RunState) -> RunState:
-    """The state of the next generation, in which another descent begins; its steps count after
+    """The state of the next generation, in which another descent begins. Its steps count from
     ``with_first_step``, when those of the closing generation are known.
     """
     first = roll_back(state)

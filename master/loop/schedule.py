@@ -57,9 +57,7 @@ class Opening:
 
 
 class ClosingSchedule:
-    """One run's: a generation closes when each of its slots is answered. label: what people read of
-    it.
-    """
+    """Closes a generation when each of its slots has a result. label: for people"""
 
     label = SYNC
     is_reproducible = True
@@ -77,8 +75,8 @@ class ClosingSchedule:
         )
 
     def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
-        """Require more slots of a complete ledger's publication, as a pure function of its
-        answers; whether any.
+        """Require more slots of a complete publication, as a pure function of its results. Returns
+        whether there are any.
         """
         config, strategy = learner.config, learner.strategy
         if not (config.min_steps or strategy.reevaluates):
@@ -118,8 +116,8 @@ ASYNC_LABEL = "async: not bit-reproducible; --replay repeats the run from its lo
 
 
 class AsynchronousSchedule(ClosingSchedule):
-    """A generation closes on a batch of any open publications. Those without training close as in
-    the synchronous schedule. Who came first decides what is learnt, so no bits are promised.
+    """A generation closes on a batch of any open publications; those without training close as in
+    the synchronous schedule. The order of arrival decides what is learnt, so bits do not repeat.
     """
 
     label = ASYNC_LABEL
@@ -185,7 +183,7 @@ class AsynchronousSchedule(ClosingSchedule):
 
 
 def restore_open_publications(opening: Opening) -> list[PriorPublication]:
-    """The older publications that a checkpoint names; what Redis has lost of them is gone."""
+    """Reopen the older publications of a checkpoint; what Redis lost of them is gone."""
     state = opening.state
     return [
         PriorPublication(

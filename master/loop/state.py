@@ -48,10 +48,10 @@ class Best:
 
 @dataclass(frozen=True)
 class RollbackPoint:
-    """Where a rollback returns to, the whole search as it was when the best parameters were
-    evaluated; or where each descent of --restart-deadlines begins.
+    """The whole search as it was when the best parameters were evaluated, for a rollback; or at the
+    beginning of each descent of --restart-deadlines.
 
-    std, count: spread and number of the returns of that evaluation, whose mean is the best's
+    std, count: of the returns of that evaluation, whose mean is the best's
     """
 
     generation: int
@@ -80,8 +80,8 @@ class RollbackPoint:
 class CurrentDescent:
     """The part of a run since the search last began.
 
-    number: of the descent, from 0; generation: its first one; steps: training steps that were
-    counted before it; best: the mean of its best evaluation
+    number: of the descent, from 0; generation: its first; steps: training steps counted before it;
+    best: mean of its best evaluation
     """
 
     number: int = 0
@@ -92,9 +92,9 @@ class CurrentDescent:
 
 @dataclass(frozen=True)
 class OpenPublication:
-    """A replaced publication whose answers count still (--schedule async).
+    """A replaced publication whose results still count (--schedule async).
 
-    step_limit: of its training episodes; spread: what learning must know of its perturbations
+    step_limit: of its training episodes; spread: of its perturbations
     counted: int64 [R, 2], ranges (start, stop) of the training slots that have been learnt from
     """
 
@@ -274,7 +274,7 @@ def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The arrays whose names begin with the prefix, under the rest of their names."""
+    """The arrays whose names begin with the prefix, without the prefix."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
