@@ -71,7 +71,7 @@ class BatchedFitness:
             self._stalled = self._stalled[places]
 
     def add(self, rewards: Doubles, observations: Floats) -> Mask:
-        """Count a step of every row; which rows end here by training's rules."""
+        """Count a step of every row; returns which rows end by training's rules."""
         self.totals = self.totals + self._shaped_rewards(rewards)
         ended: Mask = np.zeros(len(rewards), np.bool_)
         if self._rules.patience is not None:
@@ -101,9 +101,7 @@ class BatchedFitness:
 
 
 class BatchedPolicy:
-    """The policies of the games still played, bound together; a row's outputs do not depend on the
-    others.
-    """
+    """The policies of the games that are still played, bound together; rows are independent."""
 
     def __init__(self, policy: Policy, parameters: Floats) -> None:
         self._policy = policy
@@ -159,7 +157,7 @@ class ObservationBuffer:
         self._buffer[:, 0] = first[self._rows]
 
     def add(self, step: int, observations: Floats) -> None:
-        """What the games still played see after step number ``step``."""
+        """Observations of the games still played after step ``step``."""
         if not len(self._buffer_rows):
             return
         if step == self._buffer.shape[1]:
@@ -199,10 +197,10 @@ class ObservationBuffer:
 
 
 class EpisodeBatch:
-    """Games that began together, so that all have played as many steps; what is over leaves.
+    """Games that began together and have played equally many steps; finished ones leave.
 
-    rows: which of the games are still played, ascending; the other arrays have a row for each of
-    them
+    rows: indices of the games that are still played, ascending; the other arrays have a row for
+    each
     """
 
     def __init__(

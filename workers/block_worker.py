@@ -45,8 +45,8 @@ from workers.slots import (
 
 
 class Evaluator:
-    """Evaluates blocks of one run in this process. An episode depends on nothing but the plan, the
-    parameters, the frozen statistics, the episode rules and the back end.
+    """Evaluates blocks of one run. An episode depends only on the plan, the parameters, the frozen
+    statistics, the episode rules and the back end.
     """
 
     def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
@@ -76,9 +76,9 @@ class Evaluator:
     ) -> Answer:
         """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].
 
-        Raises Leaving between steps. An episode that raises becomes a failure of its slot, told to
-        ``report``. A process that has grown too large answers the slots that it has played; the
-        others are owed again.
+        Raises Leaving between steps. An episode that raises becomes a failure of its slot, sent to
+        ``report``. If the process has grown too large, it returns only the slots that it has
+        played.
         """
         began = time.monotonic()
         results, failures = [], []
@@ -143,9 +143,7 @@ class Evaluator:
             )
 
     def _groups(self, block: Block, jobs: list[SlotJob]) -> Sequence[Sequence[SlotJob]]:
-        """Jobs that are played together. Centres are few, and each may have statistics of its
-        own.
-        """
+        """Jobs to play together. The few centres may each have their own statistics."""
         batches = self._batch_player
         if block.kind == messages.CENTRE or batches is None or not batches.is_worthwhile(jobs):
             return [[job] for job in jobs]
@@ -191,8 +189,8 @@ class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is brok
 
 
 def load_task(raw: bytes, digest: str) -> Task:
-    """The run's task. Raises Refusal where this es-queue cannot read it, or the run's noise table
-    is another than this host's.
+    """The run's task. Raises Refusal if this es-queue cannot read it, or if this host's noise table
+    differs.
     """
     try:
         task = Task.decode(raw)
@@ -208,7 +206,7 @@ def load_task(raw: bytes, digest: str) -> Task:
 
 @dataclass(frozen=True)
 class FetchedPublication:
-    """An open publication as this worker holds it."""
+    """An open publication, as fetched."""
 
     task: Task
     parameters: Floats
@@ -239,10 +237,10 @@ class BlockWorker:
         return None if self._publication is None else self._publication.task.generation
 
     def run(self) -> None:
-        """Until the watch says leave; unfinished blocks go back to the head of todo (rule 13).
+        """Work until asked to leave; unfinished blocks go back to the head of todo (rule 13).
 
-        Raises Refusal for a task that this worker cannot read or may not work: it would eat the
-        blocks of the others.
+        Raises Refusal for a task that this worker cannot read or play, because it would take the
+        other workers' blocks.
         """
         control = self._evaluator.control
         try:
@@ -325,9 +323,7 @@ class BlockWorker:
         )
 
     def _fetch(self, publication: str) -> FetchedPublication | None:
-        """What is open; its header from another worker of the host where that is the publication
-        asked for.
-        """
+        """The open publication; its header from another worker of the host if possible."""
         shared = self._cache.read_header(publication)
         raw = shared or self._channel.task()
         if raw is None:
@@ -355,7 +351,7 @@ class BlockWorker:
         return FetchedPublication(task, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
 
     def report(self, failure: FailureReport) -> None:
-        """Tell people of an episode that raised."""
+        """Report an episode that raised."""
         send_report(
             self._channel,
             failure.reason,
@@ -369,7 +365,7 @@ class BlockWorker:
 
 
 def make_worker_id(host: str) -> str:
-    """``<host>-<pid>-<6 hex>``, new for each seat, so that no two lives share a claims list."""
+    """``<host>-<pid>-<6 hex>``, new for each seat, so that no claims list is shared."""
     name = (
         "".join(
             letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_"

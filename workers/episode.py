@@ -34,8 +34,8 @@ class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked t
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
-    """The episode gave no result: a return that is not finite, or an observation of
-    another shape.
+    """The episode has no result: a return that is not finite, or an observation of another
+    shape.
     """
 
 
@@ -91,19 +91,19 @@ class EpisodeControl:
             self.halt = True
 
     def leave(self, reason: str) -> None:
-        """The worker must leave, if there is a reason; the first one stays."""
+        """Ask the worker to leave, for the first reason given."""
         if reason and not self._leave_reason:
             self.leave_reason = reason
 
     def finish(self, reason: str) -> None:
-        """The worker must leave when its episode is over; the first reason stays."""
+        """Ask the worker to leave after its episode, for the first reason given."""
         self.finish_reason = self.finish_reason or reason
 
     def set_poll(self, seconds: float) -> None:
         self.poll = seconds
 
     def begin_episode(self, playing: dict[str, int]) -> None:
-        """An episode begins, or an environment that may hang is made."""
+        """An episode begins, or an environment is created, which may hang too."""
         self.playing, self.episode_began = playing, time.monotonic()
 
     def end_episode(self) -> None:
@@ -138,7 +138,7 @@ class EpisodeControl:
 
 
 class LifeCounter:
-    """Tells when a life has been lost."""
+    """Detects the loss of a life."""
 
     def __init__(self, env: Environment) -> None:
         self._count = cast(LivesEnvironment, env).lives
@@ -150,8 +150,8 @@ class LifeCounter:
 
 
 class ActionNoise:
-    """Gaussian action noise of one episode: consecutive slices of the noise table, from a place the
-    slot's key names.
+    """Gaussian action noise of one episode: consecutive slices of the noise table, from a position
+    that the slot determines.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ActionNoise:
 
 
 class Fitness:
-    """The fitness of an episode as it grows, and when training's own rules end it (patience,
+    """Accumulates an episode's fitness, and detects its end by training's own rules (patience,
     stall).
     """
 
@@ -187,7 +187,7 @@ class Fitness:
 
     @property
     def is_return(self) -> bool:
-        """Whether it is the sum of the rewards as they are, and ends no episode."""
+        """Whether the fitness is the unchanged return, and ends no episode."""
         return self._plain and self._patience is None and self._stall is None
 
     def add(self, reward: float, observation: Floats) -> bool:
@@ -224,8 +224,8 @@ class Fitness:
 def make_actor(
     policy: Policy, parameters: Floats, statistics: FrozenStatistics | None
 ) -> Callable[[], Forward]:
-    """What begins an episode of one individual, as :func:`play` takes it; ``statistics`` None
-    normalises nothing.
+    """The function that begins an individual's episode, for :func:`play`; ``statistics`` None means
+    no normalisation.
     """
     begin = policy.bind(parameters[None]).begin
     if statistics is None:
@@ -240,7 +240,7 @@ def make_actor(
 
 
 def last_observation(observation: Floats) -> Floats:
-    """The last observation of an episode, as its behaviour. Raises EpisodeFailed where it is not
+    """The last observation of an episode, as its behaviour. Raises EpisodeFailed if it is not
     finite.
     """
     if not np.isfinite(observation).all():

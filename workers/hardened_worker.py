@@ -63,9 +63,7 @@ class SeatWorker(Worker):
         connection: redis.Redis | None = None,
         **options: Any,
     ) -> None:
-        """``options``: those of ``rq.Worker``; its classes and serializer are not for the caller to
-        choose.
-        """
+        """``options``: of ``rq.Worker``, except its classes and serializer."""
         self._stopping = mmap.mmap(-1, 1)  # shared with the horse
         given = [queues] if isinstance(queues, str | Queue) else list(queues)
         link: Any = connection or next(
@@ -101,9 +99,7 @@ class SeatWorker(Worker):
         )
 
     def _continue_after(self, error: Exception, what: str) -> None:
-        """Go on after Redis refused a command. Raises StopRequested when this worker is to stop
-        anyhow.
-        """
+        """Continue after Redis refused a command. Raises StopRequested if this worker must stop."""
         if self._should_stop():
             raise StopRequested
         self.log.warning("Worker %s: Redis refused %s: %s", self.name, what, first_line(error))
@@ -123,7 +119,7 @@ class SeatWorker(Worker):
         }
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Also enrols again: Redis may have lost its data."""
+        """Also registers again, because Redis may have lost its data."""
         self._last_beat, self.last_heartbeat = time.monotonic(), now()
         to: Any = self.connection.pipeline(transaction=False) if pipeline is None else pipeline
         if self.birth_date is None:
@@ -165,10 +161,10 @@ class SeatWorker(Worker):
     # --- who may tell it what to do: its own user by signals, and rq suspend
 
     def subscribe(self) -> None:
-        """Whoever can publish could end it."""
+        """Does not subscribe: any publisher could stop the worker."""
 
     def unsubscribe(self) -> None:
-        """It has not subscribed."""
+        """Nothing to unsubscribe."""
 
     def handle_payload(self, message: Any) -> None:
         """Ignore all commands."""
@@ -192,7 +188,7 @@ class SeatWorker(Worker):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        """The next seat; None when there is none and RQ would stop waiting."""
+        """The next seat; None if there is none and RQ would stop waiting."""
         self.set_state("idle")
         title: Any = self.procline
         title("Listening on " + ",".join(self.queue_names()))

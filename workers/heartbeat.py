@@ -52,8 +52,8 @@ def is_running(pid: int) -> bool:
 def leave_in_outage(
     control: EpisodeControl, parent: int | None, supervisor: int | None = None
 ) -> Callable[[float], None]:
-    """For a channel's ``on_outage``: whoever must leave does not wait until Redis is back. It
-    raises Leaving.
+    """For a channel's ``on_outage``: raises Leaving, so that a worker that must leave does not wait
+    for Redis.
     """
 
     def check(seconds: float) -> None:
@@ -188,8 +188,8 @@ class Heartbeat(threading.Thread):
         return min(self._control.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
 
     def _beat(self) -> float:
-        """Seconds between beats: rarer on a large fleet, as the looks are, but never so rare that
-        one would lapse.
+        """Seconds between beats: rarer in a large fleet, like polls, but often enough that none
+        lapses.
         """
         return min(
             max(self._clocks.beat, 2.5 * (self._control.poll or 0.0)), self._clocks.beat_ttl / 2
@@ -230,7 +230,7 @@ class Heartbeat(threading.Thread):
         return self._control.episode_began is None
 
     def _check_memory(self) -> None:
-        """Once: the worker leaves when its episode is over, and a fresh process takes its place."""
+        """Once: leave after the episode; a new process follows."""
         if not self._limits.memory or self._control.finish_reason:
             return
         held = resident_memory()
@@ -255,7 +255,7 @@ class Heartbeat(threading.Thread):
 
 
 def resident_memory() -> int:
-    """Bytes of memory that this process holds, 0 if the system does not say."""
+    """Resident bytes of this process, 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -263,7 +263,7 @@ def resident_memory() -> int:
 
 
 def end_this_process() -> None:
-    """What a hung episode leaves: nothing but to end its process; the report is written before."""
+    """End this process after a hung episode; the report is already written."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -300,9 +300,7 @@ def worker_info(clocks: Clocks, hardened: bool = False) -> dict[str, str]:
 
 
 def packages_folder() -> str:
-    """The folder that our packages were imported from; two, should they come from
-    different places.
-    """
+    """Folder of the imported packages; two if they come from different places."""
     folders = [
         host_info.source_root(),
         *(folder.parent for folder in (host_info.package_folder("workers"),) if folder),
@@ -311,7 +309,7 @@ def packages_folder() -> str:
 
 
 def text_or_empty(ask: Callable[[], str]) -> str:
-    """The answer, empty if there is none: what is told to people is not worth a seat."""
+    """The text, empty if there is an error: information for people must not cost a seat."""
     try:
         return ask()[:MAX_TEXT]
     except Exception:

@@ -46,9 +46,7 @@ CHECK_SEEDS = (0, 1, 0)
 
 @dataclass(frozen=True)
 class JoinResult:
-    """A worker's half of a run, ready for its first block. numerics: digest of the fixed episode;
-    backend: what plays here.
-    """
+    """A joined worker's parts. numerics: fingerprint; backend: the back end in use"""
 
     evaluator: Evaluator
     noise_digest: str
@@ -181,8 +179,8 @@ def episode_trace(
 
 
 def validate_noise(raw: bytes | None, digest: str) -> None:
-    """Refuse before the first claim what ``load_task`` refuses; nothing while the run has no
-    task.
+    """Refuse before the first claim for the reasons of ``load_task``; no effect while the run has
+    no task.
     """
     if raw is not None:
         load_task(raw, digest)

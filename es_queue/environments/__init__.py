@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Backend:
     """How environments are stepped.
 
-    text: for ``--help``; extra: of es-queue, that installs what it needs, empty for nothing
-    reads_inside: whether behaviours inside an environment can be read, however it is made
+    text: for ``--help``; extra: of es-queue, that installs its packages, or empty
+    reads_inside: whether behaviours inside an environment can be read
     """
 
     name: str
@@ -20,7 +20,7 @@ class Backend:
 
     @property
     def install(self) -> str:
-        """The command that installs what it needs."""
+        """The command that installs its packages."""
         return f"pip install 'es-queue[{self.extra}]'"
 
 
@@ -34,6 +34,6 @@ BACKENDS = {backend.name: backend for backend in (LEAN, ENVPOOL, STOCK, GYM, ANY
 
 
 def format_backends() -> str:
-    """All of them with their texts, for ``--help``."""
+    """All back ends with their texts, for ``--help``."""
     *most, last = (f"{backend.name} ({backend.text})" for backend in BACKENDS.values())
     return f"{', '.join(most)}, or {last}"

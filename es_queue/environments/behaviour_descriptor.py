@@ -47,15 +47,13 @@ def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest)
 
 
 def is_read_inside(name: str) -> bool:
-    """Whether the behaviour must be read inside the environment, for the observations do not tell
-    it.
-    """
+    """Whether the behaviour must be read inside the environment, because observations lack it."""
     return name not in ("", LAST)
 
 
 def make_measure(name: str) -> Measure | None:
-    """The function that reads a behaviour inside an environment, None if none does. Raises
-    UsageError for a function that cannot be imported.
+    """The function that reads a behaviour inside an environment, or None. Raises UsageError for a
+    function that cannot be imported.
     """
     if not is_read_inside(name):
         return None
@@ -89,7 +87,7 @@ def memory(environment: GymEnvironment) -> Any:
 
 
 def behaviour_vector(values: Any) -> Floats:
-    """A behaviour as float32 [b]. Raises EnvironmentFailure for what is none, or too long."""
+    """A behaviour as float32 [b]. Raises EnvironmentFailure for an invalid or too long one."""
     try:
         descriptor: Floats = np.array(values, np.float32).ravel()
     except (TypeError, ValueError):
@@ -101,7 +99,7 @@ def behaviour_vector(values: Any) -> Floats:
 
 
 def validate_length(numbers: int) -> None:
-    """Raise EnvironmentFailure for a behaviour that an answer has no room for."""
+    """Raises EnvironmentFailure for a behaviour that does not fit into a result."""
     if not 0 < numbers <= MAX_NUMBERS:
         raise EnvironmentFailure(
             f"the behaviour has {numbers} numbers, but must have 1 to {MAX_NUMBERS}: "

@@ -63,7 +63,7 @@ class CartPoleVectorEnvironment:
         return self._observations(), np.add(rewards, 0.0, dtype=np.float64), over
 
     def close(self) -> None:
-        """Nothing is held outside this process's memory."""
+        """Nothing to release."""
 
     def _observations(self) -> Floats:
         return self._state.T.astype(np.float32, order="C")
@@ -76,9 +76,7 @@ def _physics(arguments: Mapping[str, Any]) -> Any:
 
 
 class _AnyActions:
-    """Stands for the space that the vectorised step checks actions against, which is one of a fixed
-    number of environments.
-    """
+    """Accepts any actions, because the vectorised step checks a fixed number of environments."""
 
     def contains(self, actions: object) -> bool:
         return True

@@ -29,7 +29,9 @@ _NO_LIMIT = 2**31 - 1
 
 
 def is_installed() -> bool:
-    """Whether EnvPool can be imported here. Imports it: half an installation has no use."""
+    """Whether EnvPool can be imported here; imports it, because a partial installation is
+    useless.
+    """
     if importlib.util.find_spec("envpool") is None:
         return False
     try:
@@ -61,11 +63,10 @@ def has_task(environment_id: str, task: str) -> bool:
 
 
 class EnvPoolVectorEnvironment:
-    """Episodes of one EnvPool task: a fresh pool for every batch, since EnvPool takes seeds when a
-    pool is made.
+    """Episodes of one EnvPool task: a new pool for every batch, because EnvPool takes seeds only
+    then.
 
-    A slot whose episode is over must not be stepped again: EnvPool would begin another episode
-    there.
+    A slot whose episode is over must not be stepped: EnvPool would begin another episode there.
     """
 
     min_episodes = MIN_AT_ONCE
@@ -127,9 +128,7 @@ class EnvPoolVectorEnvironment:
 
 
 class UnbatchedEnvironment:
-    """An Environment that is a pool of one: slow, for the few episodes that are played
-    one by one.
-    """
+    """An Environment as a pool of one: slow, for the few episodes that are played one by one."""
 
     _ROW = np.zeros(1, np.int32)
 

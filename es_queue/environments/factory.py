@@ -55,10 +55,10 @@ _PROBE_SEED = 0
 
 
 class ResolvedEnvironment:
-    """A request, what its id means, and the back end that plays it.
+    """A request, its resolved id, and the back end that plays it.
 
-    is_walker, is_cartpole: whether it is a BipedalWalker or Marvin, or a CartPole, with nothing
-    that the lean classes do not know
+    is_walker, is_cartpole: a BipedalWalker or Marvin, or a CartPole, with only settings that the
+    lean classes support
 
     Raises EnvironmentFailure for an unknown id.
     """
@@ -95,8 +95,8 @@ class ResolvedEnvironment:
 
     @cached_property
     def backend(self) -> str:
-        """Never "auto"; "any" stays, since each host decides for itself. Raises UsageError for one
-        that is unknown or does not play this environment.
+        """Never "auto"; "any" stays, because each host decides for itself. Raises UsageError if it
+        is unknown or does not play this environment.
         """
         requested = self.request.backend
         if requested not in (AUTO, *BACKENDS):
@@ -130,8 +130,8 @@ class ResolvedEnvironment:
         return requested
 
     def _validate_behaviour(self, lean: bool) -> None:
-        """A behaviour that is read inside the environment, from a back end that does not show its
-        inside.
+        """Raises UsageError if the behaviour must be read inside the environment and the back end
+        cannot.
         """
         readers = [name for name, backend in BACKENDS.items() if backend.reads_inside]
         allowed = (AUTO, "stock", "lean") if lean else (AUTO, *readers)
@@ -194,7 +194,7 @@ class ResolvedEnvironment:
         return self._open_walker() if envs is None else UnbatchedEnvironment(envs)
 
     def open_vector(self) -> VectorEnvironment | None:
-        """What plays many episodes at once; None if the back end here plays them one by one."""
+        """A VectorEnvironment; None if this back end plays episodes one by one."""
         if resolve_backend(self.backend) == "envpool":
             return EnvPoolVectorEnvironment(self.envpool_task)
         return CartPoleVectorEnvironment(self.entry.arguments) if self.is_vector_cartpole else None
@@ -227,8 +227,8 @@ class ResolvedEnvironment:
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     """Create the environment, play one step, and return its spec.
 
-    Raises EnvironmentFailure if it is unknown, cannot be made or raises, UsageError for a bad
-    back end or wrapper.
+    Raises EnvironmentFailure if it is unknown, cannot be created or raises; UsageError for an
+    invalid back end or wrapper.
     """
     if request.parameters:
         return describe_objective(request)
@@ -251,7 +251,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
 
 
 def _open_beside(stock: StockEnvironment, resolved: ResolvedEnvironment) -> Environment:
-    """What plays in place of Gymnasium's own environment, which has said what it is like."""
+    """The environment that plays instead of Gymnasium's own, which described the spaces."""
     stock.close()
     spec = stock.spec
     if (
@@ -274,8 +274,8 @@ def open_environment(request: EnvironmentRequest, render_mode: str) -> RenderedE
 
 
 def open_environment(request: EnvironmentRequest, render_mode: str | None = None) -> Environment:
-    """The environment of ``request``; with ``render_mode`` ("rgb_array" or "human") one that draws
-    itself.
+    """The environment of ``request``; with ``render_mode`` ("rgb_array" or "human"), one that
+    draws.
     """
     if not request.parameters:
         resolved = ResolvedEnvironment(request)
@@ -289,18 +289,17 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
 
 
 def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | None:
-    """What plays many episodes of ``request`` at once; None if its back end here plays them one
-    by one.
+    """A VectorEnvironment of ``request``; None if its back end plays episodes one by one.
 
-    A few episodes are played one by one all the same, where ``portable_request`` names a back end
-    with equal bits.
+    A few episodes are always played one by one, if ``portable_request`` names a back end with equal
+    bits.
     """
     return None if request.parameters else ResolvedEnvironment(request).open_vector()
 
 
 def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
-    """How many episodes of policies of that size are best played at once, the fewest and the most;
-    None if they are played one by one.
+    """The fewest and the most episodes to play at once for policies of that size; None if they are
+    played one by one.
     """
     if request.parameters:
         return None
@@ -340,16 +339,14 @@ def resolve_backend(backend: str) -> str:
 
 
 def _is_lean_walker(entry: RegisteredEnvironment, request: EnvironmentRequest) -> bool:
-    """Whether it is a BipedalWalker, or Marvin, without anything that its own code does
-    not know.
-    """
+    """Whether it is a BipedalWalker or Marvin with only settings that the lean class supports."""
     known = set() if entry.entry_point == MARVIN else {"hardcore"}
     plain = not (entry.module or request.wrappers or set(entry.arguments) - known)
     return plain and entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN)
 
 
 def _is_vector_cartpole(entry: RegisteredEnvironment, request: EnvironmentRequest) -> bool:
-    """Whether it is a CartPole without anything that the vectorised class does not know."""
+    """Whether it is a CartPole with only settings that the vectorised class supports."""
     plain = not (
         entry.module
         or request.wrappers
@@ -360,7 +357,7 @@ def _is_vector_cartpole(entry: RegisteredEnvironment, request: EnvironmentReques
 
 
 def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> EnvironmentSpec:
-    """The spec with what is compared of an episode, tried out on the one that has just begun."""
+    """The spec with the behaviour's size, measured on the episode that has just begun."""
     if not behaviour:
         return spec
     try:

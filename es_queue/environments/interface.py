@@ -68,14 +68,14 @@ MAX_BATCH_BYTES = 2**23
 
 
 def best_batch_size(max_episodes: int, parameters: int) -> int:
-    """How many of at most ``max_episodes`` episodes are best played at once, of policies with so
-    many parameters.
+    """The best number of episodes to play at once, at most ``max_episodes``, for policies of that
+    size.
     """
     return max(1, min(max_episodes, MAX_BATCH_BYTES // (4 * max(1, parameters))))
 
 
 class Environment(Protocol):
-    """One environment object that plays episodes, each one independent of those before.
+    """Plays episodes, each independent of those before.
 
     It applies no step limit: the rollout does, from ``EnvironmentSpec.step_limit``.
     """
@@ -108,7 +108,7 @@ class LivesEnvironment(Environment, Protocol):
     """An Environment that counts lives."""
 
     def lives(self) -> int:
-        """How many the episode has left."""
+        """Lives left in the episode."""
         ...
 
 
@@ -117,11 +117,11 @@ class RenderedEnvironment(Environment, Protocol):
 
     @property
     def fps(self) -> float:
-        """Pictures a second by the environment's own clock, one a step."""
+        """Frames per second by the environment's own clock, one per step."""
         ...
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The picture of now, [height, width, 3], under "rgb_array"; None under "human"."""
+        """The current frame, [height, width, 3], under "rgb_array"; None under "human"."""
         ...
 
 
@@ -136,17 +136,17 @@ class VectorEnvironment(Protocol):
     max_episodes: int
 
     def reset(self, seeds: Sequence[int]) -> Floats:
-        """Begin one episode for each seed, all former ones forgotten; the first observations [B,
+        """Begin one episode per seed and forget all former ones; returns the first observations [B,
         observation_size].
         """
         ...
 
     def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, Doubles, Mask]:
-        """Step the episodes ``rows`` [R], ascending, none of which is over, with one action each;
-        one left out has left for good.
+        """Step the episodes ``rows`` [R], ascending and not over, with one action each; an episode
+        that is left out is over for good.
 
-        Observations [R, observation_size] in C order, rewards [R], and which episodes the
-        environment ended [R]; the arrays are the caller's to keep.
+        Returns observations [R, observation_size] in C order, rewards [R], and which episodes ended
+        [R]; the caller owns the arrays.
         """
         ...
 

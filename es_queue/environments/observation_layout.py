@@ -36,8 +36,8 @@ class ObservationLeaf:
     starts: tuple[int, ...] = ()
 
     def write(self, value: Any, out: Floats, name: str) -> None:
-        """Fill ``out``, float32[size] of zeros. Raises ValueError for another number of numbers, or
-        a value that is no choice.
+        """Fill ``out``, float32[size] of zeros. Raises ValueError for a wrong size or an invalid
+        choice.
         """
         flat = np.asarray(value).reshape(-1) if self.choices else flatten(value)
         if len(flat) != (len(self.choices) or self.size):
@@ -61,7 +61,7 @@ class ObservationLeaf:
 
 @dataclass(frozen=True)
 class ObservationGroup:
-    """Observations side by side: of a mapping by ``keys`` (texts), of a tuple by place (keys 0, 1,
+    """A group of observations: of a mapping by ``keys`` (texts), of a tuple by index (keys 0, 1,
     …).
     """
 
@@ -73,7 +73,7 @@ class ObservationGroup:
         return sum(item.size for item in self.items)
 
     def write(self, value: Any, out: Floats, name: str) -> None:
-        """Fill ``out``, float32[size] of zeros. Raises ValueError for what is not made of these
+        """Fill ``out``, float32[size] of zeros. Raises ValueError unless it has exactly these
         parts.
         """
         by_name = isinstance(self.keys[0], str)
@@ -97,8 +97,8 @@ ObservationTree = ObservationLeaf | ObservationGroup
 
 
 def flatten(value: Any) -> Floats:
-    """A new float32[size] of an array's numbers in C order; a picture of bytes (uint8 of two or
-    more dimensions) comes as 0 to 1.
+    """A new float32[size] of an array's numbers in C order; images of bytes (uint8, two or more
+    dimensions) are scaled to 0 to 1.
     """
     flat = np.array(value, np.float32)
     if flat.ndim == 1:
@@ -161,7 +161,7 @@ def to_json(tree: ObservationTree) -> dict[str, Any]:
 
 
 def from_json(values: Any, depth: int = MAX_DEPTH) -> ObservationTree:
-    """The tree of what ``to_json`` gave. Raises ValueError for anything else."""
+    """The tree from ``to_json``. Raises ValueError for anything else."""
     if not isinstance(values, dict) or depth < 1:
         raise ValueError("the description of the observations is invalid")
     tree = _group_from_json(values, depth) if "keys" in values else _leaf_from_json(values)

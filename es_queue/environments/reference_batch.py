@@ -27,11 +27,11 @@ BATCH_SIZE, STEPS_BETWEEN = 128, 8
 
 
 def make_reference_batch(config: RunConfig) -> Floats | None:
-    """float32[BATCH_SIZE, observation_size] of a config that is resolved, None if nothing is
-    normalised by it; not to be written to.
+    """float32[BATCH_SIZE, observation_size] for a resolved config, read-only; None without virtual
+    batch normalisation.
 
-    Raises EnvironmentFailure if the environment cannot be made, raises, or shows what no layer
-    can be normalised by.
+    Raises EnvironmentFailure if the environment cannot be created, raises, or yields observations
+    that no layer can normalise.
     """
     if config.batch_norm != VIRTUAL:
         return None
@@ -83,8 +83,8 @@ def _sample_observations(
 
 
 def uniform_outputs(action: ActionSpec, draw: Doubles) -> Floats:
-    """What a policy would put out for an action that is uniform in its space (between -1 and 1
-    where that has no bounds).
+    """Outputs of a policy for an action that is uniform in its space (between -1 and 1 if
+    unbounded).
 
     draw: float64[outputs], uniform in [0, 1)
     """

@@ -40,10 +40,9 @@ REMOVED = ("Striker", "Thrower")
 
 
 def current_id(name: str) -> tuple[str, str]:
-    """The id to play for ``name``, and the sentence to say where it is another one; empty if it
-    is the same.
+    """The id to play for ``name``, and a sentence if it differs from ``name``, else empty.
 
-    Raises EnvironmentFailure for an environment that nobody has any more.
+    Raises EnvironmentFailure for an environment that no package provides any more.
     """
     try:
         namespace, bare, version = parse_env_id(name)
@@ -68,9 +67,7 @@ def _newest(bare: str) -> str:
 
 
 def _is_playable(name: str) -> bool:
-    """Whether Gymnasium still plays it: of those that it does not it registers a function that
-    raises.
-    """
+    """Whether Gymnasium still plays it; for removed ids it registers a function that raises."""
     spec = gymnasium.registry.get(name)
     return spec is not None and isinstance(spec.entry_point, str)
 
@@ -107,9 +104,7 @@ _RESERVED = ("id", "max_episode_steps", "disable_env_checker", "render_mode")
 
 @dataclass(frozen=True)
 class RegisteredEnvironment:
-    """A found environment: its spec, all the arguments for its class, the user's module where there
-    is one.
-    """
+    """A found environment: its spec, all arguments for its class, and the user's module, if any."""
 
     spec: EnvSpec
     arguments: dict[str, Any]
@@ -132,9 +127,7 @@ class RegisteredEnvironment:
 
 
 def register_bundled_ids() -> None:
-    """Make Marvin and the old ids known to ``gymnasium.make``, without its warning that they are
-    out of date.
-    """
+    """Register Marvin and the old ids with Gymnasium, without its warning about old versions."""
     for name, (entry_point, arguments, limit, threshold) in BUNDLED_IDS.items():
         if name not in gymnasium.registry:
             gymnasium.register(
@@ -195,7 +188,7 @@ def import_user_module(module: str, environment_id: str) -> None:
 
 
 def _find_spec(name: str) -> EnvSpec | None:
-    """The spec of ``name``, of its newest version where the name has none."""
+    """The spec of ``name``; the newest version if the name has none."""
     try:
         namespace, bare, version = parse_env_id(name)
     except gymnasium.error.Error:
@@ -210,7 +203,7 @@ def _find_spec(name: str) -> EnvSpec | None:
 def _find_maker(module: str, name: str) -> EnvSpec | None:
     """The spec of an environment's class in the user's module, or of a function that makes one.
 
-    Raises MissingPackage for a function that was not allowed by its module's name.
+    Raises MissingPackage for a function whose module is not allowed by name.
     """
     maker = getattr(sys.modules.get(module), name, None)
     if isinstance(maker, FunctionType):
@@ -221,7 +214,7 @@ def _find_maker(module: str, name: str) -> EnvSpec | None:
 
 
 def validate_reserved_arguments(request: EnvironmentRequest) -> None:
-    """Raise UsageError for an argument of the environment that is not the user's to give."""
+    """Raises UsageError for an argument that users may not set."""
     for argument, _ in request.arguments:
         if argument in _RESERVED:
             raise UsageError(
@@ -230,9 +223,7 @@ def validate_reserved_arguments(request: EnvironmentRequest) -> None:
 
 
 def _format_known_to_gym(name: str) -> str:
-    """The sentence for an id that the user's module has registered with the old gym; empty for any
-    other.
-    """
+    """The error for an id that the user's module registered with the old gym; empty for others."""
     gym = sys.modules.get("gym")
     registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
     return (

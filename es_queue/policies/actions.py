@@ -17,7 +17,7 @@ ActionFunction = Callable[[Floats], NDArray[Any]]
 
 
 class NonFiniteOutput(EsQueueError):  # noqa: N818 - it is what came out; the sentence says that it is an error
-    """A policy put out NaN or infinity: the episode has failed. ``rows`` are the rows at fault."""
+    """A policy returned NaN or infinity, so the episode failed. ``rows``: the affected rows."""
 
     def __init__(self, rows: list[int]) -> None:
         super().__init__("the policy returned a number that is not finite")
@@ -131,8 +131,8 @@ def box_tanh(spec: ActionSpec) -> ActionFunction:
 
 
 def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
-    """Of each number's bins the one with the largest output, the lowest among equals: low + (v +
-    1)/2 · (high - low).
+    """The bin with the largest output for each number, the lowest among equals: low + (v + 1)/2 ·
+    (high - low).
     """
     if bound != "clip":
         raise UsageError(
@@ -150,7 +150,7 @@ def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
 
 
 def discrete(spec: ActionSpec) -> ActionFunction:
-    """The largest output's place, the lowest among equals, counted from the space's start."""
+    """Index of the largest output, the lowest among equals, from the space's start."""
     start = spec.starts[0]
     return lambda raw: raw.argmax(axis=-1) + start
 

@@ -84,7 +84,7 @@ class BoundPolicy:
         return self.act_many(observations)
 
     def begin(self) -> Forward:
-        """``act_one`` for an episode that begins: nothing is remembered of the one before."""
+        """``act_one`` for a new episode, with an empty memory."""
         self.memory.fill(0)
         return self.act_one
 
@@ -120,8 +120,8 @@ class Policy(ABC):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """The policy's structure: flat vectors of equal descriptions have equal meanings. Empty if
-        it does not say.
+        """The policy's structure: flat vectors with equal descriptions have equal meanings. Empty
+        if unknown.
         """
         return ()
 
@@ -145,9 +145,7 @@ class Policy(ABC):
         """
 
     def checked(self, parameters: Floats) -> Floats:
-        """``parameters`` as C-contiguous float32[B, size], copied only where it is not
-        contiguous.
-        """
+        """``parameters`` as C-contiguous float32[B, size], copied only if necessary."""
         if (
             parameters.dtype != np.float32
             or parameters.ndim != 2

@@ -120,7 +120,7 @@ class SavedPolicy:
         return cls(config, policy, actions, parameters, statistics, observation)
 
     def begin(self) -> None:
-        """An episode begins: a policy with memory forgets the one before."""
+        """Begin an episode: clear the policy's memory."""
         self._bound.begin()
 
     def act(self, observation: Any) -> Any:
@@ -162,8 +162,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
 
 
 def policy_from_meta(config: RunConfig, meta: Mapping[str, Any]) -> Policy:
-    """The policy for the spaces that a checkpoint's meta tells. Raises KeyError, TypeError,
-    ValueError or UsageError for what does not fit.
+    """The policy for the spaces of a checkpoint's meta. Raises KeyError, TypeError, ValueError or
+    UsageError if they do not fit.
     """
     size, shape = (
         int(meta["observation_size"]),
@@ -175,9 +175,7 @@ def policy_from_meta(config: RunConfig, meta: Mapping[str, Any]) -> Policy:
 
 
 def policy_settings(values: Mapping[str, Any]) -> RunConfig:
-    """The settings that shape a policy; the others, perhaps of a later version, do not matter to
-    it.
-    """
+    """The settings that shape a policy; others, perhaps of a later version, are ignored."""
     known = option_fields()
     return RunConfig(
         **{
@@ -188,8 +186,8 @@ def policy_settings(values: Mapping[str, Any]) -> RunConfig:
 
 
 def validate_import(name: str) -> None:
-    """Raises RunFolderError for a policy ``module:Class`` whose module is neither imported already
-    nor allowed: the file may come from anyone.
+    """Raises RunFolderError for a policy ``module:Class`` whose module is neither imported nor
+    allowed: the file may be a stranger's.
     """
     module = name.rpartition(":")[0]
     if module and module not in sys.modules and disallowed_reason([module]):
@@ -199,8 +197,8 @@ def validate_import(name: str) -> None:
 
 
 def observation_parts(meta: Mapping[str, Any], size: int) -> ObservationTree:
-    """What observations are made of, from a checkpoint's meta. Raises ValueError if that does not
-    make ``size`` numbers.
+    """The parts of observations, from a checkpoint's meta. Raises ValueError unless they have
+    ``size`` numbers.
     """
     if meta.get("observation") is not None:
         tree = from_json(meta["observation"])

@@ -22,11 +22,11 @@ TORCH_HINT = ": pip install 'es-queue[torch]'"
 def load_custom_policy(
     path: str, observation_size: int, outputs: int, shape: tuple[int, ...]
 ) -> Policy:
-    """The policy that ``module:Class`` names: a class that extends Policy (NumpyPolicy is the
-    simple way), or a torch.nn.Module.
+    """The policy that ``module:Class`` names: a class that extends Policy (simplest: NumpyPolicy),
+    or a torch.nn.Module.
 
-    It is made with (observation_size, outputs), and with observation_shape where it takes that.
-    Raises UsageError in one sentence for what cannot be imported, made or trained.
+    It is created with (observation_size, outputs), and observation_shape if it takes that. Raises
+    UsageError if it cannot be imported, created or trained.
     """
     kind = load_policy_class(path)
     try:
@@ -62,7 +62,7 @@ def load_policy_class(path: str) -> type[Any]:
 
 
 def is_torch_module(kind: type[Any]) -> bool:
-    """Whether it is a torch.nn.Module; only who has imported torch can have one."""
+    """Whether it is a torch.nn.Module, without importing torch."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and issubclass(kind, torch.nn.Module)
 
@@ -83,7 +83,7 @@ def build_policy(
 
 
 def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: int) -> None:
-    """Raises UsageError for sizes that cannot be."""
+    """Raises UsageError for invalid sizes."""
     for name, least, most in (
         ("observation_size", observation_size, observation_size),
         ("outputs", outputs, outputs),
@@ -99,8 +99,8 @@ def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: in
 
 
 def validate_actions(path: str, policy: Policy) -> None:
-    """Raises UsageError if first parameters are none, or where many individuals act otherwise
-    than each alone.
+    """Raises UsageError if there are no first parameters, or if many individuals act differently
+    from single ones.
     """
     first = [np.asarray(policy.initial(seed, "auto")) for seed in (1, 1)]
     if (

@@ -25,11 +25,11 @@ LayerArrays = tuple[
 
 
 def widen(small: Policy, parameters: Floats, large: Policy, first: Floats) -> Floats:
-    """float32[large.size]: ``large`` with these parameters acts as ``small`` with ``parameters``
-    does, up to rounding.
+    """float32[large.size]: parameters with which ``large`` acts as ``small`` with ``parameters``,
+    up to rounding.
 
-    The first observations of ``large`` are those of ``small``; ``first``: what new units begin
-    with, float32[large.size]. Raises UsageError if the one cannot hold the other.
+    ``large`` begins with the observations of ``small``; ``first``: initial values of new units,
+    float32[large.size]. Raises UsageError if ``small`` does not fit.
     """
     if isinstance(small, SelectedInputsPolicy) and isinstance(large, SelectedInputsPolicy):
         if not np.array_equal(small.numbers, large.numbers):
@@ -87,9 +87,7 @@ def layer_arrays(policy: Policy, vector: Floats) -> list[LayerArrays]:
 
 
 def _embed(old: LayerArrays, new: LayerArrays) -> tuple[Floats, Floats]:
-    """The old layer in the corner of the new one, taking nothing from rows that it does
-    not know.
-    """
+    """The old layer in the corner of the new one, with zeros for new inputs."""
     (rows, columns), weights, bias = old[0].shape, new[0].copy(), new[1].copy()
     weights[rows:, :columns] = 0
     weights[:rows, :columns] = old[0]

@@ -13,11 +13,10 @@ from es_queue.policies.layers.initial_weights import draw_unlayered
 
 
 class NumpyPolicy(Policy):
-    """Extend it and define ``act``; ``__init__`` takes (observation_size, outputs) and says how
-    many parameters there are.
+    """Extend it and define ``act``; ``__init__`` takes (observation_size, outputs) and declares the
+    number of parameters.
 
-    One that also takes ``observation_shape`` is told the shape of the array that an observation
-    was, () for a vector.
+    If it also takes ``observation_shape``, it gets the observation array's shape, () for a vector.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class NumpyPolicy(Policy):
         return bind_rows(act_row, memory)
 
     def _outputs(self, raw: Any) -> Floats:
-        """A new float32[outputs]. Raises ValueError for another number of numbers."""
+        """A new float32[outputs]. Raises ValueError for another length."""
         flat = np.array(raw, np.float32).reshape(-1)
         if len(flat) != self.outputs:
             raise ValueError(f"act returned {len(flat)} numbers, but must return {self.outputs}")

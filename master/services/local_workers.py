@@ -51,7 +51,7 @@ ProcessId = tuple[int, str]
 
 @dataclass
 class WorkerProcess:
-    """One worker's place, and when it is filled again."""
+    """A worker's slot, and when it restarts."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
@@ -69,7 +69,7 @@ class WorkerProcess:
         self.timer.start()
 
     def has_newly_ended(self) -> bool:
-        """Notice that the process is over, and plan the next: True the first time."""
+        """Detect that the process has ended, and schedule the next; True the first time."""
         if self.process is None or self.is_running or self.timer.restart_at is not None:
             return False
         self.timer.end()
@@ -117,8 +117,8 @@ class LocalWorkers:
                 self._spawn(worker)
 
     def supervise(self) -> list[int]:
-        """Start again what has ended, after 1, 2, 4 … 30 s; gives the numbers of those started.
-        Never waits.
+        """Restart ended workers after 1, 2, 4 … 30 s, without waiting; returns the numbers of those
+        started.
         """
         self._collect_ended()
         restarted = [worker for worker in self._processes if worker.timer.is_due()]
@@ -214,14 +214,14 @@ class LocalWorkers:
 
 
 class LocalServices:
-    """``server`` is None for a Redis that was named."""
+    """``server``: None for a named Redis."""
 
     def __init__(self, server: PrivateServer | None) -> None:
         self.server = server
         self._workers: LocalWorkers | None = None
 
     def start_server(self) -> None:
-        """Have the private server answer. Raises RedisError."""
+        """Start the private server. Raises RedisError."""
         if self.server is not None:
             self.server.start()
             self._log_refused(self.server)
@@ -232,7 +232,7 @@ class LocalServices:
         workers.start()
 
     def restart_ended(self) -> None:
-        """Start again what has ended. Raises RedisError for a server that cannot come back."""
+        """Restart ended processes. Raises RedisError if the server cannot restart."""
         if self.server is not None and self.server.ensure():
             LOGGER.warning("the private server ended and was restarted")
             self._log_refused(self.server)
@@ -247,7 +247,7 @@ class LocalServices:
             self.server.stop()
 
     def kill(self) -> None:
-        """End them at once; waits for nothing."""
+        """Kill all at once, without waiting."""
         if self._workers is not None:
             self._workers.kill()
         if self.server is not None:
@@ -283,7 +283,7 @@ def stat_fields(path: Path) -> list[str]:
 
 
 def signal_all(processes: set[ProcessId], number: signal.Signals) -> None:
-    """Signal those of the processes that still live."""
+    """Signal the processes that are still alive."""
     for pid, started in processes:
         fields = stat_fields(Path(f"/proc/{pid}/stat"))
         if fields and fields[19] == started:

@@ -91,7 +91,7 @@ class SupervisorClient:
         self._launch(lock)
 
     def ensure(self) -> bool:
-        """Start a supervisor again if it has ended; says whether that was so."""
+        """Restart an ended supervisor; returns whether it had ended."""
         self._child.exit_code()  # one that has ended does not stay a zombie
         lock = try_lock(self._files.supervisor_lock)
         if lock is None:
@@ -101,7 +101,7 @@ class SupervisorClient:
         return True
 
     def read_news(self) -> list[str]:
-        """What the supervisor has had to start again since the last call, in sentences."""
+        """What the supervisor restarted since the last call, in sentences."""
         news, self._news_offset = self._files.read_news(self._news_offset)
         return news
 
@@ -118,7 +118,7 @@ class SupervisorClient:
         self.release()
 
     def release(self) -> None:
-        """Be its master no longer, and leave it to itself: it ends when nobody leads the run."""
+        """Release the supervisor, which ends when no master leads the run."""
         self._is_released, self._is_launched = True, False
         if self._owner_lock is not None:
             os.close(self._owner_lock)
@@ -233,8 +233,8 @@ class SupervisorWatch:
             )
 
     def check(self) -> bool:
-        """Pass on what it had to start again, and start it again itself; returns whether there was
-        any of it.
+        """Report what it restarted, and restart it if it ended; returns whether there was
+        anything.
         """
         if self._supervisor is None:
             return False

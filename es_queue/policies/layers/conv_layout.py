@@ -77,7 +77,6 @@ class ConvLayout:
 
     @cached_property
     def convolutions(self) -> list[Convolution]:
-        """In order."""
         return build_convolutions(self.image_shape, self.architecture.stack, self.kind)
 
     @cached_property

@@ -107,8 +107,8 @@ def build_convolutions(
 
 
 class PatchExtractor:
-    """Gathers what each place of a convolution sees, a row a place; what it gave is overwritten by
-    the next call.
+    """Gathers the inputs of each position of a convolution, one row each; the next call overwrites
+    the result.
     """
 
     def __init__(self, layer: Convolution) -> None:

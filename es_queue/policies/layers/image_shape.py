@@ -30,10 +30,10 @@ class ImageShape:
 
 
 def image_shape_of(shape: tuple[int, ...], policy: str) -> ImageShape:
-    """The picture that an observation of ``shape`` is: [h, w], or of the first and the last length
-    the lesser counts the channels.
+    """The image in an observation of ``shape``: [h, w], or with channels in the smaller of the
+    first and the last dimension.
 
-    Raises UsageError if it is none.
+    Raises UsageError if it is not an image.
     """
     if len(shape) == 2:
         return ImageShape(*shape, channels=1, channels_first=True)
