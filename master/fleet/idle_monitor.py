@@ -43,14 +43,14 @@ class LastingCondition:
         return time.monotonic() - self._since > self._seconds
 
     def reports(self, holds: bool) -> bool:
-        """``update``, and True the first time that it has lasted."""
+        """``update``; True the first time that the condition has lasted."""
         is_first = self.update(holds) and not self._is_reported
         self._is_reported |= is_first
         return is_first
 
 
 class IdleMonitor:
-    """Looked at each second by one master."""
+    """Called each second by one master."""
 
     def __init__(self) -> None:
         self._refusals = LimitedNotes(LOGGER)
@@ -61,7 +61,7 @@ class IdleMonitor:
         self._noted_at: dict[str, float] = {}
 
     def update(self, workers: Mapping[str, Mapping[str, str]]) -> None:
-        """``workers``: what all who are there say of themselves. Raises EnvironmentFailure."""
+        """``workers``: information from all present workers. Raises EnvironmentFailure."""
         self._note_no_workers(workers)
         refusing = {name: about for name, about in workers.items() if "refuses" in about}
         is_served = len(refusing) < len(workers)
@@ -69,8 +69,8 @@ class IdleMonitor:
         self._note_refusals(refusing, is_served)
 
     def note_waiting(self, workers: int, slots: int | None) -> None:
-        """Say once in a run that workers have outnumbered a generation's training slots for a
-        while; ``slots`` is None where there is always another one.
+        """Note once per run that workers have outnumbered a generation's training slots for a
+        while; ``slots``: None if unlimited.
         """
         sentence = "" if slots is None else format_waiting_workers(workers, slots)
         if self._waiting.reports(bool(sentence)):
@@ -78,12 +78,12 @@ class IdleMonitor:
 
     @property
     def is_unserved(self) -> bool:
-        """Whether nobody has been there for UNSERVED_SECONDS who does not refuse to work."""
+        """Whether no usable worker has been present for UNSERVED_SECONDS."""
         return self._unserved.has_lasted
 
     def _note_refusals(self, refusing: Mapping[str, Mapping[str, str]], others: bool) -> None:
-        """Name them; when nobody else comes and the environment is to blame, the run
-        cannot go on.
+        """Note workers that refuse. If no other worker joins and the environment is the cause, the
+        run cannot continue.
         """
         reasons: dict[str, list[str]] = {}
         for about in refusing.values():
@@ -102,8 +102,8 @@ class IdleMonitor:
             )
 
     def _name(self, reasons: Mapping[str, list[str]]) -> None:
-        """A line for each of the reasons that most workers give, and one for the rest; the same
-        line once a minute.
+        """A line for each common reason, and one for the rest; the same line at most once per
+        minute.
         """
         common = nsmallest(
             REASONS_NAMED, reasons, key=lambda reason: (-len(reasons[reason]), reason)
@@ -130,7 +130,7 @@ class IdleMonitor:
                 self._refusals.warning(line)
 
     def _note_no_workers(self, workers: Mapping[str, Mapping[str, str]]) -> None:
-        """Say once that nobody works, after a while without a worker."""
+        """Note once that no worker has been present for a while."""
         if workers:
             self._idle = LastingCondition(IDLE_SECONDS)
         elif self._idle.reports(True):
@@ -141,11 +141,11 @@ class IdleMonitor:
 
 
 class MissingAfterOutage:
-    """Asked once per second. RQ ends a plain worker that needs Redis while Redis is away; nothing
-    else would tell of it.
+    """Called once per second. RQ ends a plain worker that needs Redis during an outage; nothing
+    else would report it.
 
-    patience: seconds from the last failure of an outage until who is not there counts as gone;
-    longer than a beat's TTL
+    patience: seconds after an outage until a missing worker counts as gone; longer than a beat's
+    TTL
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class MissingAfterOutage:
         self._check_at: float | None = None
 
     def update(self, workers: WorkerInfo, outages: int, leaving: Iterable[str] = ()) -> None:
-        """``workers``: who is there; ``outages``: failures so far; ``leaving``: who was asked to go
-        to another run.
+        """``workers``: present ones; ``outages``: failures so far; ``leaving``: workers asked to
+        leave for another run.
         """
         now = self._clock()
         if outages != self._outages:
@@ -174,7 +174,7 @@ class MissingAfterOutage:
             self._present = {name: about.get("host", "?")[:60] for name, about in workers.items()}
 
     def _note_lost(self, workers: WorkerInfo) -> None:
-        """Count heads, not names: a worker that was started again has another name."""
+        """Count workers, not names: a restarted worker has a new name."""
         count = len(self._present) - len(workers)
         if count <= 0:
             return
@@ -189,7 +189,7 @@ class MissingAfterOutage:
 
 
 def some_of(hosts: list[str]) -> str:
-    """Hosts in order, the first of them where they are many."""
+    """The first hosts in order, and how many more."""
     names = set(hosts)
     return ", ".join(nsmallest(HOSTS_NAMED, names)) + (
         f" and {len(names) - HOSTS_NAMED} others" if len(names) > HOSTS_NAMED else ""

@@ -46,7 +46,7 @@ class SeatCleaner:
         self._popped_since: dict[str, float] = {}
 
     def tick(self) -> int:
-        """Every quarter of a minute, clear what was abandoned; how many seats that were."""
+        """Every quarter of a minute, clear abandoned seats; returns their number."""
         if self._clock() < self._next_check:
             return 0
         self._next_check = self._clock() + CHECK_SECONDS
@@ -65,10 +65,10 @@ class SeatCleaner:
         return len(abandoned) + len(stuck)
 
     def clear_all(self, seconds: float = LEAVE_SECONDS) -> int:
-        """The run has ended: wait until its living seats have left, then clear whatever there is,
-        failed seats too.
+        """The run has ended: wait until its living seats have left, then clear all, failed ones
+        too.
 
-        How many were cleared that had not ended by themselves.
+        Returns the number of seats that had not ended by themselves.
         """
         until = self._clock() + seconds
         while (begun := self._started_entries()) and self._clock() < until:
@@ -107,10 +107,10 @@ class SeatCleaner:
         return [name for name in entries if is_seat_of(seat_of(name), self._run)]
 
     def _abandoned_entries(self, begun: list[str]) -> list[str]:
-        """Those whose worker beats no more.
+        """Entries whose worker no longer beats.
 
         The entry's score is an expiry by the worker's clock, which may be wrong by hours. The
-        execution's own key expires by the server's clock, a minute after the beat that was missed.
+        execution's own key expires by the server's clock, a minute after the missed beat.
         """
         pipeline = self._client.pipeline(transaction=False)
         for entry in begun:
@@ -134,8 +134,8 @@ class SeatCleaner:
         return [name for name in names if is_seat_of(name, self._run)]
 
     def _stuck_seats(self, begun: set[str]) -> list[str]:
-        """Seats that have been in hand for long, by our own clock: their worker died before it
-        could begin.
+        """Seats that were popped long ago, by the master's clock: their worker died before it
+        began.
         """
         now = self._clock()
         self._popped_since = {
@@ -148,7 +148,7 @@ class SeatCleaner:
     # --- clearing
 
     def _clear(self, entries: list[str], seats: set[str]) -> None:
-        """Sent twice it does no more than once."""
+        """Clear a seat; safe to repeat."""
         pipeline = self._client.pipeline(transaction=True)
         for entry in entries:
             pipeline.zrem(keys.rq_wip(self._queue), entry).delete(keys.rq_execution(entry))
@@ -184,6 +184,6 @@ def seat_of(entry: str) -> str:
 
 
 def require_registry(client: Any, key: str) -> None:
-    """Raises DataError for what is no registry, or too large to be read."""
+    """Raises DataError for anything but a registry of readable size."""
     if not bounded_reads.is_readable_registry(client, key):
         raise redis.exceptions.DataError(f"{key} is not an RQ registry, or is too large: empty it")

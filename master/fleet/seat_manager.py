@@ -39,8 +39,8 @@ SETTLE_SECONDS = 3.0
 
 
 class SeatManager:
-    """Keeps seats of one run open on one queue; ``tick`` is called about once per second.
-    ``on_error`` hears of commands that failed.
+    """Keeps seats of one run open on one queue; call ``tick`` about once per second. ``on_error``
+    receives failures.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SeatManager:
             self._note_trouble(error, "told apart")
 
     def _note_trouble(self, error: Exception, what: str = "opened") -> None:
-        """Once for each kind: what goes wrong here goes wrong each second."""
+        """Note each kind of failure once: it recurs each second."""
         self._on_error(error)
         kind = f"{what} {type(error).__name__}"
         if kind not in self._noted_troubles:
@@ -128,12 +128,12 @@ class SeatManager:
             )
 
     def close_open_seats(self) -> None:
-        """Take back the open seats, where Redis lets us: the run is ending anyway."""
+        """Close the open seats if Redis allows it: the run is ending anyway."""
         with suppress(redis.exceptions.RedisError):
             close_seats(self._client, self._queue, self._run)
 
     def clear_registries(self) -> None:
-        """The run has ended: leave nothing of its seats in RQ's registries."""
+        """Remove the run's seats from RQ's registries after its end."""
         self._clear(self._cleaner.clear_all)
 
     # --- sharing workers between runs
@@ -157,8 +157,8 @@ class SeatManager:
     def _workers_to_release(
         self, workers: Mapping[str, Mapping[str, str]], candidates: dict[str, int]
     ) -> list[str]:
-        """Half the difference to the poorest run leaves, then the counts are given time
-        to settle.
+        """Release half the difference to the run with the fewest workers, then let the counts
+        settle.
         """
         now = time.monotonic()
         if now < self._settled_at:
@@ -189,7 +189,7 @@ CRASHED = "Work-horse terminated unexpectedly"
 
 
 class FailedSeats:
-    """Those of one run on one queue that failed before a line of ours ran. count: how many"""
+    """Seats of one run that failed before es-queue's code ran. count: how many"""
 
     def __init__(self, client: redis.Redis, queue: str, run: str, nonce: str) -> None:
         self._client: Any = client
@@ -205,8 +205,8 @@ class FailedSeats:
         return len(self._failed)
 
     def remember_opened(self, fresh: list[str]) -> None:
-        """Seats that may be taken from now on: those opened here, and some of those that workers
-        opened.
+        """Note seats that may be taken from now on: those opened here, and some opened by
+        workers.
         """
         waiting = [
             name
@@ -253,8 +253,8 @@ class FailedSeats:
         )
 
     def _was_opened(self, seat: str) -> bool:
-        """Whether the seat was opened in this session, as far as can be told: workers write the
-        registries, so they can name any number.
+        """Whether the seat was opened in this session, as far as known: workers write the
+        registries and can invent names.
         """
         if seat in self._opened:
             return True
@@ -297,12 +297,12 @@ class FailedSeats:
 
 
 def shown(text: bytes) -> str:
-    """Other people's bytes, fit for a terminal."""
+    """Foreign bytes, safe for a terminal."""
     return sanitize(text[:LONGEST_SHOWN].decode("utf-8", "replace"))
 
 
 def decode_traceback(packed: bytes) -> str:
-    """RQ's stored traceback, a bounded part of it; empty for what is none."""
+    """RQ's stored traceback, up to a limit; empty if invalid."""
     try:
         return (
             zlib.decompressobj()

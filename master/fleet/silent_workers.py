@@ -21,8 +21,8 @@ LEAST_PATIENCE, PATIENCE_FACTOR = 3.0, 2.0
 
 @dataclass
 class Hold:
-    """since: from when on a worker has held blocks without a break; answers: how many of its
-    answers had counted then.
+    """since: when a worker began to hold blocks without a break; answers: its counted results
+    then
     """
 
     since: float
@@ -30,8 +30,8 @@ class Hold:
 
 
 class SilentWorkers:
-    """Looked at after each reconcile. names: workers that get no more, and whose claims hold
-    nothing up, until an answer of theirs counts.
+    """Updated after each reconcile. names: workers that get no more blocks, and whose claims are
+    ignored, until a result of theirs counts
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class SilentWorkers:
         patience: Callable[[Block], float],
         now: float,
     ) -> None:
-        """``claims``: blocks by living worker, without those of ``names``; ``answers``: how many of
-        each counted so far.
+        """``claims``: blocks by living worker, without those of ``names``; ``answers``: counted
+        results of each.
         """
         self.names = {
             name
@@ -73,8 +73,9 @@ class SilentWorkers:
 
 
 class ResponsiveWorkers:
-    """Any client with the workers' password can register workers, and they need not answer. So a
-    worker counts from its first accepted result until a silence of all workers.
+    """Workers that have returned a result. Any client with the workers' password can register
+    workers that never respond, so a worker counts from its first accepted result until a silence of
+    all workers.
 
     identities: the workers that count
     """
@@ -85,7 +86,7 @@ class ResponsiveWorkers:
         self.begin(())
 
     def begin(self, present: Collection[WorkerIdentity]) -> None:
-        """Another publication is open, and these workers are there."""
+        """Another publication is open, with these workers present."""
         self.identities.intersection_update(present)
         self._answered_at, self._longest_gap = self._clock(), 0.0
 
@@ -97,11 +98,11 @@ class ResponsiveWorkers:
         self.identities.add(identity)
 
     def restart_clock(self) -> None:
-        """The run is paused, or Redis was away: this time is no silence of the workers."""
+        """A pause or an outage does not count as silence."""
         self._answered_at = self._clock()
 
     def expire(self) -> None:
-        """There are questions: after too long a silence no worker counts until it answers again."""
+        """Questions are open: after a long silence, no worker counts until its next result."""
         patience = max(LEAST_PATIENCE, PATIENCE_FACTOR * self._longest_gap)
         if self._clock() - self._answered_at > patience:
             self.identities.clear()

@@ -25,8 +25,8 @@ LONGEST_NAME = 120
 
 @dataclass(frozen=True, order=True)
 class WorkerIdentity:
-    """A worker over all its seats: its host and its RQ name. Both are its own word; a forger has as
-    many as it likes.
+    """A worker over all its seats: its host and RQ name. Both are self-reported, so a forger can
+    have any number.
     """
 
     host: str
@@ -38,7 +38,7 @@ class WorkerIdentity:
 
 @dataclass(frozen=True)
 class RegisteredWorker:
-    """One seat's worker. numerics: fingerprint of its arithmetic, empty before it has joined."""
+    """One seat's worker. numerics: its fingerprint, empty before it has joined"""
 
     identity: WorkerIdentity
     numerics: str
@@ -58,8 +58,8 @@ class WorkerRegistry:
         strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``read_workers``: what living workers say now; it is asked again, now and then, for a
-        worker that nobody knows.
+        """``read_workers``: reads living workers' information; called again, at intervals, for an
+        unknown worker.
         """
         self._read_workers, self.strict, self._clock = read_workers, strict, clock
         self._registered: OrderedDict[str, RegisteredWorker] = OrderedDict()
@@ -71,7 +71,7 @@ class WorkerRegistry:
         self.suspended: set[WorkerIdentity] = set()
 
     def restore(self, numerics: str, quarantined: str | None) -> None:
-        """What a former master knew: from the checkpoint, and from the progress that it left."""
+        """Restore a former master's knowledge, from the checkpoint and from progress."""
         if self._fixed and numerics not in ("", self._fixed):
             self.is_uniform = False
             LOGGER.warning(
@@ -84,14 +84,13 @@ class WorkerRegistry:
         }
 
     def fix(self, numerics: str) -> None:
-        """The run's fingerprint is the master's own, and no worker's word."""
+        """Fix the run's fingerprint to the master's own."""
         self._fixed = self.numerics = numerics
 
     def update(self, workers: WorkerInfo) -> None:
-        """``workers``: those that are there and do not refuse to work, by id.
+        """``workers``: present and willing ones, by id.
 
-        Any worker can write what another one says, so the first words of each are the ones that
-        count.
+        Any worker can write another's information, so the first value of each counts.
         """
         self._present = {name: self._first_seen(name, about) for name, about in workers.items()}
         for name, member in self._present.items():
@@ -119,7 +118,7 @@ class WorkerRegistry:
         return known if known.numerics else RegisteredWorker(known.identity, fresh.numerics)
 
     def registered_worker(self, worker: str) -> RegisteredWorker | None:
-        """What is known of a worker that has joined; None if nobody has heard of it."""
+        """A joined worker; None if unknown."""
         registered = self._registered.get(worker)
         began = self._clock()
         if (registered is None or not registered.numerics) and began >= self._next_query:
@@ -136,9 +135,7 @@ class WorkerRegistry:
         return registered if registered is not None and registered.numerics else None
 
     def refusal(self, worker: str) -> str:
-        """Why an answer of ``worker`` does not count, a word that is counted; empty if
-        it does.
-        """
+        """Why a result of ``worker`` does not count, as a counted word; empty if it does."""
         member = self.registered_worker(worker)
         if member is None:
             return "unknown-worker"
@@ -147,13 +144,11 @@ class WorkerRegistry:
         return "other-numerics" if self.strict and member.numerics != self.numerics else ""
 
     def has_joined(self, worker: str) -> bool:
-        """Whether this master has ever seen what the worker says of itself. A beat that has lapsed
-        since voids nothing.
-        """
+        """Whether this master has ever seen the worker; a lapsed beat does not matter."""
         return worker in self._registered or self.identity(worker) is not None
 
     def dismissed_workers(self) -> list[str]:
-        """Workers that are to leave, and whose claims hold nothing up."""
+        """Workers that must leave, and whose claims are ignored."""
         return sorted(
             name
             for name, member in self._present.items()
@@ -165,26 +160,26 @@ class WorkerRegistry:
 
     @property
     def present(self) -> set[WorkerIdentity]:
-        """The workers that are there."""
+        """The present workers."""
         return {member.identity for member in self._present.values()}
 
     def peers(self, numerics: str) -> set[WorkerIdentity]:
-        """The workers of this arithmetic that are there and whose answers count."""
+        """Present workers with this arithmetic whose results count."""
         return {
             member.identity for member in self._present.values() if member.numerics == numerics
         } - (self.quarantined | self.suspended)
 
     def identity(self, worker: str) -> WorkerIdentity | None:
-        """Who a worker is, also one that has not joined yet; None if nobody has heard of it."""
+        """A worker's identity, also before it has joined; None if unknown."""
         if worker not in self._registered:
             self.registered_worker(worker)
         registered = self._registered.get(worker)
         return registered.identity if registered is not None else None
 
     def quarantine(self, identity: WorkerIdentity) -> bool:
-        """Nothing that it returns counts any more. False if more would be in quarantine than
-        stay: a majority is never expelled, for whoever has the workers' password can answer in the
-        name of each of them.
+        """Quarantine a worker: its results no longer count. False if more would be in quarantine
+        than remain: a majority is never expelled, because any client with the workers' password can
+        return results under each name.
         """
         expelled = self.quarantined | {identity}
         staying = self.present - expelled
@@ -194,8 +189,8 @@ class WorkerRegistry:
         return True
 
     def suspend(self, identity: WorkerIdentity) -> bool:
-        """Nothing that it returns counts in the open publication. It is not sent away, so it is
-        compared with those who are there: a majority of them is never suspended.
+        """Suspend a worker: its results do not count in the open publication. It is not sent away;
+        a majority of the present workers is never suspended.
         """
         suspended = self.suspended | {identity}
         staying = self.present - self.quarantined - suspended
@@ -209,7 +204,7 @@ class WorkerRegistry:
         self.suspended = set()
 
     def progress_fields(self) -> dict[str, str]:
-        """For progress, where workers read it when they join."""
+        """Fields of progress, which workers read when they join."""
         names = [[identity.host, identity.name] for identity in sorted(self.quarantined)][
             :MAX_QUARANTINED
         ]

@@ -54,7 +54,7 @@ INTERVAL_LIMITS = (0.2, 3600.0)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; see ``es-status --help``. Returns the exit code."""
+    """The command; returns the exit code."""
     try:
         given = parse_command_line(argv)
         for text in password_warnings(given):
@@ -160,7 +160,7 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
 
 
 def validate_args(given: argparse.Namespace) -> argparse.Namespace:
-    """The flags, as far as they go together. Raises UsageError."""
+    """Checks combinations of flags. Raises UsageError."""
     run, run_folder = given.run, None
     if run is not None:
         named = find_run(run)
@@ -201,8 +201,8 @@ def _validate_web_combinations(given: argparse.Namespace) -> None:
 
 
 def show_status(given: argparse.Namespace, out: SafeStream) -> int:
-    """Show what was asked for; returns the exit code. Raises UsageError for an unknown run,
-    RedisError where nothing can be read.
+    """Show the requested page; returns the exit code. Raises UsageError for an unknown run,
+    RedisError if nothing can be read.
     """
     if given.doctor:
         # start-up: only what is asked for
@@ -223,9 +223,7 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
 
 
 def make_query(given: argparse.Namespace) -> Callable[[], Page]:
-    """What looks once and gives the page that was asked for; what it learnt of a run's history it
-    keeps.
-    """
+    """A function that reads once and returns the requested page; it keeps a run's history."""
     history = History()
 
     def query() -> Page:
@@ -252,7 +250,7 @@ def make_query(given: argparse.Namespace) -> Callable[[], Page]:
 
 
 def choose_keys_page(sources: RunSources, run: str | None, key: str) -> Page:
-    """All keys, or one. Raises UsageError for a run or a key that is not there."""
+    """All keys, or one. Raises UsageError for an unknown run or key."""
     answers, _ = sources.ask_servers(
         lambda server: (server, server.ask([("exists", RUNS if key == ALL_KEYS else key)])[0])
     )

@@ -34,8 +34,8 @@ NO_SERVER = (
 
 @dataclass(frozen=True)
 class RunSources:
-    """Servers that may answer, and folders of runs whose private server does not run; is_named: the
-    person named the place.
+    """Servers to ask, and folders of runs whose private server has ended; is_named: whether the
+    user named the place
     """
 
     servers: list[RedisReader]
@@ -50,10 +50,9 @@ class RunSources:
             server.close()
 
     def list_runs(self) -> list[RunSummary]:
-        """The runs of all servers and folders, newest first. A server that does not answer hides no
-        other run.
+        """The runs of all servers and folders, newest first. A silent server hides no other run.
 
-        Raises RedisError where nothing answers, or where there is neither server nor run.
+        Raises RedisError if nothing responds, or if there is neither server nor run.
         """
         runs = self._collect_runs()
         if not runs and not self.servers:
@@ -68,7 +67,7 @@ class RunSources:
         return sorted(runs, key=lambda seen: -(seen.started or 0.0))
 
     def find_run(self, run: str) -> RunLocation:
-        """A run, wherever it is; a server's word goes before a folder's. Raises NoRunError for an
+        """A run from any place; servers take precedence over folders. Raises NoRunError for an
         unknown one.
         """
         answers, folders = self.ask_servers(lambda server: (server, server.find_run(run)))
@@ -86,13 +85,13 @@ class RunSources:
         return [summary for summary in self._collect_runs() if names.fullmatch(summary.run)]
 
     def unknown_run_error(self, run: NamedRun) -> NoRunError:
-        """The error for a run that is nowhere here. Raises RedisError where nothing answers."""
+        """The error for an unknown run. Raises RedisError if nothing responds."""
         known = [summary.run for summary in self._collect_runs()]
         return no_run_error(run, [server.name for server in self.servers], known)
 
     def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
-        """What the servers answer, and the folders of the runs whose servers do not. Raises
-        RedisError where nothing does.
+        """The servers' replies, and the folders of runs whose servers are silent. Raises RedisError
+        if nothing responds.
         """
         answers: list[T] = []
         silent: list[RedisReader] = []
@@ -118,7 +117,7 @@ def unknown_run_error(run: NamedRun, url: str) -> NoRunError:
 
 
 class HistoryReader(Protocol):
-    """What takes in a run's generations, from its server or from a metrics.jsonl."""
+    """Reads a run's generations, from its server or from a metrics.jsonl."""
 
     def update(self, server: RedisReader, run: str) -> None: ...
 
@@ -135,14 +134,14 @@ class RunLocation:
 
     @property
     def source(self) -> RedisReader | Path:
-        """Its server, or the folder that is left of it."""
+        """The run's server, or its folder."""
         if self.server is not None:
             return self.server
         assert self.folder is not None
         return self.folder.folder
 
     def read_details(self, history: HistoryReader) -> RunDetails:
-        """The rest of the run; ``history`` takes in what is new of its generations."""
+        """The rest of the run; ``history`` reads its new generations."""
         if self.server is not None:
             history.update(self.server, self.summary.run)
             return self.server.read_details(self.summary.run)
@@ -153,9 +152,9 @@ class RunLocation:
 
 def find_sources(given: argparse.Namespace) -> RunSources:
     """The named server, else the environment's, else the private ones of ./runs with the folders of
-    those that ended.
+    ended ones.
 
-    Raises RedisError for a folder without a run, UsageError for a folder that is none.
+    Raises RedisError for a folder without a run, UsageError if it is not a folder.
     """
     if given.redis_url is not None:
         return RunSources(
@@ -176,15 +175,13 @@ def find_sources(given: argparse.Namespace) -> RunSources:
 def add_password(
     url: str, given: argparse.Namespace, warn: Callable[[str], None] | None = None
 ) -> str:
-    """The URL with its password. Raises UsageError for one that cannot be had."""
+    """The URL with its password. Raises UsageError if the password cannot be read."""
     file = getattr(given, "redis_password_file", None)
     return with_password(url, None if file is None else Path(file), warn)
 
 
 def password_warnings(given: argparse.Namespace) -> list[str]:
-    """What is to be said, once, of how the password was given. Raises UsageError, as
-    ``add_password`` does.
-    """
+    """Warnings about how the password was given. Raises UsageError, like ``add_password``."""
     warnings: list[str] = []
     url = given.redis_url or (None if given.run_dir else url_from_environment())
     if url is not None:
@@ -201,9 +198,7 @@ def password_warnings(given: argparse.Namespace) -> list[str]:
 
 
 def sources_in(folders: list[Path], named: bool = True) -> RunSources:
-    """Servers of run folders, as far as they run. A single folder in which nothing is to be seen is
-    an error.
-    """
+    """Running servers of run folders. Raises an error for a single folder with nothing to show."""
     servers: list[RedisReader] = []
     ended: list[Path] = []
     for folder in folders:
@@ -221,5 +216,5 @@ def sources_in(folders: list[Path], named: bool = True) -> RunSources:
 
 
 def find_servers(given: argparse.Namespace) -> list[RedisReader]:
-    """The servers alone; none if no Redis is named and every private server has ended."""
+    """Only the servers; none if no Redis is named and every private server has ended."""
     return find_sources(given).servers

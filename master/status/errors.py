@@ -35,9 +35,7 @@ REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "gener
 
 
 def make_errors_page(source: RedisReader | Path, summary: RunSummary, details: RunDetails) -> Page:
-    """The newest reports of a run, newest first, from its server, or from the folder that is left
-    of it.
-    """
+    """The newest reports of a run, newest first, from its server or its folder."""
     reports, trouble = (
         (read_kept_reports(source), "")
         if isinstance(source, Path)
@@ -97,7 +95,7 @@ def read_kept_reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def parse_report(data: bytes) -> dict[str, Any]:
-    """A report's fields; ``trouble`` says why there are none."""
+    """A report's fields, or ``trouble`` if it has none."""
     if len(data) > LONGEST_REPORT:
         trouble = f"a report of {len(data):,} bytes is larger than {LONGEST_REPORT:,}: not shown"
         return {"trouble": trouble}
@@ -150,7 +148,7 @@ def report_parts(report: dict[str, Any]) -> list[PagePart]:
 
 
 def format_local_time(seconds: object) -> str:
-    """A time of day on this host's clock, with how long that is past."""
+    """Local time of day, and how long ago that was."""
     then = finite_or_none(seconds)
     try:
         text = "" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))

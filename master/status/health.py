@@ -21,7 +21,7 @@ STALLED_GENERATIONS = 10.0
 
 @dataclass(frozen=True)
 class Health:
-    """state: one of EXIT_CODES; why: what is wrong or worth knowing, mostly nothing."""
+    """state: one of EXIT_CODES; why: the problem or a remark, usually empty"""
 
     state: str
     why: str = ""
@@ -32,17 +32,17 @@ class Health:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of the run unless somebody resumes it."""
+        """Whether the run is over, unless it is resumed."""
         return self.state in (DONE, FAILED)
 
 
 def assess_health(
     summary: RunSummary, details: RunDetails | None = None, usual: float | None = None
 ) -> Health:
-    """The health of a run; ``usual``: seconds that a generation usually waits for its answers, None
-    where unknown.
+    """The health of a run; ``usual``: seconds that a generation usually waits for its results, or
+    None.
 
-    Ages are differences of two times of the master's own clock, never of ours.
+    Ages are differences on the master's own clock.
     """
     state, why = summary.state, sanitize(summary.progress.get("why", ""))
     if state == FAILED:
@@ -78,7 +78,7 @@ def format_pause(progress: Mapping[str, str]) -> str:
 
 
 def silent_seconds(progress: Mapping[str, str]) -> float | None:
-    """Seconds without an answer that counted, None if the master does not say."""
+    """Seconds without a counted result, None if unknown."""
     updated, answered = (
         finite_or_none(progress.get("updated")),
         finite_or_none(progress.get("answered_at")),
@@ -89,8 +89,8 @@ def silent_seconds(progress: Mapping[str, str]) -> float | None:
 def _assess_running(
     progress: Mapping[str, str], details: RunDetails | None, usual: float | None
 ) -> Health:
-    """A run with a master: what keeps answers away is said at once, and is a stall when
-    it lasts.
+    """Health of a run with a master: a reason for missing results is reported at once, and is a
+    stall if it lasts.
     """
     age = silent_seconds(progress) or 0.0
     usual = usual if usual is not None else finite_or_none(progress.get("seconds_wait"))
@@ -110,7 +110,7 @@ def _assess_running(
 
 
 def waiting_workers(progress: Mapping[str, str]) -> str:
-    """That workers outnumber a generation's training slots; empty if they do not."""
+    """A remark if workers outnumber a generation's training slots, else empty."""
     workers, slots = (
         finite_or_none(progress.get(name) or None) for name in ("workers", "training_slots")
     )
@@ -122,7 +122,7 @@ def format_usual_wait(seconds: float) -> str:
 
 
 def format_no_workers(progress: Mapping[str, str], details: RunDetails | None) -> str:
-    """Why no answers can come; empty while a worker is there that could send one."""
+    """Why no results can arrive; empty while a usable worker is present."""
     living = {} if details is None else details.workers
     refusing = [about for about in living.values() if "refuses" in about]
     if len(refusing) < len(living) or (

@@ -44,12 +44,10 @@ MOST_LINES = 50_000
 
 
 class History:
-    """The newest generations of one run; ``update`` fetches only what is new since it was called
-    before.
+    """The newest generations of one run; ``update`` fetches only new ones.
 
     evaluations: (generation, mean return), oldest first; waits: seconds that the newest generations
-    waited;
-    newest: the last record, of which the short values that are shown are kept
+    waited; newest: the last record's short values
     """
 
     def __init__(self) -> None:
@@ -60,11 +58,11 @@ class History:
 
     @property
     def usual_wait_seconds(self) -> float | None:
-        """Median seconds that a generation waited for its answers; None before there was one."""
+        """Median seconds that a generation waited for its results; None before the first."""
         return statistics.median(self.waits) if self.waits else None
 
     def update(self, server: RedisReader, run: str) -> None:
-        """Read what is new of the run's stream; one that is too large for ours is left alone."""
+        """Read new entries of the run's stream, unless it is implausibly large."""
         key = RunKeys(run).history
         if not is_readable(server, key):
             return
@@ -88,12 +86,12 @@ class History:
         return entries_found
 
     def read_file(self, metrics: Path) -> None:
-        """Take the end of a metrics.jsonl in, as far as there is one."""
+        """Read the end of a metrics.jsonl, if it exists."""
         with suppress(OSError):
             self.add_records(read_json_lines(metrics, MOST_LINES, METRICS_BYTES))
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Records in order; of a generation that came twice the last counts."""
+        """Add records in order; the last one of a generation counts."""
         for record in records:
             self.newest = {
                 name: record[name] for name in (*PROGRESS_FIELDS, *KEPT) if short(record.get(name))
@@ -115,13 +113,14 @@ class History:
 
 
 def is_readable(server: RedisReader, key: str) -> bool:
-    """Whether a history is there and no larger than one of ours can be: ten thousand generations
-    take a third of that."""
+    """Whether a history exists in a plausible size: ten thousand generations take a third of
+    that.
+    """
     return server.fits(key, MOST_KEY_BYTES["history"])
 
 
 def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The short ones of an entry's fields KEPT, as text."""
+    """An entry's short fields of KEPT, as text."""
     kept = ((name.encode(), (fields or {}).get(name.encode())) for name in KEPT)
     return short_fields({name: value for name, value in kept if value is not None})
 

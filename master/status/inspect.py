@@ -51,9 +51,8 @@ KEY_COLUMNS = ("key", "type", "size", "expires", "content")
 
 @dataclass(frozen=True)
 class Key:
-    """What Redis says of a key. size: bytes of a string, else items; memory: bytes, None if that
-    was not asked;
-    expires: seconds left, None for never.
+    """A key's properties. size: bytes of a string, else items; memory: bytes, None if not asked;
+    expires: seconds left, None for never
     """
 
     name: str
@@ -75,9 +74,7 @@ class Key:
 
 
 def validate_key(key: str, run: str | None) -> str:
-    """The key itself when it is one of ours, and of the run where one is given. Raises
-    UsageError.
-    """
+    """The key, if it is one of es-queue's and of the given run. Raises UsageError."""
     if key.startswith(KEY_PREFIX) and len(key) <= LONGEST_NAME:
         if run is not None and run_of(key) != run:
             raise UsageError(
@@ -95,7 +92,7 @@ def validate_key(key: str, run: str | None) -> str:
 
 
 def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
-    """The keys of each server that match a pattern, with a glance at each."""
+    """The keys of each server that match a pattern, with previews."""
     previews: list[tuple[Key, str]] = []
     notes: list[str] = []
     for server in servers:
@@ -126,7 +123,7 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
 
 
 def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
-    """What Redis says of each key that is there."""
+    """Properties of each existing key."""
     sizes = key_sizes(server.ask, names)
     left = server.seconds_left({name: name for name in sizes})
     for name, size in sizes.items():
@@ -148,9 +145,7 @@ def format_expiry(key: Key) -> str:
 
 
 def read_previews(server: RedisReader, keys: Sequence[Key]) -> list[str]:
-    """A few words on the content of each; of a value that is not small, what its name
-    alone says.
-    """
+    """A few words on each value; for a large one, only by its name."""
     previews: list[str] = []
     for start in range(0, len(keys), GLANCES_AT_ONCE):
         some = keys[start : start + GLANCES_AT_ONCE]
@@ -184,7 +179,7 @@ def preview_query(key: Key) -> tuple[Any, ...] | None:
 
 
 def format_preview(key: Key, answer: Any) -> str:
-    """The words, on one short line."""
+    """The preview on one short line."""
     kind = kind_of(key.name)
     if kind in ("checkpoint", "parameters"):
         return "archive of arrays" if kind == "checkpoint" else f"{key.size // 4:,} float32"
@@ -206,7 +201,7 @@ def format_preview(key: Key, answer: Any) -> str:
 
 
 def field_order(field: tuple[bytes, bytes]) -> tuple[int, bytes]:
-    """Where a field of a hash stands: what says most of a run first."""
+    """Sort key of a hash's fields: the most informative first."""
     name = to_text(field[0])
     return (
         PROGRESS_FIELDS.index(name) if name in PROGRESS_FIELDS else len(PROGRESS_FIELDS),
@@ -228,8 +223,8 @@ def format_brief(value: Any) -> str:
 
 
 def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
-    """One key with its whole value, of the first of the servers that have it. Raises UsageError
-    if none has.
+    """One key with its whole value, from the first server that has it. Raises UsageError if none
+    has.
     """
     server = next(iter(servers), None)
     key = None if server is None else next(describe_keys(server, [name]), None)
@@ -249,7 +244,7 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
 
 
 def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
-    """The decoded value, and what is missing of it."""
+    """The decoded value, and what was left out."""
     if key.type == "string":
         return read_string(server, key)
     if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
@@ -327,9 +322,7 @@ def value_parts(value: Any) -> list[PagePart]:
 
 
 def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Label and text of everything in nested maps; the labels of inner ones carry the
-    outer one's.
-    """
+    """Label and text of everything in nested maps; inner labels include the outer one."""
     for name, inner in value.items():
         label = f"{above}{name}"
         if isinstance(inner, dict) and inner:
@@ -364,5 +357,5 @@ def format_value(value: Any) -> str:
 
 
 def pattern_of(run: str | None) -> str:
-    """What the names of a run's keys match, or of all runs'."""
+    """Pattern of a run's keys, or of all runs'."""
     return f"{KEY_PREFIX}*" if run is None else f"{RunKeys(run).prefix}*"

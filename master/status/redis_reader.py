@@ -157,7 +157,7 @@ class RunSummary:
 
     @property
     def state(self) -> str:
-        """The stored state; ``orphaned`` where it wants a master and has none."""
+        """The stored state; ``orphaned`` if it needs a master and has none."""
         stored = self.progress.get("state", "unknown")
         return ORPHANED if stored in ACTIVE_STATES and not self.is_leased else stored
 
@@ -182,9 +182,7 @@ class RunDetails:
     unread: tuple[str, ...] = ()
 
     def silent_seconds(self, worker: str) -> float | None:
-        """Seconds since a worker was last heard of; None where it does not say how long a beat
-        lasts.
-        """
+        """Seconds since a worker's last heartbeat; None if its interval is unknown."""
         lasts = finite_or_none(self.workers.get(worker, {}).get("beat_ttl"))
         left = self.beat_seconds_left.get(worker)
         return None if lasts is None or left is None else round(max(0.0, lasts - left), 3)
@@ -218,7 +216,7 @@ class RedisReader:
         )
 
     def find_run(self, run: str) -> RunSummary | None:
-        """One run, listed or not; None where the server knows nothing of it."""
+        """One run, listed or not; None if the server does not know it."""
         (started,) = self.ask([("zscore", RUNS, run)])
         (seen,) = self._summarize([(run, finite_or_none(started))])
         return seen if seen.progress or started is not None else None
@@ -276,14 +274,12 @@ class RedisReader:
         }
 
     def fits(self, key: str, most_bytes: int) -> bool:
-        """Whether a key is there and no larger than that."""
+        """Whether a key exists and is no larger than that."""
         size = bounded_reads.key_sizes(self.ask, [key]).get(key)
         return size is not None and size.fits(most_bytes)
 
     def read_string(self, key: str, longest: int) -> bytes | None:
-        """A string's bytes; None where it is missing, of another type, or longer than
-        ``longest``.
-        """
+        """A string's bytes; None if it is missing, of another type, or longer than ``longest``."""
         (length,) = self.ask([("strlen", key)])
         if not length or length > longest:
             return None
@@ -366,8 +362,7 @@ class RedisReader:
         }
 
     def _read_hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
-        """The short fields of each hash, and how many hashes were left out because those before
-        them are so large."""
+        """The short fields of each hash, and how many hashes were omitted for size."""
         hashes, left_out = bounded_reads.hash_fields(
             self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
         )
@@ -376,9 +371,7 @@ class RedisReader:
         ], left_out
 
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """The answers to commands of redis-py, in order; None where a key is of another type than
-        it should be.
-        """
+        """Replies to commands of redis-py, in order; None if a key has another type."""
         waiting, answers = list(questions), []
         for start in range(0, len(waiting), MOST_COMMANDS_AT_ONCE):
             answers += self._execute(waiting[start : start + MOST_COMMANDS_AT_ONCE])
@@ -402,7 +395,6 @@ class RedisReader:
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     def to_redis_error(self, error: Exception) -> RedisError:
-        """The sentence about an error of the client or the server."""
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(
@@ -433,8 +425,8 @@ def key_name(data: bytes) -> str:
 
 
 def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
-    """The server of a URL. es-master needs the flag again, unless the environment names it or it
-    holds a secret.
+    """The server of a URL. es-master needs the flag again, unless the environment names the server
+    or the URL has a secret.
     """
     try:
         label = redacted_url(url)
@@ -445,7 +437,7 @@ def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
 
 
 def make_private_reader(run_dir: Path) -> RedisReader:
-    """The private server of a run's folder. Raises RedisError where none runs."""
+    """The private server of a run's folder. Raises RedisError if none runs."""
     if not run_dir.is_dir():
         raise UsageError(f"run-dir {run_dir} is not a folder")
     folder = NamedRun("", run_dir).server_folder

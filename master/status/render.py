@@ -1,4 +1,4 @@
-"""A page of es-status: for programs or people, on a terminal or in a pipe."""
+"""Renders a page of es-status: for programs or people, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PagePart = Text | Table
 
 @dataclass(frozen=True)
 class Page:
-    """data: what programs read; parts: what people read; code: what es-status ends with; over:
-    nothing more will come.
+    """data: for programs; parts: for people; code: the exit code; over: whether nothing more will
+    follow
     """
 
     data: Mapping[str, Any]
@@ -39,7 +39,7 @@ def page_fields(rows: Sequence[tuple[str, str] | tuple[str, str, str]]) -> Table
 
 
 def page_fields_if_any(rows: Sequence[tuple[str, str]]) -> Table:
-    """The same without the rows that have an empty text."""
+    """``page_fields`` without rows of empty text."""
     return page_fields([row for row in rows if row[1]])
 
 

@@ -48,7 +48,7 @@ class RunFolder:
 
     @property
     def run(self) -> str:
-        """The run's id: the stored one, else the folder's name; empty where neither can be one."""
+        """The run's id: the stored one, else the folder's name; empty if neither is valid."""
         return self._named_run or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
 
     def can_be_run(self, run: str) -> bool:
@@ -58,7 +58,7 @@ class RunFolder:
         return bool(self.config) and run in (self._named_run or run, self._named_run)
 
     def summarize(self, run: str = "") -> RunSummary:
-        """The run as the folder tells it, under that id where one is given."""
+        """The run, from the folder, under the given id if any."""
         run = run or self.run
         command, word = format_command("es-master"), NamedRun(run, self.folder).word
         return RunSummary(
@@ -109,7 +109,7 @@ class RunFolder:
 
 
 def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
-    """The JSON object in a file of a sane size; empty for anything else."""
+    """The JSON object in a file of plausible size; empty for anything else."""
     try:
         with open(path, "rb", opener=regular) as file:
             data = file.read(most + 1)
@@ -127,7 +127,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def is_kept(value: object) -> bool:
-    """Whether a value can be a setting's: short, or few short ones together."""
+    """Whether a value can be a setting: short, or a few short ones."""
     if isinstance(value, dict):
         return len(value) <= MOST_ITEMS and not any(
             isinstance(item, dict) or not is_kept(item) for item in value.values()
@@ -138,7 +138,7 @@ def is_kept(value: object) -> bool:
 
 
 def is_single(value: object) -> bool:
-    """No list and no object, and not long."""
+    """Whether a value is short, and neither a list nor an object."""
     return not isinstance(value, (list, dict)) and (
         not isinstance(value, str) or len(value) <= LONGEST_VALUE
     )
@@ -152,7 +152,7 @@ def modification_time(path: Path) -> float | None:
 
 
 def newest_folders(folders: list[Path]) -> list[RunFolder]:
-    """Those that hold a configuration, the newest first; not more than fit a list."""
+    """Folders with a configuration, newest first; as many as fit a list."""
     folders = sorted(
         folders, key=lambda folder: -(modification_time(folder / "config.json") or 0.0)
     )[:MOST_RUNS]
@@ -160,8 +160,8 @@ def newest_folders(folders: list[Path]) -> list[RunFolder]:
 
 
 def cached_run_folder(folder: Path) -> RunFolder:
-    """What was read of a folder before, as long as its files are as they were: a list that is
-    looked at each second reads megabytes else.
+    """A folder's cached content while its files are unchanged: a list that is redrawn each second
+    would otherwise read megabytes.
     """
     return _read(
         folder, *(file_stamp(folder / name) for name in ("config.json", "summary.json", METRICS))
@@ -174,7 +174,7 @@ def _read(folder: Path, *_: object) -> RunFolder:
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:
-    """Changes when the file does; None where there is none."""
+    """Changes when the file does; None if there is none."""
     try:
         about = path.stat()
     except OSError:

@@ -45,7 +45,7 @@ LARGEST_INTEGER = 2**64
 
 
 def kind_of(key: str) -> str:
-    """What a key holds, ``task`` or ``results``, by its name; empty for names that no run has."""
+    """A key's content by its name, such as ``task`` or ``results``; empty for unknown names."""
     match = RUN_KEY.fullmatch(key)
     return match["what"] if match else "runs" if key == RUNS else ""
 
@@ -64,7 +64,7 @@ def to_text(data: object) -> str:
 
 
 def escape_bytes(data: bytes, longest: int = FIRST_BYTES) -> str:
-    """Bytes as text that can do nothing to a terminal; what is cut off is counted."""
+    """Bytes as text that is safe for a terminal; the number of omitted ones is appended."""
     try:
         text = sanitize(data[:longest].decode("utf-8"), longest)
     except UnicodeDecodeError:
@@ -77,7 +77,7 @@ def escape_bytes(data: bytes, longest: int = FIRST_BYTES) -> str:
 
 def to_plain_json(value: Any, depth: int = 0) -> Any:
     """Decoded JSON or msgpack as JSON that is escaped, finite and not too deep; long lists are cut,
-    and say so.
+    with a remark.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -123,7 +123,7 @@ def parse_json_object(data: bytes | None) -> dict[str, Any]:
 
 
 def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among lines; what is none is passed over."""
+    """The JSON objects among lines; other lines are skipped."""
     for line in lines:
         try:
             record = json.loads(line)
@@ -134,8 +134,8 @@ def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def read_json_lines(path: Path, most_lines: int, end_bytes: int = 0) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file of lines, or only those in its last ``end_bytes``; what is none is
-    passed over. Raises OSError.
+    """The JSON objects of a file of lines, or of its last ``end_bytes``; other lines are skipped.
+    Raises OSError.
     """
     with open(path, "rb", opener=regular) as file:
         if end_bytes and (size := file.seek(0, 2)) > end_bytes:
@@ -166,7 +166,7 @@ def decode_task(data: bytes) -> dict[str, Any]:
 
 
 def summarize_floats(data: bytes) -> dict[str, Any]:
-    """Figures of little-endian float32. Raises ValueError for bytes that are none."""
+    """Figures of little-endian float32. Raises ValueError for invalid bytes."""
     # start-up: numpy, for keys that hold arrays
     import numpy as np
 
@@ -311,7 +311,7 @@ def decode_entry(key: str, name: str, fields: Mapping[bytes, bytes]) -> dict[str
 
 
 def decode_answer(data: bytes) -> dict[str, Any]:
-    """A worker's answer in a line: who, which slots, their returns, and what failed."""
+    """A worker's result in a line: worker, slots, returns, and failures."""
     try:
         decoded = Answer.decode(data)
     except (DecodeError, IndexError, KeyError) as error:

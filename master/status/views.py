@@ -154,12 +154,12 @@ def format_run_row(summary: RunSummary, health: Health) -> tuple[str, ...]:
 
 
 def format_state(summary: RunSummary, health: Health) -> str:
-    """The state as people read it: how a run fares where that is worse than what is stored."""
+    """The state in words; its health, if worse than the stored state."""
     return health.state if health.state in (STALLED, ORPHANED) else sanitize(summary.state, 12)
 
 
 def command_fields(summary: RunSummary) -> Table:
-    """The commands for a run that nobody drives."""
+    """The commands for a run without a master."""
     return page_fields_if_any([("go on", summary.resume), ("remove", summary.purge)])
 
 
@@ -167,7 +167,7 @@ def command_fields(summary: RunSummary) -> Table:
 
 
 def make_run_page(summary: RunSummary, details: RunDetails, history: History) -> Page:
-    """One run; ``code`` says how it fares."""
+    """One run; ``code``: its health."""
     health = assess_health(summary, details, history.usual_wait_seconds)
     workers = make_worker_table(details)
     colours = {HEALTHY: WARNING, STALLED: WARNING, FAILED: BAD, ORPHANED: BAD}
@@ -201,7 +201,7 @@ def make_heading(summary: RunSummary, health: Health) -> Text:
 def format_training_rows(
     progress: Mapping[str, str], details: RunDetails, history: History
 ) -> list[tuple[str, str]]:
-    """Label and text of what was learnt so far; an empty text is not shown."""
+    """Label and text of training figures; empty texts are not shown."""
     get = progress.get
     share = finite_or_none(get("cut_fraction")) or 0
     cut = f" ({format_percent(share)} of episodes cut short)" if share > 0 else ""

@@ -63,7 +63,7 @@ class ChildMaster:
 
     @property
     def output(self) -> int:
-        """A descriptor that can be read when there is something to hear."""
+        """A descriptor that is readable when there is output."""
         return self._out
 
     def read_events(self) -> list[dict[str, Any]]:
@@ -84,12 +84,12 @@ class ChildMaster:
         self._process.send_signal(number)
 
     def close(self) -> None:
-        """Let go of its output."""
+        """Close its output."""
         assert self._process.stdout is not None
         self._process.stdout.close()
 
     def last_error_line(self) -> str:
-        """The last line of its complaints, fit for a terminal; empty for none."""
+        """The last line of its errors, safe for a terminal; may be empty."""
         try:
             lines = read_end(self._log, LONGEST_TAIL).decode(errors="replace").strip().splitlines()
         except OSError:
@@ -98,7 +98,7 @@ class ChildMaster:
 
 
 class JsonLineParser:
-    """Bytes into JSON objects, one a line; what is none, or is too long, is left out."""
+    """Parses bytes into JSON objects, one per line; invalid or too long lines are skipped."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -156,7 +156,7 @@ class SeedProcess:
 
     @property
     def row(self) -> SeedRow:
-        """What is shown of it now."""
+        """Its row of the display."""
         state = RESTARTING if self.is_restarting else self.entry.state
         if self.child is not None and self._is_stopping:
             state = STOPPING
@@ -189,7 +189,7 @@ class SeedProcess:
         return events
 
     def stop(self) -> None:
-        """Ask its es-master to end; one that only waits to be started again stays as it is."""
+        """Ask its es-master to end; one that waits for its restart is left alone."""
         if self.child is not None:
             self._is_stopping = True
             self.signal(signal.SIGTERM)
@@ -203,7 +203,7 @@ class SeedProcess:
                 self.child.signal(number)
 
     def end(self, code: int) -> str:
-        """Its es-master has ended with ``code``: what to say of that, empty for nothing."""
+        """Handle the end of its es-master with ``code``; returns a note or nothing."""
         child, self.child = self.child, None
         assert child is not None, "a run that ends has an es-master"
         child.close()

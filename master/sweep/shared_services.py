@@ -46,9 +46,7 @@ class SharedServices(LocalServices):
         return self._launch.redis_url is None
 
     def start(self) -> None:
-        """Have a server that is fit for runs, and the workers. Raises RedisError or
-        RunFolderError.
-        """
+        """Start a suitable server and the workers. Raises RedisError or RunFolderError."""
         self.start_server()
         if self.server is not None:
             self.url = self.server.url
@@ -90,7 +88,7 @@ class SharedServices(LocalServices):
 
     @property
     def name(self) -> str:
-        """The server as people may see it, without a password."""
+        """The server's name without a password."""
         return redacted_url(self.url)
 
     @property
@@ -99,7 +97,7 @@ class SharedServices(LocalServices):
         return "" if self.is_private else redis_flags(self.url, self._launch.redis_password_file)
 
     def start_information(self) -> dict[str, str]:
-        """Where it all is, and how people watch and how workers join."""
+        """Places of server and runs, and the commands to watch and join."""
         file = self._launch.redis_password_file
         lines = start_lines(
             self.url, self._launch.queue, self._study, self.server, self._modules, file

@@ -31,9 +31,7 @@ EVALUATION_FIELDS = ("eval_mean", "eval_best")
 
 @dataclass(frozen=True)
 class SeedRow:
-    """What is shown of one seed: its run's state in a word, and the newest figures of its
-    generations.
-    """
+    """One seed's state in a word, and its newest figures."""
 
     seed: int
     state: str = WAITING
@@ -51,7 +49,7 @@ class SweepView:
     """One way to show a study; what a view does not show, it inherits."""
 
     def started(self, about: Mapping[str, str]) -> None:
-        """Server and workers are there."""
+        """The server and the workers have started."""
 
     def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
         """A run's es-master has written an event."""
@@ -66,7 +64,7 @@ class SweepView:
         """The study is over."""
 
     def close(self) -> None:
-        """Nothing more is shown."""
+        """Stop showing."""
 
 
 class SweepLogView(SweepView):
@@ -113,8 +111,8 @@ class SweepLogView(SweepView):
 
 
 class SweepJsonView(SweepView):
-    """JSON objects, one a line: those of the runs with ``seed`` and ``run`` added, and the study's
-    own, ``study``.
+    """JSON objects, one per line: those of the runs with ``seed`` and ``run`` added, and the
+    study's own, ``study``.
     """
 
     def __init__(self, out: SafeStream, record: SweepRecord, quiet: bool) -> None:
