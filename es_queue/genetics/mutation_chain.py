@@ -29,7 +29,6 @@ class MutationChain:
     sigma: Floats
 
     def append(self, index: Integers, sigma: Floats) -> MutationChain:
-        """These links, then more."""
         return MutationChain(np.append(self.index, index), np.append(self.sigma, sigma))
 
 
@@ -62,10 +61,9 @@ def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -
 
 @dataclass(frozen=True)
 class MutationTree:
-    """Who descends from whom: row 0 is the root, a row's parent stands above it.
+    """A family tree: row 0 is the root, and parents precede children.
 
-    parent: int64[n], rows, the root's is itself; mutations: the mutation of each row, the root's
-    counts for nothing
+    parent: int64[n], rows, the root's is itself; mutations: of each row, the root's is ignored
     """
 
     parent: Integers
@@ -97,7 +95,7 @@ class MutationTree:
         return np.flatnonzero(included)
 
     def subtree(self, rows: Integers) -> MutationTree:
-        """The tree of ``rows`` alone, ascending and with all their ancestors."""
+        """The subtree of ``rows``, ascending and with all their ancestors."""
         place = np.zeros(len(self), np.int64)
         place[rows] = np.arange(len(rows))
         return MutationTree(place[self.parent[rows]], self.chain(rows.tolist()))
@@ -125,7 +123,7 @@ class Lineage:
 
     @classmethod
     def of(cls, first: Floats) -> Lineage:
-        """The first parameters alone."""
+        """Only the first parameters."""
         return cls(first, EMPTY_CHAIN, ROOT, np.zeros(1, np.int64), 1)
 
     def rows(self, names: Integers) -> Integers:
@@ -150,7 +148,7 @@ class Lineage:
         ), names
 
     def prune(self, living: Integers, noise: NoiseRows) -> Lineage:
-        """Without lines that have died out; the root moves down to the last common ancestor of the
+        """The tree without extinct lines; the root moves down to the last common ancestor of the
         ``living`` (names).
         """
         rows = self.rows(living)
@@ -171,11 +169,11 @@ class Lineage:
         return replace(self, tree=tree, names=name)
 
     def decode(self, name: int, noise: NoiseRows) -> Floats:
-        """The parameters of one of the tree, float32 [size]."""
+        """The parameters of a member, float32 [size]."""
         return apply_mutations(self.base, self.tree.chain(self.tree.path(self._row(name))), noise)
 
     def chain(self, name: int) -> MutationChain:
-        """All links of one of the tree, from the first parameters on."""
+        """All links of a member, from the first parameters on."""
         rest = self.tree.chain(self.tree.path(self._row(name)))
         return self.prefix.append(rest.index, rest.sigma)
 
@@ -230,10 +228,10 @@ def common_ancestor_depth(tree: MutationTree, living: Integers) -> int:
 
 @dataclass(frozen=True)
 class ParentTable:
-    """Whose children a publication's slots are: a tree whose root is published beside it.
+    """The parents of a publication's slots: a tree whose root is published beside it.
 
-    parents: rows of those that are mutated; elite_candidates: rows of those that are evaluated
-    again, in the asynchronous schedule
+    parents: rows that are mutated; elite_candidates: rows to evaluate again, in the asynchronous
+    schedule
     """
 
     tree: MutationTree
@@ -270,8 +268,8 @@ MAX_TABLE_FLOATS = HEADER_FLOATS + 6 * MAX_ROWS
 
 
 def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
-    """The table in ``values``; ``index_count``: how many noise indices there are. Raises ValueError
-    for anything that cannot be.
+    """The table in ``values``; ``index_count``: number of noise indices. Raises ValueError if
+    invalid.
     """
     rows, parents, elite_candidates = whole_numbers(
         values[:HEADER_FLOATS], 0, MAX_ROWS, HEADER_FLOATS
@@ -304,9 +302,7 @@ def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
 
 
 def whole_numbers(values: Floats, low: int, high: int, count: int) -> Integers:
-    """``count`` float32 as the integers from ``low`` to ``high`` that they must be. Raises
-    ValueError.
-    """
+    """``count`` float32 as integers from ``low`` to ``high``. Raises ValueError."""
     if (
         len(values) != count
         or not ((values >= low) & (values <= high) & (np.floor(values) == values)).all()

@@ -43,7 +43,7 @@ class ParentCache:
         self.decodes = 0
 
     def open(self, base: Floats, table: ParentTable) -> None:
-        """Take up another publication: its root decoded, and the tree below it."""
+        """Open another publication: its decoded root, and the tree below it."""
         self._base, self._table = base, table
         tree = table.tree
         self._keys = [self._root(base)]
@@ -80,7 +80,7 @@ class ParentCache:
         return key
 
     def parent(self, number: int) -> Floats:
-        """The parameters of a row of the tree, float32 [size]; kept, so never written to."""
+        """The parameters of a row, float32 [size]; cached, so read-only."""
         assert self._table is not None, "no publication is open"
         tree, missing, row = self._table.tree, list[int](), number
         while row and self._keys[row] not in self._cache:

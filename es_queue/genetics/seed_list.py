@@ -115,9 +115,7 @@ def format_seed_list(
 
 
 def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """What ``read_checkpoint`` would give of the policy's checkpoint. Raises RunFolderError with
-    one sentence.
-    """
+    """The checkpoint's content as from ``read_checkpoint``. Raises RunFolderError."""
     try:
         with open(path, "rb", opener=regular) as file:
             data = file.read(MAX_BYTES + 1)
@@ -153,7 +151,7 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def refuse_long(data: bytes) -> None:
-    """Raises DecodeError for a text with more than a seed list has, before it is parsed."""
+    """Raises DecodeError before parsing a text that is too long for a seed list."""
     elements = sum(data.count(sign) for sign in (b",", b"[", b"{"))
     if len(data) > MAX_BYTES or elements > MOST_ELEMENTS:
         raise DecodeError(
@@ -189,9 +187,9 @@ def parse_vector(values: Any) -> Floats:
 def rebuild_parts(
     meta: Mapping[str, Any], links: MutationChain
 ) -> tuple[RunConfig, Policy, NoiseTable]:
-    """The settings, the policy and the noise that a checkpoint's meta names.
+    """The settings, the policy and the noise of a checkpoint's meta.
 
-    Raises RunFolderError, also if ``links`` would make too much of them.
+    Raises RunFolderError, also if ``links`` would make them too large.
     """
     try:
         config = config_from_json(json.dumps(meta["config"]))
@@ -245,7 +243,7 @@ def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
 
 
 def validate_digest(digest: str, parameters: Floats) -> None:
-    """Raises RunFolderError if other parameters come out than were written down."""
+    """Raises RunFolderError if the parameters' digest differs from the recorded one."""
     actual = array_digest(parameters)
     if actual != digest:
         raise RunFolderError(

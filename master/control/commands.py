@@ -56,7 +56,7 @@ LEAVE_SECONDS = 15.0
 def run_control_command(
     args: ControlArgs, launch: Launch, write: Callable[[str], None] = print
 ) -> int:
-    """Do what is asked of a run; returns the exit code. Raises EsQueueError in one sentence."""
+    """Carry out one control command; returns the exit code. Raises EsQueueError."""
     run = existing_paths(args.run, launch).named_run
     if run.is_study:
         raise UsageError(f"{run.run} {run.several_runs}")
@@ -73,7 +73,7 @@ def run_control_command(
 
 
 class ControlCommand:
-    """One thing that is asked of one run."""
+    """A control command for one run."""
 
     def __init__(
         self, args: ControlArgs, run: NamedRun, launch: Launch, write: Callable[[str], None]
@@ -111,14 +111,14 @@ class ControlCommand:
         self._write(f"run {self._run} is paused; continue it: {self._command('--continue')}")
 
     def resume(self) -> None:
-        """Go on with a paused run."""
+        """Continue a paused run."""
         self._validate_not_ended(f"continue where it stopped: {self._command('--resume')}")
         self._validate_has_master()
         self._send(self._request(CONTINUE))
         self._write(f"run {self._run} continues")
 
     def change(self) -> None:
-        """Change settings of a run that is under way. Raises UsageError where they cannot be."""
+        """Change settings of a live run. Raises UsageError if they cannot change."""
         self._validate_not_ended("its settings cannot be changed")
         raw = self._require_client().config()
         if raw is None:
@@ -130,8 +130,8 @@ class ControlCommand:
         self._write(f"run {self._run}: {sanitize(self._send(self._request(SET)), 1000)}")
 
     def purge(self) -> None:
-        """Remove all that Redis holds of a run that nobody drives. Raises RunBusyError for one that
-        has a master.
+        """Remove all data of a run without a master from Redis. Raises RunBusyError if it has
+        one.
         """
         if self._client is None:
             self._purge_folder()
@@ -170,8 +170,8 @@ class ControlCommand:
         )
 
     def _send(self, request: ControlRequest, is_done: Callable[[], bool] | None = None) -> str:
-        """Ask, and wait for the master's reply, or until it is ``is_done``. Raises UsageError when
-        it refuses, RunBusyError when it says nothing.
+        """Send a request and wait for the reply, or until ``is_done``. Raises UsageError if the
+        master refuses, RunBusyError if it does not reply.
         """
         client = self._require_client()
         client.send(request)
@@ -204,9 +204,7 @@ class ControlCommand:
             raise
 
     def _ended_state(self) -> str | None:
-        """The state of a run that has ended, None for one that goes on. Raises UsageError for a run
-        that nobody knows.
-        """
+        """The state of an ended run, None for a live one. Raises UsageError for an unknown run."""
         if self._client is None and self._is_on_disk():
             return RunFolder(self._named_run.folder).summarize().state
         state = self._require_client().lease_status().state
@@ -226,8 +224,8 @@ class ControlCommand:
             )
 
     def _mark_stopped(self, seconds: int) -> None:
-        """Take the run over for a moment and mark it as stopped: what wakes later is fenced, and
-        workers leave.
+        """Take over the run briefly to mark it as stopped: a former master is fenced, and workers
+        leave.
         """
         channel = RedisMasterChannel(client_from_url(self._url), self._run)
         token = take_lease(channel, holder_name(), clocks_from_environment(), wait=False)
@@ -239,7 +237,7 @@ class ControlCommand:
         )
 
     def _purge_folder(self) -> None:
-        """The private server does not run: its data are what the run's folder holds of it."""
+        """Purge the folder of a private server that does not run."""
         folder = self._named_run.server_folder
         if not self._is_on_disk():
             raise self._unknown_run_error()
@@ -280,14 +278,14 @@ class ControlCommand:
         return f"{format_command('es-master')} {flag} {self._words()}"
 
     def _words(self) -> str:
-        """The words by which the run is found again; a URL with a secret stays out of sight."""
+        """The words by which a command finds the run; a URL with a secret is left out."""
         is_shown = self._launch.redis_url is not None and not has_secret(self._url)
         return f"{self._named_run.word}{f' --redis-url {self._url}' if is_shown else ''}"
 
 
 def server_url(run: NamedRun, launch: Launch) -> str | None:
-    """Where the run's server is: the one that was named, else the private one in its folder; None
-    when that does not run.
+    """URL of the run's server: the named one, else the private one in its folder; None if that does
+    not run.
     """
     folder = run.server_folder
     if launch.redis_url is not None:

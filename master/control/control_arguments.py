@@ -39,7 +39,7 @@ class ControlArgs:
 
 
 def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
-    """Take the flags of control out of ``given``; None where there are none. Raises UsageError."""
+    """Take the control flags out of ``given``; None if there are none. Raises UsageError."""
     verbs = [verb for verb in VERBS if verb in given]
     runs = [given.pop(verb) for verb in verbs]
     texts, at, yes = given.pop("set", None), given.pop("at", None), given.pop("yes", False)
@@ -83,9 +83,7 @@ def validate_run_id(name: str, run: str) -> str:
 
 
 def parse_changes(texts: list[str]) -> dict[str, Any]:
-    """``name=value`` words as checked values of settings that a run can change while it runs.
-    Raises UsageError.
-    """
+    """``name=value`` words as checked settings that can change during a run. Raises UsageError."""
     settings: dict[str, Any] = {}
     for text in texts:
         label, equals, value = text.partition("=")

@@ -26,7 +26,7 @@ LONGEST_REPLY = 500
 
 
 class ChangeValidator(Protocol):
-    """Says why settings cannot be changed to these; empty when they can."""
+    """Returns why settings cannot change to these; empty if they can."""
 
     def __call__(
         self, changes: Sequence[Change], settings: dict[str, Any], generation: int
@@ -34,11 +34,11 @@ class ChangeValidator(Protocol):
 
 
 class ControlInbox:
-    """One master's requests.
+    """Requests to one master.
 
-    paused_by: who paused the run, empty while it goes on; stopped_by: who asked it to stop;
-    pending_changes: changes for generations to come, until the loop takes them;
-    run_words: the words by which a command finds the run
+    paused_by: who paused the run, or empty; stopped_by: who asked it to stop; pending_changes:
+    changes for later generations, until the loop takes them; run_words: the words by which a
+    command finds the run
     """
 
     def __init__(
@@ -60,9 +60,7 @@ class ControlInbox:
     def begin(
         self, changes: Sequence[Change], state: str | None, paused_by: str | None = None
     ) -> None:
-        """Go on with a run that has had ``changes``; one whose last master left it paused
-        stays so.
-        """
+        """Continue a run with earlier ``changes``; it stays paused if it was."""
         self._accepted_changes = tuple(changes)
         self.paused_by = (paused_by or "a person") if state == PAUSED else ""
         if self.paused_by:
@@ -73,11 +71,11 @@ class ControlInbox:
 
     @property
     def state(self) -> str:
-        """The run's state as others may read it."""
+        """The run's state, for progress."""
         return PAUSED if self.paused_by else RUNNING
 
     def progress_fields(self) -> Mapping[str, str]:
-        """What goes into the run's progress each second."""
+        """Fields for the run's progress, each second."""
         return {
             "state": self.state,
             "paused_by": self.paused_by,
@@ -87,7 +85,9 @@ class ControlInbox:
     # --- each second
 
     def poll(self, generation: int, *, is_training: bool = True) -> None:
-        """Take up what is new, while ``generation`` is open. is_training: whether others follow."""
+        """Handle new requests while ``generation`` is open. is_training: whether more generations
+        follow.
+        """
         self._is_training = is_training
         answered = []
         for raw in self._channel.requests():
@@ -104,7 +104,7 @@ class ControlInbox:
             self._channel.forget_requests(answered)
 
     def _handle(self, request: ControlRequest, generation: int) -> bool:
-        """Do what is asked; whether the request can go from Redis already. A change stays until it
+        """Handle a request; returns whether it can be removed from Redis. A change stays until it
         is published.
         """
         if request.verb == SET:
@@ -148,19 +148,19 @@ class ControlInbox:
         self._replies.append((request.id, text[:LONGEST_REPLY]))
 
     def discard_all(self) -> None:
-        """The run has finished: what was asked for generations that never came goes with it."""
+        """The run has finished: discard changes for generations that never came."""
         self._channel.forget_requests(self._channel.requests())
 
     # --- between generations
 
     def take_changes(self) -> list[Change]:
-        """The changes that were asked for, for the state of the next generation."""
+        """Take the requested changes for the state of the next generation."""
         taken, self.pending_changes = self.pending_changes, []
         self._accepted_changes = (*self._accepted_changes, *taken)
         return taken
 
     def acknowledge_changes(self) -> None:
-        """The changes that were taken are in Redis, so their requests can go."""
+        """The changes are now in Redis, so remove their requests."""
         done = [
             raw
             for name, raw in self._unpublished_requests.items()

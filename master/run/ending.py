@@ -31,7 +31,7 @@ LONGEST_REPORT = 64 * 2**10
 
 
 class RunEnding:
-    """Keeps what can be resumed, and lets workers go."""
+    """Ends a run: saves what can be resumed, and releases workers."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class RunEnding:
         self._is_ended = False
 
     def finish_stopped(self) -> dict[str, Any]:
-        """A person asked to stop: nothing is lost. Before the first publish it raises
-        KeyboardInterrupt, because there is nothing to resume.
+        """End a run on request without loss. Raises KeyboardInterrupt before the first publication,
+        because there is nothing to resume.
         """
         generation, context = self._loop.current, self._context
         if generation is None:
@@ -74,7 +74,7 @@ class RunEnding:
         self.finish_early(FAILED, why=sanitize(str(error) or type(error).__name__, 300))
 
     def finish_early(self, name: str, why: str | None = None) -> None:
-        """Nothing that fails here hides why the run ends."""
+        """A failure here does not hide why the run ends."""
         if self._is_ended:
             return
         self._channel.retry.give_up_after(LEAVE_SECONDS)
@@ -119,8 +119,8 @@ class RunEnding:
         self._renewal.end(LEAVE_SECONDS)
 
     def save_error_reports(self) -> str:
-        """Where the newest tracebacks of workers are, for the end of a sentence: a private server
-        ends with its run.
+        """Save workers' newest tracebacks, because a private server ends with its run; returns
+        their place, for the end of a sentence.
         """
         self._channel.retry.give_up_after(LEAVE_SECONDS)
         path = self._context.paths.run_dir / ERROR_REPORTS_FILE

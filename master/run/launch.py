@@ -72,9 +72,7 @@ LAUNCH_FIELDS = tuple(
 
 
 def parse_warm_start(text: str) -> Path:
-    """What --warm-start names: a path, or ``pretrained:ENV``. Raises UsageError where no policy of
-    ENV comes along that could be gone on with.
-    """
+    """A path, or ``pretrained:ENV``. Raises UsageError if no suitable policy of ENV is bundled."""
     if not text.startswith(PRETRAINED):
         return Path(text)
     path = path_of(text.removeprefix(PRETRAINED))
@@ -87,7 +85,7 @@ def parse_warm_start(text: str) -> Path:
 
 
 def format_warm_start(path: Path) -> str:
-    """The word from which ``parse_warm_start`` finds this path, on any host with the bundled
+    """The word for ``parse_warm_start`` that finds this path on any host with the bundled
     policy.
     """
     if path.parent == FOLDER:

@@ -26,7 +26,7 @@ def holder_name() -> str:
 
 
 def format_host(holder: str) -> str:
-    """The part of a lease's text that people need; the lease is other people's bytes."""
+    """The host in a lease's text, which is untrusted."""
     return "".join(letter for letter in holder[:100] if letter.isprintable()).rpartition(" ")[0]
 
 
@@ -58,7 +58,7 @@ def take_lease(
 
 
 def validate_lease_free(channel: MasterChannel, clocks: Clocks, *, wait: bool) -> None:
-    """Return once the lease is free. Raises RunBusyError when it is renewed, or at once without
+    """Return once the lease is free. Raises RunBusyError if it is renewed, or at once without
     ``wait``.
     """
     holder, left = channel.lease_holder()
@@ -86,11 +86,10 @@ def validate_lease_free(channel: MasterChannel, clocks: Clocks, *, wait: bool) -
 
 
 class LeaseRenewal(threading.Thread):
-    """Renews the lease beside the master's own thread, over a channel of its own, whatever that
-    thread is busy with.
+    """Renews the lease from a thread with its own channel, whatever the master's thread does.
 
-    It stops renewing once the master has shown no sign for ``grace`` seconds, for a master that
-    hangs must not keep a run; and it ends when another master holds the run.
+    It stops renewing if the master shows no sign for ``grace`` seconds, because a hung master must
+    not keep a run; and it ends when another master holds the run.
     """
 
     def __init__(
@@ -122,16 +121,14 @@ class LeaseRenewal(threading.Thread):
                 return
 
     def end(self, seconds: float) -> None:
-        """No renewal follows, once the one under way is over; waits for it for so many seconds at
-        the most.
-        """
+        """End renewals; waits at most so many seconds for the current one."""
         self._over.set()
         if self.is_alive():
             self.join(seconds)
 
 
 class Standby:
-    """Looks at the lease, once each renewal. ``is_interrupted``: a person asked to stop."""
+    """Polls the lease once per renewal. ``is_interrupted``: whether a person asked to stop."""
 
     def __init__(
         self,
@@ -147,10 +144,10 @@ class Standby:
         self._state_when_renewed = self._current_state = (channel.outages, False)
 
     def wait(self) -> bool:
-        """True when the run has no master any more and wants one; False when it has ended, or a
-        person asked to stop.
+        """True if the run needs a master and has none; False if it has ended, or a person asked to
+        stop.
 
-        A lease that lapsed while Redis was away, or was lost with all of the run, says nothing: its
+        A lease that lapsed during an outage, or was lost with the whole run, proves nothing: its
         holder gets a whole lease to renew it (rule 7).
         """
         while not self._is_interrupted():
@@ -179,7 +176,7 @@ class Standby:
         return now - self._free_since >= patience
 
     def _update_holder(self, holder: str, left: float) -> None:
-        """Somebody drives the run; ``left``: seconds until the lease lapses."""
+        """Note the holder; ``left``: seconds until the lease expires."""
         if holder != self._holder:
             self._holder = holder
             TERMINAL.info(f"standing by: {format_host(holder)} leads run {self._channel.run}")

@@ -59,7 +59,7 @@ def write_manifest(
 
 
 def _read_former(path: Path) -> dict[str, Any]:
-    """The card of a run that continues; empty for none, or for one that somebody has spoilt."""
+    """The manifest of a continued run; empty if there is none or it is invalid."""
     with suppress(OSError, ValueError, RecursionError):
         manifest = json.loads(read_small(path, MOST_BYTES))
         if (
@@ -73,14 +73,14 @@ def _read_former(path: Path) -> dict[str, Any]:
 
 
 def _is_session(value: object) -> bool:
-    """Whether it can be a sitting: ``readme`` looks into these."""
+    """Whether it is a valid session, for ``readme``."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name) or {}, dict) for name in ("versions", "code", "machine")
     )
 
 
 def describe_session(config: RunConfig) -> dict[str, Any]:
-    """Where and with what one master drives a run."""
+    """Host and versions of one master's session."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": package_versions(config),
@@ -91,7 +91,7 @@ def describe_session(config: RunConfig) -> dict[str, Any]:
 
 
 def package_versions(config: RunConfig) -> dict[str, str]:
-    """Of es-queue, Python, and every installed package that a run's numbers may depend on."""
+    """Versions of es-queue, Python, and every installed package that may affect results."""
     modules = {module.partition(".")[0] for module in named_modules(config)}
     distributions = packages_distributions() if modules else {}
     named = [name for module in sorted(modules) for name in distributions.get(module, ())]
@@ -122,8 +122,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 def code_revision(folder: Path) -> dict[str, Any] | None:
-    """The git revision of a folder, and whether files under git's care differ from it; None if
-    there is no git or no revision.
+    """The git revision of a folder, and whether tracked files differ from it; None without git or a
+    revision.
     """
     revision = _run_git(folder, "rev-parse", "HEAD")
     if not revision:
@@ -133,9 +133,7 @@ def code_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *words: str) -> str | None:
-    """The output of git, None if it fails. Nothing that the folder's own settings name is run for
-    it.
-    """
+    """The output of git, None if it fails. Nothing that the folder's git settings name is run."""
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     command: Sequence[str] = ("git", "-c", "core.fsmonitor=false", "-C", str(folder), *words)
     with suppress(OSError, subprocess.SubprocessError):
@@ -153,7 +151,7 @@ def _run_git(folder: Path, *words: str) -> str | None:
 
 
 def format_readme(run: str, config: RunConfig, command: str, first: dict[str, Any]) -> str:
-    """The folder for people."""
+    """README.txt of the folder."""
     about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
     versions, uncommitted = first.get("versions") or {}, ""
     if revision and first["code"].get("dirty"):
@@ -227,8 +225,8 @@ def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
 
 
 def explicit_settings(config: RunConfig) -> dict[str, Any]:
-    """The task, and of the method what is not the recipe's own: the rest of what es-master chooses
-    follows from these.
+    """The task, and settings that differ from the recipe; es-master derives the others from
+    these.
     """
     task = (
         {"env": config.env}
@@ -244,7 +242,7 @@ def explicit_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def format_flags(name: str, value: Any) -> list[str]:
-    """A setting as words of a shell's command line."""
+    """A setting as shell words."""
     flag = f"--{flag_name(name)}"
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag_name(name)}"]

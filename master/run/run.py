@@ -50,8 +50,10 @@ SIGN_SECONDS = 0.2
 
 
 class OutageHandler:
-    """retry: of the master's own commands. While Redis does not answer the master shows that it
-    lives, sees to its server, and heeds a person who asks it to stop.
+    """Keeps the master responsive in an outage: renews its sign of life, checks its server, and
+    obeys requests to stop.
+
+    retry: of the master's own commands
     """
 
     def __init__(self, renewal: LeaseRenewal, stop: StopSignal, watch: SupervisorWatch) -> None:
@@ -133,11 +135,10 @@ class TrainingRun:
         )
 
     def run(self, state: RunState) -> dict[str, Any]:
-        """Train to the end, or leave a run that can be resumed, whatever ends it; the error itself
-        is what is raised.
+        """Train to the end, or leave a run that can be resumed, and raise the error that ended it.
 
-        Interrupted before the first publish it raises KeyboardInterrupt: there is nothing to go on
-        with.
+        Raises KeyboardInterrupt if interrupted before the first publish: there is nothing to
+        resume.
         """
         context, ending = self._context, self._ending
         context.services.stop.start_looping()
@@ -171,8 +172,8 @@ class TrainingRun:
             self._video_jobs.close(film_seconds)
 
     def _take_up(self, state: RunState) -> str | None:
-        """Go on where the last master ended; returns the publication that it left open, if it can
-        be adopted. A paused run stays so.
+        """Continue where the last master ended; returns the publication that it left open, if that
+        can be adopted. A paused run stays paused.
         """
         is_resumed, inbox = self._context.is_resumed, self._collector.inbox
         adopted = self._adoptable_publication(state) if is_resumed else None
@@ -185,7 +186,7 @@ class TrainingRun:
         return adopted
 
     def _adoptable_publication(self, state: RunState) -> str | None:
-        """The open publication, when it is whole and of exactly this state's parameters."""
+        """The open publication, if it is complete and of exactly this state's parameters."""
         claim, setup = self._context.claim, self._context.setup
         stored = self._channel.stored_run()[1]
         lease = self._context.services.clocks.lease
@@ -206,9 +207,7 @@ class TrainingRun:
         return task.publication if task is not None and is_adoptable else None
 
     def _fix_fingerprint(self) -> None:
-        """Under --strict, the run's fingerprint is this host's, wherever somebody else's workers
-        can join.
-        """
+        """Under --strict, use this host's fingerprint if foreign workers can join."""
         if not self._context.setup.config.strict or self._collector.verification is None:
             return
         asked = self._verifier.fingerprint()
@@ -226,7 +225,7 @@ class TrainingRun:
 
 
 def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record], None]:
-    """Called once a second while results are awaited."""
+    """Called once per second while results are awaited."""
 
     def show(figures: Record) -> None:
         renewal.show_sign()
@@ -238,7 +237,7 @@ def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record]
 def keep_services(
     watch: SupervisorWatch, seat_manager: SeatManager, channel: RedisMasterChannel
 ) -> Maintain:
-    """Restart what has ended, and keep seats open."""
+    """Restart ended services, and keep seats open."""
 
     def maintain(workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
         watch.check()
@@ -250,7 +249,7 @@ def keep_services(
 def with_table_check(
     table: NoiseTable, keep_going: Callable[[Record], bool]
 ) -> Callable[[Record], bool]:
-    """The same, with a look at the noise table now and then."""
+    """The same, with a check of the noise table at intervals."""
 
     def check(record: Record) -> bool:
         if changed := table.recheck():
@@ -261,7 +260,7 @@ def with_table_check(
 
 
 def start_information(context: RunContext, state: RunState) -> dict[str, str]:
-    """Where everything is, how to watch, how workers join, and how the run begins."""
+    """Places and commands for the start: watching, joining, and the run's beginning."""
     services, setup = context.services, context.setup
     paths = context.paths
     about = {

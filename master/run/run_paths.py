@@ -66,7 +66,7 @@ def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:
 
 
 def derive_run_id(env: str) -> str:
-    """``bipedalwalker-v2-1120-143259-4f``: which, when, and two letters against chance."""
+    """``bipedalwalker-v2-1120-143259-4f``: environment, time, and two random letters."""
     name = "".join(
         letter if letter.isascii() and letter.isalnum() else "-" for letter in env.lower()
     ).strip("-")
@@ -78,16 +78,14 @@ def new_paths(run: str, launch: Launch) -> RunPaths:
 
 
 def existing_paths(word: str, launch: Launch) -> RunPaths:
-    """Of the run that ``word`` names. Raises UsageError for a word that names none."""
+    """Paths of the run that ``word`` names. Raises UsageError if there is none."""
     named = find_run(word)
     run_dir = launch.run_dir or named.folder
     return RunPaths(keys.checked_run_id(named.run), run_dir, launch.shared)
 
 
 def remove_unstarted_config(launch: Launch) -> None:
-    """Remove the settings of a run whose master was killed before its first checkpoint: nothing
-    came of it.
-    """
+    """Remove the settings of a run whose master was killed before its first checkpoint."""
     paths = new_paths(launch.run or "", launch)
     if not any((paths.run_dir / "checkpoints").glob("*")):
         paths.config_file.unlink(missing_ok=True)

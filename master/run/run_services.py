@@ -41,9 +41,7 @@ class StopSignal:
 
 
 class OwnProcesses:
-    """The private server, and the supervisor of it and of local workers, that a master starts for
-    its run. Either is None for a run without.
-    """
+    """The private server and the supervisor that a master starts for its run; each may be None."""
 
     def __init__(self, launch: Launch, clocks: Clocks) -> None:
         self._launch, self._clocks = launch, clocks
@@ -82,7 +80,7 @@ class OwnProcesses:
             self.supervisor.stop()
 
     def kill(self) -> None:
-        """End them at once."""
+        """Kill them at once."""
         if self.supervisor is not None:
             self.supervisor.kill()
 

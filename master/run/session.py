@@ -78,9 +78,9 @@ class Connection:
 
 
 class Session:
-    """Composes a run's parts; ``run`` does the work and always cleans up what it started.
+    """Composes a run's parts; ``run`` trains and always cleans up.
 
-    is_looping: the run has begun, so ``is_interrupted`` is looked at and the run ends in order;
+    is_looping: the run has begun, so ``is_interrupted`` is polled and the run ends in order;
     resume_command: what continues it, empty before it has begun
     """
 
@@ -108,11 +108,10 @@ class Session:
         changes: dict[str, Any] | None = None,
         keep_going: KeepGoing = lambda _: True,
     ) -> dict[str, Any]:
-        """Train a new run of ``config``, or go on with ``launch.resume`` under ``changes``; returns
+        """Train a new run of ``config``, or continue ``launch.resume`` under ``changes``; returns
         the summary.
 
-        A KeyboardInterrupt leaves a run that can be resumed, or nothing when nothing was published
-        yet.
+        A KeyboardInterrupt leaves a run that can be resumed, or nothing before the first publish.
         """
         with self._notes, self._resources:
             try:
@@ -174,8 +173,8 @@ class Session:
         return training_run.run(start)
 
     def _resume(self, changes: dict[str, Any], keep_going: KeepGoing) -> dict[str, Any]:
-        """Prepare what takes long, raise the token, and only then read: the newer of Redis and disk
-        (rule 11).
+        """Prepare slow parts, raise the token, and only then read the newer of Redis and disk (rule
+        11).
         """
         launch = self._launch
         paths = existing_paths(launch.resume or "", launch)
@@ -237,8 +236,8 @@ class Session:
         return training_run.run(state)
 
     def _claim_lease(self, channel: RedisMasterChannel, floor: int) -> LeaseClaim | None:
-        """Take over from the last master. A standby waits until the run has lost its master: the
-        first of several gets it, and None says that the run has ended.
+        """Take over from the last master. A standby waits for a run without a master: the first of
+        several gets it; None if the run has ended.
         """
         holder = holder_name()
         if not self._launch.standby:
@@ -270,7 +269,7 @@ class Session:
             raise
 
     def _clean_up_failed(self) -> None:
-        """Remove what a run that failed at the start has left."""
+        """Remove the remains of a run that failed at the start."""
         self._processes.stop()
         folder = self._new_folder
         if folder is not None and not (folder / "checkpoints").exists():
@@ -286,7 +285,7 @@ class Session:
         )
 
     def _connect(self, paths: RunPaths, modules: Sequence[str]) -> Connection:
-        """The server that was named, or a private one in the run's folder."""
+        """The named server, or a private one in the run's folder."""
         url = self._launch.redis_url or self._processes.start_server(paths, modules)
         client, name = client_from_url(url), redacted_url(url)
         validate_server(client, name)
@@ -301,7 +300,7 @@ class Session:
     def _make_context(
         self, connection: Connection, setup: Setup, claim: LeaseClaim, *, is_resumed: bool
     ) -> RunContext:
-        """What the run is given. Its view shows what was said so far."""
+        """The run's context. Its view shows earlier messages."""
         paths, processes = connection.paths, self._processes
         processes.start(paths, named_modules(setup.config))
         services = Services(
@@ -331,11 +330,11 @@ def newest_checkpoint(
     disk: bytes | None,
     stored: bytes | None,
 ) -> tuple[RunConfig, RunState]:
-    """The newer of two checkpoints of one run; Redis holds every generation, the disk one every few
+    """The newer of two checkpoints of a run; Redis has every generation, the disk one every few
     seconds.
 
-    Raises RunFolderError when one is of another run than ``place.run``, or when they are of two
-    runs of that name.
+    Raises RunFolderError if one is of another run than ``place.run``, or if they are of two runs
+    with that name.
     """
     checkpoints = []
     trouble: RunFolderError | None = None

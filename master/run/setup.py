@@ -59,7 +59,7 @@ class Setup:
         moments: RunningMoments | None = None,
         origin: str = "",
     ) -> RunState:
-        """The state of generation 0; with what a warm start brings, of which ``origin`` tells."""
+        """The state of generation 0, with an optional warm start, described by ``origin``."""
         limit = parse_step_limit(self.config.step_limit).initial_limit(self.spec.step_limit)
         first = self.first_parameters() if parameters is None else parameters
         statistics = moments or RunningMoments.empty(self.spec.observation_size)
@@ -99,9 +99,7 @@ def prepare_run(
 
 
 def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:
-    """The config with the master's own choices, so that every worker and every resume uses the
-    same.
-    """
+    """The config with the master's own choices, which every worker and resume uses."""
     seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:
@@ -149,7 +147,7 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
 
 
 def format_image_hint(setup: Setup) -> list[str]:
-    """What to say of a linear policy that gets images with colours or a stack of frames."""
+    """A hint about a linear policy on images with colours or a stack of frames."""
     shape = setup.spec.observation_shape
     if setup.config.policy != "linear" or len(shape) != 3:
         return []
@@ -161,7 +159,7 @@ def format_image_hint(setup: Setup) -> list[str]:
 
 
 def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """A new run does not bound actions that are choices. Raises UsageError."""
+    """Raises UsageError if a new run bounds discrete actions."""
     if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):
         raise UsageError(
             f"action_bound is tanh, but {config.task} has discrete actions, not numbers between "
@@ -170,7 +168,7 @@ def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
 
 
 def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Settings that this environment cannot have. Raises UsageError."""
+    """Raises UsageError for settings that this environment cannot have."""
     ActionMap(spec.action, config.action_bound)
     if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
         raise UsageError(

@@ -16,7 +16,7 @@ TARGET = "target"
 
 
 def reason_to_stop(config: RunConfig, state: RunState) -> str:
-    """The budget that is used up at the start of ``state.generation``, empty when none is."""
+    """The budget that is used up at the start of ``state.generation``, or empty."""
     counters = state.counters
     spent = {
         "generations": state.generation,
@@ -42,9 +42,9 @@ def target_of(config: RunConfig, spec: EnvironmentSpec) -> float | None:
 
 
 def reopen_state(config: RunConfig, state: RunState, target: float | None) -> RunState:
-    """A resumed state: one that ended trains on when its budgets or its target allow it now.
+    """A resumed state; training continues if its budgets or its target now allow it.
 
-    A run that its target ended trains on when there is no target any more, or a higher one than was
+    That is so for a run that its target ended if there is no target now, or a higher one than was
     confirmed.
     """
     if state.stage not in (CLOSING, FINAL) or reason_to_stop(config, state):

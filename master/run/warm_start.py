@@ -120,8 +120,8 @@ def estimate_moments(saved: SavedPolicy) -> RunningMoments:
 
 
 def extend_moments(moments: RunningMoments, size: int) -> RunningMoments:
-    """The moments with mean 0 and deviation 1 for observations that they do not know, which then
-    weigh less.
+    """The moments, extended with mean 0 and deviation 1 for new observations, which then weigh
+    less.
     """
     missing = size - len(moments.mean)
     if missing == 0:

@@ -63,7 +63,7 @@ def encode_best(
     best: Best,
     evaluation: dict[str, Any] | None,
 ) -> bytes:
-    """The chosen policy alone; ``evaluation`` is its final evaluation once that has been played."""
+    """Only the chosen policy; ``evaluation``: its final evaluation, if played."""
     meta = {
         **policy_meta(config, spec, run),
         "generation": best.generation,
@@ -85,7 +85,7 @@ def policy_arrays(parameters: Floats, mean: Floats, std: Floats) -> dict[str, ND
 
 
 def reference_arrays(config: RunConfig) -> dict[str, NDArray[Any]]:
-    """By what the policy normalises, where it does."""
+    """The policy's reference batch, if it has one."""
     reference = make_reference_batch(config)
     return {} if reference is None else {REFERENCE: reference}
 
@@ -149,7 +149,7 @@ class Checkpoints:
         return self.folder / BEST
 
     def save(self, generation: int, data: bytes) -> Path:
-        """Write a generation's checkpoint; older ones than the newest few go."""
+        """Write a generation's checkpoint, and remove all but the newest few."""
         path = self.folder / f"generation-{generation:08d}.npz"
         write_atomically(path, data)
         self.last_path = path
@@ -193,10 +193,10 @@ class Checkpoints:
             return False
 
     def read_newest(self, run: str | None = None) -> bytes | None:
-        """The newest readable checkpoint's bytes, None if there is none.
+        """The newest readable checkpoint's bytes, or None.
 
-        run: whose it must be; one of another run is the choice only where there is no other, for
-        the caller to refuse
+        run: its run; a checkpoint of another run is returned only if there is no other, for the
+        caller to refuse
         """
         self.warnings = []
         other_run_data: bytes | None = None
@@ -219,8 +219,8 @@ class Checkpoints:
 
 
 def _read(path: Path) -> bytes:
-    """A checkpoint's bytes. Raises OSError, RunFolderError for more than MAX_CHECKPOINT, of which
-    nothing is read.
+    """A checkpoint's bytes. Raises OSError, or RunFolderError, without reading, for more than
+    MAX_CHECKPOINT.
     """
     with open(path, "rb", opener=regular) as file:
         size = os.fstat(file.fileno()).st_size
@@ -230,8 +230,8 @@ def _read(path: Path) -> bytes:
 
 
 def surplus_generations(generations: list[int], most: int) -> list[int]:
-    """Which of the ascending ``generations`` go so that at most ``most`` stay: of the older half
-    those that the largest power of two divides least often.
+    """Which of the ascending ``generations`` to remove, so that ``most`` remain: in the older half,
+    those that a large enough power of two does not divide.
     """
     if len(generations) <= most:
         return []

@@ -65,7 +65,7 @@ class LineFile:
         self._handle: int | None = None
 
     def append(self, record: Record) -> str:
-        """Write one line; a sentence if that failed, empty when all is well."""
+        """Write one line; returns an error sentence, or empty."""
         try:
             if self._handle is None:
                 self._handle = self._open()

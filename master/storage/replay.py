@@ -54,8 +54,7 @@ def replay_run(
 ) -> int:
     """Replay the whole log and compare its end with the newest checkpoint; returns 0.
 
-    Raises RunFolderError, which names the file and the generation, where anything differs or is
-    missing.
+    Raises RunFolderError with file and generation if anything differs or is missing.
     """
     log_files = list_log_files(run_dir / REPLAY_FOLDER)
     if not log_files:
@@ -115,7 +114,7 @@ def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows
 
 
 def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
-    """The next generation's state, from what the log says of this one."""
+    """The next generation's state, from the log."""
     strategy = strategy_of_state(config, state)
     if step.back is None and step.fitness.shape[1] != strategy.per_slot:
         raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
@@ -165,7 +164,7 @@ def make_batch(
     noise: NoiseRows,
     spreads: dict[str, Floats],
 ) -> Batch:
-    """What the strategy learnt from: the plans' noise indices, the logged fitness."""
+    """The batch that the strategy learnt from: the plans' noise indices, the logged fitness."""
     used = step.used or ((f"{step.generation}.", np.arange(len(step.fitness))),)
     indices = np.concatenate(
         [noise_indices_of(config, strategy, name, slots) for name, slots in used]
@@ -214,8 +213,8 @@ def noise_indices_of(
 def perturbation_spreads(
     state: RunState, strategy: Strategy, step: ReplayStep
 ) -> dict[str, Floats]:
-    """What learning must know of the perturbations of each publication that can be in the batch.
-    Raises RunFolderError for one that is not known.
+    """Spreads of the publications that can be in the batch. Raises RunFolderError for an unknown
+    one.
     """
     known = {
         **{publication.publication: publication.spread for publication in state.open},

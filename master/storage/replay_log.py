@@ -106,7 +106,7 @@ class ReplayStep:
 
     @classmethod
     def decode(cls, payload: bytes) -> ReplayStep:
-        """Raises RunFolderError for what is no step."""
+        """Raises RunFolderError for an invalid step."""
         try:
             fields = unpack_frame(payload)
             validate_fields(fields)
@@ -180,9 +180,7 @@ def validate_fields(fields: dict[str, Any]) -> None:
 
 
 def change_of(fields: Any) -> Change:
-    """What people changed. Raises RunFolderError or UsageError for what they cannot have
-    changed.
-    """
+    """A change of settings. Raises RunFolderError or UsageError for an impossible one."""
     change = Change(**fields)
     validate_number("generation of a change", change.generation, 0, (int,))
     validate_number("time of a change", change.time, -LARGEST)
@@ -207,7 +205,7 @@ def validate_type(name: str, value: Any, kind: type) -> None:
 
 
 def field_error(name: str, value: Any, expected: str) -> RunFolderError:
-    """The sentence about a field that cannot be."""
+    """The error about an invalid field."""
     return RunFolderError(
         f"a generation of the replay log has {name} {repr(value)[:60]}, which must be {expected}: "
         "restore the log from a copy"
