@@ -195,6 +195,8 @@ class SeatWorker(Worker):
         self.heartbeat()
         since = time.monotonic()
         while True:
+            if self._stopping[0]:  # told so between the end of a seat and the state "idle"
+                raise StopRequested
             try:
                 if time.monotonic() - self._last_beat > BEAT_SECONDS:
                     self.heartbeat()

@@ -73,6 +73,20 @@ def stopping_worker() -> SeatWorker:
     return found
 
 
+def test_a_worker_that_is_told_to_stop_as_a_seat_ends_waits_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits(*_: object) -> None:
+        pytest.fail("it waits for another seat")
+
+    monkeypatch.setattr(redis.Redis, "blmove", waits)
+    monkeypatch.setattr(SeatWorker, "should_run_maintenance_tasks", False)
+    for quiet in ("heartbeat", "set_state"):
+        monkeypatch.setattr(SeatWorker, quiet, lambda *_: None)
+    with pytest.raises(StopRequested):
+        stopping_worker().dequeue_job_and_maintain_ttl(1)
+
+
 def test_the_names_that_users_type_are_these_classes() -> None:
     names = {
         name: getattr(hardened_worker, path.rpartition(".")[2])
