@@ -1,6 +1,6 @@
 """Layout of an observation: a tree of arrays and choices, flattened into one float32 vector.
 
-Plain data that needs only numpy. ``environments/space_codec.py`` makes it from an environment's
+Plain data that needs only numpy. ``environments/stock.py`` makes it from an environment's
 spaces, a checkpoint keeps it as JSON, and a loaded policy uses it to accept the environment's own
 observations.
 """

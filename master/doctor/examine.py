@@ -27,7 +27,14 @@ from es_queue.errors import (
     UsageError,
 )
 from es_queue.protocol import keys
-from es_queue.protocol.connection import has_secret, url_from_environment
+from es_queue.protocol.connection import (
+    has_secret,
+    is_encrypted,
+    is_local,
+    is_open_to_anonymous,
+    url_from_environment,
+    verifies_certificate,
+)
 from es_queue.protocol.messages import MAX_TASK, Task
 from es_queue.util import host_info
 from es_queue.util.run_folder import runs_folder
@@ -208,11 +215,11 @@ def read_server(client: ReadOnlyClient) -> doctor_server.ServerState:
             {},
         ),
         ahead=ask("time", client.clock_offset, None),
-        strangers=None if client.is_on_socket else client.is_open_to_anyone(),
+        strangers=None if client.is_on_socket else is_open_to_anonymous(client.redis),
         on_socket=client.is_on_socket,
-        on_loopback=client.is_on_loopback,
-        encrypted=client.is_encrypted,
-        verified=client.is_verified,
+        on_loopback=is_local(client.redis)[1],
+        encrypted=is_encrypted(client.redis),
+        verified=verifies_certificate(client.redis),
         denied=denied,
     )
 
@@ -372,5 +379,5 @@ def read_queue(
         elsewhere=[about.get("queues", "") for about in living.values() if about],
         suspended=bool(client.ask(lambda connection: connection.exists(keys.RQ_SUSPENDED))),
         seats=len(seats),
-        local=client.is_on_socket or client.is_on_loopback,
+        local=is_local(client.redis)[1],
     )

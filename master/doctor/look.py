@@ -13,13 +13,7 @@ from typing import Any
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.connection import (
-    first_line,
-    is_encrypted,
-    is_local,
-    is_open_to_anonymous,
-    verifies_certificate,
-)
+from es_queue.protocol.connection import first_line, settings_of
 from es_queue.security import bounded_reads
 from es_queue.security.sanitize import sanitize
 from master.status.redis_reader import (
@@ -48,12 +42,12 @@ class ReadOnlyClient:
     def __init__(self, server: RedisReader) -> None:
         self.server = server
         self.name = server.name
-        self._client: Any = server._client
+        self.redis: Any = server._client
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
         """The answer, None if a key is of another type than it should be."""
         try:
-            return call(self._client)
+            return call(self.redis)
         except redis.exceptions.NoPermissionError as error:
             raise CommandDenied(format_refusal(str(error))) from None
         except redis.exceptions.ResponseError as error:
@@ -130,7 +124,7 @@ class ReadOnlyClient:
     @property
     def has_password(self) -> bool:
         """Whether the URL holds more than its name here shows."""
-        return bool(self._connection_arguments.get("password"))
+        return bool(settings_of(self.redis).get("password"))
 
     @property
     def user(self) -> str:
@@ -138,34 +132,11 @@ class ReadOnlyClient:
         with suppress(CommandDenied):
             if name := self.ask(lambda client: client.acl_whoami()):
                 return sanitize(to_text(name), 60)
-        return sanitize(self._connection_arguments.get("username") or "this user", 60)
+        return sanitize(settings_of(self.redis).get("username") or "this user", 60)
 
     @property
     def is_on_socket(self) -> bool:
-        return bool(self._connection_arguments.get("path"))
-
-    @property
-    def is_on_loopback(self) -> bool:
-        return is_local(self._client)[1]
-
-    @property
-    def _connection_arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = self._client.connection_pool.connection_kwargs
-        return arguments
-
-    def is_open_to_anyone(self) -> bool | None:
-        """Whether the server serves a client that names no user and no password; None if that
-        cannot be told.
-        """
-        return is_open_to_anonymous(self._client)
-
-    @property
-    def is_encrypted(self) -> bool:
-        return is_encrypted(self._client)
-
-    @property
-    def is_verified(self) -> bool:
-        return verifies_certificate(self._client)
+        return bool(settings_of(self.redis).get("path"))
 
     def denied_commands(self, commands: Sequence[Command]) -> list[Command] | None:
         """Those of the commands that this user may not send; None if not even MULTI is allowed.
@@ -174,7 +145,7 @@ class ReadOnlyClient:
         transaction is thrown
         away: nothing is carried out. A server notes refusals in its ACL LOG.
         """
-        pool = self._client.connection_pool
+        pool = self.redis.connection_pool
         connection = self.ask(lambda _: pool.get_connection())
         begun = False
         try:
