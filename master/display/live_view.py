@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.panel import Panel
 from rich.text import Text
@@ -55,12 +55,17 @@ class LiveView(DisplayView):
         self._figures: Record = {}
         self._last_trained: Record = {}
         self._last_evaluated: Record = {}
-        self._evaluations: deque[float] = deque(maxlen=MOST_EVALUATIONS)
+        self._evaluations: deque[tuple[float, float]] = deque(maxlen=MOST_EVALUATIONS)
         self._panel = LivePanel(out, self._render, clock)
 
     def started(self, about: Mapping[str, str]) -> None:
-        for line in format_start(self._run, self._config, about):
+        for line in format_start(self._run, self._config, about, self._panel.width):
             self._panel.print_line(line)
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._store_record({**record, "eta": None, "workers": None})
+        self._start_time -= max(0.0, finite_or_none(self._record.get("seconds")) or 0.0)
 
     def generation(self, record: Record) -> None:
         slots = self._figures.get("slots")
@@ -77,8 +82,11 @@ class LiveView(DisplayView):
             self._last_trained = record
         mean = finite_or_none(record.get("eval_mean"))
         if mean is not None:
+            number = finite_or_none(record.get("generation")) or 0.0
+            while self._evaluations and self._evaluations[-1][0] >= number:
+                self._evaluations.pop()  # a run that resumed from an older checkpoint repeats some
             self._last_evaluated = record
-            self._evaluations.append(mean)
+            self._evaluations.append((number, mean))
 
     def live(self, figures: Record) -> None:
         self._figures = figures
@@ -115,7 +123,7 @@ class LiveView(DisplayView):
             ("steps", speed if steps is not None else ""),
             ("training", format_training_return(self._last_trained)),
             ("evaluation", self._evaluation()),
-            ("", format_graph(list(self._evaluations), GRAPH_WIDTH)),
+            ("", format_graph([mean for _, mean in self._evaluations], GRAPH_WIDTH)),
             ("unperturbed", format_centre_rank(self._last_trained.get("centre_rank"))),
             ("workers", self._workers(now)),
             ("slots", self._slots(now)),

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from es_queue.config.run_config import RunConfig
@@ -30,6 +30,8 @@ LEAST_LINE_SECONDS = 1.0
 MOST_SILENT_SECONDS = 30.0
 #: A first generation that takes longer than that is foretold after so many seconds.
 LEAST_WAIT_SECONDS = 5.0
+#: More columns than any line has.
+NO_LIMIT = 2**31
 #: For terminals that lack the signs on the left; each as wide as what it stands for, or redrawing
 #: would go wrong.
 ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
@@ -39,6 +41,7 @@ class DisplayView:
     """One way to show a run; the methods are Reporter's. A view leaves out what it never shows."""
 
     def started(self, about: Mapping[str, str]) -> None: ...
+    def resumed(self, records: Sequence[Record]) -> None: ...
     def generation(self, record: Record) -> None: ...
     def live(self, figures: Record) -> None: ...
     def note(self, text: str) -> None: ...
@@ -139,18 +142,31 @@ def _is_encodable(sign: str, encoding: str) -> bool:
     return True
 
 
-def format_start(run: str, config: RunConfig, about: Mapping[str, str]) -> list[str]:
-    """Where everything of a run is, how to watch it and how to join it: commands stand whole on
-    their lines.
-    """
+def format_start(
+    run: str, config: RunConfig, about: Mapping[str, str], columns: int = NO_LIMIT
+) -> list[str]:
+    """Where everything of a run is, how to watch it and how to join it."""
     description = (
-        f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
+        f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
+        f"population {config.population}"
     )
-    lines = [f"run {run}: {sanitize(config.task)}, {description}"]
+    return format_labelled(f"run {run}", description, about, columns)
+
+
+def format_labelled(
+    title: str, description: str, about: Mapping[str, str], columns: int = NO_LIMIT
+) -> list[str]:
+    """A title and labelled texts. One that exceeds the columns is alone on a line, whole, so that
+    a command can be copied.
+    """
+    head = f"{title}: {description}"
+    lines = [head] if len(head) <= columns else [title, f"  {description}"]
     width = max([8, *(len(name) for name in about)]) + 2
-    return lines + [
-        f"  {sanitize(name):<{width}}{sanitize(text, 4096)}" for name, text in about.items()
-    ]
+    for name, text in about.items():
+        line = f"  {sanitize(name):<{width}}{sanitize(text, 4096)}"
+        fits = len(line) <= columns
+        lines += [line] if fits else [f"  {sanitize(name)}", sanitize(text, 4096)]
+    return lines
 
 
 class GenerationPace:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from es_queue.config.run_config import RunConfig
 from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
-from master.storage.metrics_files import METRICS, LineFile, metrics_files
+from master.storage.metrics_files import METRICS, LineFile, metrics_files, read_json_lines
 
 if TYPE_CHECKING:
     from master.storage.trackers.base import Tracker
@@ -28,6 +29,8 @@ EQUAL_RETURNS_HINT = (
     "may be too rare, --sigma may be too small to change an action, episodes may end too early, "
     "or every individual already reaches the highest return"
 )
+#: The end of a resumed run's metrics.jsonl that its view is given.
+HISTORY_LINES, HISTORY_BYTES = 50_000, 4 * 2**20
 #: Sentences remembered, so that a flood of different ones does not fill the memory.
 MOST_REMEMBERED = 1000
 
@@ -47,15 +50,20 @@ class Reporter:
         trackers: Sequence[Tracker] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._view, self._clock = view, clock
+        self._run_dir, self._view, self._clock = run_dir, view, clock
         self._trackers = trackers
         self._files: list[LineFile | Tracker] = [*metrics_files(run_dir), *trackers]
         self._last_noted: dict[str, float] = {}
         self._equal_generations = 0
 
     def started(self, about: dict[str, str]) -> None:
-        """Say once where everything is, how another terminal can watch and how workers join."""
+        """Say once where everything is, how another terminal can watch and how workers join. A
+        view of a resumed run is given its history.
+        """
         self._view.started(about)
+        with suppress(OSError):
+            records = read_json_lines(self._run_dir / METRICS, HISTORY_LINES, HISTORY_BYTES)
+            self._view.resumed(list(records))
 
     def generation(self, record: Record) -> None:
         """One generation is complete."""

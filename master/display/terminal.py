@@ -158,6 +158,11 @@ class LivePanel:
         )
 
     @property
+    def width(self) -> int:
+        """Columns of the terminal."""
+        return self._console.width
+
+    @property
     def height(self) -> int:
         """Lines of the terminal."""
         return self._console.height

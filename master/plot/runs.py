@@ -20,7 +20,7 @@ from es_queue.util.run_folder import STUDY_FILE, existing_folder
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.display.reporter import METRICS
 from master.status.run_folders import read_settings
-from master.status.values import read_json_lines
+from master.storage.metrics_files import read_json_lines
 
 #: What a curve can be drawn over: a record's field, and how the axis is called.
 AXES = {

@@ -17,7 +17,8 @@ from master.status.redis_reader import (
     PROGRESS_FIELDS,
     RedisReader,
 )
-from master.status.values import read_json_lines, to_text
+from master.status.values import to_text
+from master.storage.metrics_files import read_json_lines
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.
 MOST_EVALUATIONS = 500

@@ -11,10 +11,7 @@ import math
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import islice
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from es_queue.errors import DecodeError
@@ -22,8 +19,8 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.codec import decode_loosely
 from es_queue.protocol.keys import RUN_ID, RUNS
 from es_queue.protocol.messages import Answer, Block, Task
-from es_queue.security.private_directory import regular
 from es_queue.security.sanitize import sanitize
+from master.storage.metrics_files import parse_json_lines
 
 #: Where every key of es-queue begins.
 KEY_PREFIX = RUNS.partition(":")[0] + ":"
@@ -38,8 +35,6 @@ MOST_ARRAYS = 200
 LONGEST_META = 4 * 2**20
 LONGEST_JSON = 2**18
 LONGEST_LIST = 16
-#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
-LONGEST_LINE = 2**16
 #: Longer whole numbers cannot be told from an attack on whoever reads them.
 LARGEST_INTEGER = 2**64
 
@@ -120,31 +115,6 @@ def load_json(data: bytes, longest: int = LONGEST_JSON) -> Any:
 def parse_json_object(data: bytes | None) -> dict[str, Any]:
     """The JSON object that bytes hold; empty for anything else."""
     return next(parse_json_lines([data or b""]), {})
-
-
-def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among lines; other lines are skipped."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            yield record
-
-
-def read_json_lines(path: Path, most_lines: int, end_bytes: int = 0) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file of lines, or of its last ``end_bytes``; other lines are skipped.
-    Raises OSError.
-    """
-    with open(path, "rb", opener=regular) as file:
-        if end_bytes and (size := file.seek(0, 2)) > end_bytes:
-            file.seek(size - end_bytes)
-            file.readline(end_bytes)
-        elif end_bytes:
-            file.seek(0)
-        lines = iter(partial(file.readline, LONGEST_LINE), b"")
-        yield from parse_json_lines(islice(lines, most_lines))
 
 
 # --- strings, by what their key says they hold

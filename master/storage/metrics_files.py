@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from es_queue.security.private_directory import regular
 from master.display.format import Record, finite_or_none
 from master.display.log_view import format_json_line
 
 METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
 LONGEST_HEADER = 4096
+#: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
+LONGEST_LINE = 2**16
 
 #: The columns of metrics.csv. They keep their names and order; a new one comes last.
 TABLE_COLUMNS = (
@@ -121,3 +128,28 @@ class TableFile(LineFile):
 def format_cell(value: object) -> str:
     number = finite_or_none(value)
     return "" if number is None else str(value) if isinstance(value, int) else f"{number:.10g}"
+
+
+def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; other lines are skipped."""
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def read_json_lines(path: Path, most_lines: int, end_bytes: int = 0) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file of lines, or only those in its last ``end_bytes``; what is none is
+    passed over. Raises OSError.
+    """
+    with open(path, "rb", opener=regular) as file:
+        if end_bytes and (size := file.seek(0, 2)) > end_bytes:
+            file.seek(size - end_bytes)
+            file.readline(end_bytes)
+        elif end_bytes:
+            file.seek(0)
+        lines = iter(partial(file.readline, LONGEST_LINE), b"")
+        yield from parse_json_lines(islice(lines, most_lines))

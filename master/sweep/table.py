@@ -39,7 +39,7 @@ class SweepTableView(SweepView):
         self._panel = LivePanel(out, self._render, clock)
 
     def started(self, about: Mapping[str, str]) -> None:
-        for line in format_start(self._record, about):
+        for line in format_start(self._record, about, self._panel.width):
             self._panel.print_line(line)
 
     def note(self, text: str, seed: int | None = None) -> None:

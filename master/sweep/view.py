@@ -20,7 +20,7 @@ from master.display.format import (
     format_score,
     format_whole,
 )
-from master.display.log_view import SafeStream, format_json_line
+from master.display.log_view import NO_LIMIT, SafeStream, format_json_line, format_labelled
 from master.sweep.record import FAILED, FINISHED, WAITING, SeedRun, SweepRecord
 
 #: A line of a seed at most so often, evaluations apart.
@@ -141,18 +141,14 @@ class SweepJsonView(SweepView):
 # --- words
 
 
-def format_start(record: SweepRecord, about: Mapping[str, str]) -> list[str]:
-    """What is run, where it all is, and how to watch and join: commands stand whole on
-    their lines.
-    """
+def format_start(
+    record: SweepRecord, about: Mapping[str, str], columns: int = NO_LIMIT
+) -> list[str]:
+    """What is run, where it all is, and how to watch and join."""
     config = record.config
     what = f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
-    width = max([8, *(len(name) for name in about)]) + 2
-    head = (
-        f"study {record.run}: {sanitize(config.task)}, {what}, "
-        f"{format_count(len(record.entries), 'seed')}"
-    )
-    return [head, *(f"  {name:<{width}}{sanitize(text, 4096)}" for name, text in about.items())]
+    description = f"{sanitize(config.task)}, {what}, {format_count(len(record.entries), 'seed')}"
+    return format_labelled(f"study {record.run}", description, about, columns)
 
 
 def format_event(event: Mapping[str, Value], record: SweepRecord) -> str:

@@ -21,8 +21,9 @@ from master.status.discovery import find_sources
 from master.status.errors import make_errors_page
 from master.status.history import History, is_readable, parse_entry
 from master.status.redis_reader import RedisReader, RunDetails, RunSummary
-from master.status.values import read_json_lines, to_plain_json, to_text
+from master.status.values import to_plain_json, to_text
 from master.status.views import make_run_page, make_runs_page
+from master.storage.metrics_files import read_json_lines
 
 #: Neighbouring points are averaged when there are so many: a screen has no more columns.
 MOST_POINTS = 800

@@ -439,6 +439,48 @@ def test_a_terminal_shows_what_a_person_asks_first(
         assert text in last
 
 
+def test_the_panel_of_a_resumed_run_shows_its_history(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    before, _, _ = report()
+    for generation, mean in ((0, -90.0), (1, -89.0), (2, -50.0), (1, -89.0), (2, -88.0)):
+        before.generation(
+            record(generation, eval_mean=mean, eval_best=mean, seconds=600.0, eta=60, recovered=2)
+        )
+    before.close()
+    it, out, clock = report(Terminal(), RunConfig(env="BipedalWalker-v3", strategy="snes"))
+    it.started(ABOUT)
+    clock.now += 1
+    it.live({"workers": 8, "answered": 0, "slots": 65})
+    it.close()
+    shown = strip_codes(out.getvalue())
+    for text in (
+        "2, running for 10 min",
+        "3,000, 4,321 per second",
+        "-88.0, best -88.0, in generation 2",
+        "▁▅█  -90.0 to -88.0",
+        "2 blocks recovered",
+        "evaluations near 500,000 steps",
+    ):
+        assert text in shown, shown
+    assert "left" not in shown
+
+
+def test_a_long_command_is_alone_on_its_line_and_the_rest_fits_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    it, out, _ = report(Terminal(), RunConfig(env="BipedalWalkerHardcore-v3", hidden=(64, 64)))
+    long = "ES_QUEUE_ALLOW=installed,lab.worlds rq worker --url redis://some-host.example.org:6379"
+    it.started({**ABOUT, "join": long})
+    lines = strip_codes(out.getvalue()).splitlines()
+    assert long in lines and "  watch     es-status some-run" in lines
+    assert [line for line in lines if len(line) > 80] == [long]
+    it.close()
+
+
 def test_the_cursor_comes_back_when_the_panel_ends(
     monkeypatch: pytest.MonkeyPatch, report: Any
 ) -> None:
