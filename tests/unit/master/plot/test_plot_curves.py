@@ -18,7 +18,7 @@ from master.plot.bands import POINTS, compute_band, rolling_mean
 from master.plot.curves import group_runs, learning_curves
 from master.plot.panels import draw_panels
 from master.plot.runs import read_run, read_runs
-from master.status.values import LONGEST_LINE
+from master.storage.metrics_files import LONGEST_LINE
 from tests.cases import each_case
 
 CONFIG = {"env": "CartPole-v1", "strategy": "pgpe", "policy": "linear", "target_reward": "475"}
