@@ -116,6 +116,9 @@ class Saved:
     def is_best_stored(self, best: Best) -> bool:
         return False
 
+    def is_snapshot(self, generation: int) -> bool:
+        return False
+
     def save_best(self, data: bytes) -> Path:
         self.best.append(data)
         return Path("nowhere")
