@@ -9,11 +9,13 @@ itself imports it.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import packages_distributions
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -49,7 +51,8 @@ def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
 
 def modules_to_allow(config: RunConfig) -> list[str]:
     """Those of a run's modules that ES_QUEUE_ALLOW must name on a worker: loose ones, and those
-    whose function may be called, as that of an objective or of an environment without an id.
+    whose function may be called, as that of an objective or of an environment without an id. An
+    environment's class is not told from a function: nothing is imported here.
     """
     called = [config.objective, config.behaviour]
     if config.env.rpartition(":")[2].isidentifier():
@@ -238,21 +241,36 @@ def check_called(what: str, module: str, function: object) -> None:
     """To be called before a function that settings name is called with arguments that they name.
 
     Settings come from others, and some packages have functions that run the text they are given:
-    ES_QUEUE_ALLOW must name the module itself, and the one that defines the function. Raises
-    MissingPackage, within ``guarded_imports`` RunFolderError.
+    ES_QUEUE_ALLOW must name the module itself, and the one that defines the function, or the class
+    of a callable object. Python's own library is refused. Raises MissingPackage, within
+    ``guarded_imports`` RunFolderError.
     """
     if is_trusted():
         return
-    kind = function if isinstance(function, FunctionType | BuiltinFunctionType | type) else None
-    defined_in = module if kind is None else str(kind.__module__)
-    for name in (module, defined_in):
-        if is_of_python(name) or disallowed_reason([name], modules_by_name()):
-            error_type = MissingPackage if _guard is None else RunFolderError
+    error_type = MissingPackage if _guard is None else RunFolderError
+    for name in (module, _defining_module(function)):
+        if is_of_python(name):
+            raise error_type(
+                f"the {what} is a function of Python's library ({name[:80]}), which is not called "
+                "for a run: call it in a function of your module"
+            )
+        if disallowed_reason([name], modules_by_name()):
             trust = "" if _guard is None else ", or, if you trust the file, use --trust"
             raise error_type(
                 f"the {what} is a function of the module {name[:80]}, which is called only if "
                 f"{ALLOW} names the module: set {ALLOW}={INSTALLED},{name[:80]}{trust}"
             )
+
+
+def _defining_module(function: object) -> str:
+    """The module of a function, or of the class of a callable object; that of a partial or of a
+    bound method is its function's.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(getattr(function, "__func__", function))  # type: ignore[arg-type]
+    is_defined = isinstance(function, FunctionType | BuiltinFunctionType | type)
+    return str((function if is_defined else type(function)).__module__)
 
 
 # --- the importing itself

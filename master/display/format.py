@@ -88,8 +88,8 @@ def format_compact(value: object) -> str:
 
 
 def format_score(value: object) -> str:
-    """A return or a loss: one decimal, none where it is large, three digits or more where it is
-    small; a dash for what is no number.
+    """A return or a loss: one decimal, none from 10,000 on, two decimals below 10, up to three
+    significant digits below 1; a dash for what is no number.
     """
     number = finite_or_none(value)
     if number is None:

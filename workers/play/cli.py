@@ -208,7 +208,7 @@ def validate_arguments(given: argparse.Namespace) -> None:
         )
     for name in ("export", "card", "generation"):
         if given.stochastic and getattr(given, name) is not None:
-            raise UsageError(f"--stochastic plays a checkpoint: leave --{name} out")
+            raise UsageError(f"--stochastic plays the best or last checkpoint: leave --{name} out")
     if given.record is not None and given.render:
         raise UsageError("--render shows the episodes and --record films them: give one of the two")
     if given.caption and given.record is None:

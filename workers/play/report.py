@@ -113,7 +113,7 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
 
 
 def format_return(value: float) -> str:
-    """Two decimals, and at least three digits, so that a small loss is not shown as 0.00."""
+    """Two decimals; below 1 up to three significant digits, so that a small loss is not 0.00."""
     return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value + 0.0:.2f}"
 
 

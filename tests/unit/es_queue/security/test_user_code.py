@@ -5,14 +5,19 @@ never a path.
 from __future__ import annotations
 
 import sys
+from functools import lru_cache, partial
+from operator import methodcaller
+from os import system
 from pathlib import Path
 
 import pytest
 
 from es_queue.config.run_config import RunConfig
+from es_queue.errors import MissingPackage
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.security.user_code import (
     ALLOW,
+    check_called,
     disallowed_reason,
     environment_allowing,
     named_modules,
@@ -94,3 +99,38 @@ def test_who_names_modules_allows_them_to_the_workers_that_he_starts(
     }, "a package's functions are allowed only by the user's own words"
     monkeypatch.setenv(ALLOW, "lab")
     assert environment_allowing(["other"]) == {ALLOW: "lab"}, "what the operator has said stands"
+
+
+def measured(vector: object) -> float:
+    return 1.0
+
+
+class Measure:
+    def __call__(self, vector: object) -> float:
+        return 1.0
+
+    def loss(self, vector: object) -> float:
+        return 1.0
+
+
+@each_case(
+    "function",
+    [measured, lru_cache(measured), partial(measured), Measure, Measure(), Measure().loss],
+)
+def test_what_an_allowed_module_defines_is_called(
+    function: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW, __name__)
+    check_called("objective", __name__, function)
+    with pytest.raises(MissingPackage, match=f"{ALLOW}=installed,{__name__}"):
+        monkeypatch.setenv(ALLOW, "other")
+        check_called("objective", __name__, function)
+
+
+@each_case("function", [system, partial(system), partial(partial(system)), methodcaller("run")])
+def test_what_an_allowed_module_borrows_from_python_is_not_called(
+    function: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW, f"{__name__},posix,os,operator")
+    with pytest.raises(MissingPackage, match="call it in a function of your module"):
+        check_called("objective", __name__, function)
