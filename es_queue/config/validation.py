@@ -134,7 +134,7 @@ def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
             field.name,
             value,
             source,
-            "use at least one width, or the policy linear for no hidden layer",
+            "use at least one width, or the policy linear, which has no hidden layer",
         )
     kind = "int" if field.name == "hidden" else "str"
     items = tuple(_scalar(field, item, kind, source) for item in value)

@@ -223,7 +223,7 @@ class Session:
             write_run_files(paths, setup.config)
             if state.noise != setup.table.digest:
                 LOGGER.warning(
-                    f"this version of es-queue makes different noise than the one that made "
+                    f"this version of es-queue generates different noise from the one that made "
                     f"generation {state.generation}: the run continues, but is no longer "
                     f"reproducible"
                 )

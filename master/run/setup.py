@@ -196,5 +196,5 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(
             f"action_noise is {config.action_noise:g}, but {config.task} has no continuous "
-            "actions: leave it 0"
+            "actions: leave it at 0"
         )
