@@ -1,13 +1,15 @@
-"""The command lines of es-master, es-status and es-play."""
+"""The command lines of es-master, es-status, es-play and es-plot."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import es_queue
 from es_queue.errors import UsageError
 from es_queue.security.passwords import redact_address
+from es_queue.util.suggestions import format_suggestion
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -23,8 +25,38 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
         self.advice = f"{prog} {advice} lists all options"
 
+    def parse_words(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """The parsed command line. Raises UsageError for the first unknown flag, without its value,
+        which may be a password, or the first unknown word.
+        """
+        given, unknown = self.parse_known_args(argv)
+        words = [word for word in unknown if word != "--"]
+        for word in words:
+            if word.startswith("-"):
+                flag = word.partition("=")[0]
+                hint = format_suggestion(flag, self._shown_flags()) or self.advice
+                raise UsageError(f"the command line has the unknown flag {flag!r}; {hint}")
+        if words:
+            label = "a word" if "://" in words[0] else repr(words[0])
+            raise UsageError(
+                f"the command line has {label} without a flag before it; {self.advice}"
+            )
+        return given
+
+    def _shown_flags(self) -> list[str]:
+        actions = self._option_string_actions.items()
+        return [flag for flag, action in actions if action.help != argparse.SUPPRESS]
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{redact_address(message)}; {self.advice}")
+
+
+def add_runs_folder(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--runs-dir",
+        metavar="PATH",
+        help="folder of all runs [default: ES_QUEUE_RUNS, then ./runs]",
+    )
 
 
 def add_version(group: argparse._ActionsContainer) -> None:

@@ -39,8 +39,10 @@ class NamedRun:
     @property
     def word(self) -> str:
         """The shortest word that names it in a shell in the current folder."""
-        is_default = self.folder == runs_folder() / self.run
-        return self.run if is_default else quote(str(self.folder))
+        if self.folder == runs_folder() / self.run:
+            return self.run
+        path = str(self.folder)
+        return quote(path if os.sep in path else f"./{path}")
 
     @property
     def is_study(self) -> bool:
@@ -68,21 +70,21 @@ class NamedRun:
         return (parent if (parent / STUDY_FILE).is_file() else self.folder) / "redis"
 
 
-def runs_folder() -> Path:
-    """The folder of runs: ES_QUEUE_RUNS, or ./runs."""
-    return Path(os.environ.get(RUNS_VARIABLE) or "runs")
+def runs_folder(runs_dir: str | Path | None = None) -> Path:
+    """The folder of runs: that of --runs-dir, else ES_QUEUE_RUNS, else ./runs."""
+    return Path(runs_dir or os.environ.get(RUNS_VARIABLE) or "runs")
 
 
-def find_run(word: str | Path) -> NamedRun:
+def find_run(word: str | Path, runs_dir: str | Path | None = None) -> NamedRun:
     """The run of that name, in that folder, or with that file; it need not exist."""
-    name, path = str(word), Path(word)
+    name, path, runs = str(word), Path(word), runs_folder(runs_dir)
     if RUN_ID.fullmatch(name):
         study, _, seed = name.rpartition("-")
-        default = NamedRun(name, runs_folder() / name)
+        default = NamedRun(name, runs / name)
         if read_run_name(default.folder):
             return default
         if study and SEED_FOLDER.fullmatch(seed):
-            member = NamedRun(name, runs_folder() / study / seed)
+            member = NamedRun(name, runs / study / seed)
             if read_run_name(member.folder) == name:
                 return member
         return NamedRun(read_run_name(path), path) if read_run_name(path) else default
@@ -118,9 +120,9 @@ def read_stored_name(folder: Path) -> str:
     return ""
 
 
-def existing_folder(word: str | Path) -> Path:
+def existing_folder(word: str | Path, runs_dir: str | Path | None = None) -> Path:
     """The folder of a run or study, or else the folder of that path. Raises NoRunError."""
-    run = find_run(word)
+    run = find_run(word, runs_dir)
     folder = run.folder if run.folder.is_dir() else Path(word)
     if not folder.is_dir():
         raise no_run_error(run)
@@ -141,7 +143,9 @@ def no_run_error(
     )
 
 
-def checkpoint_path(word: str | Path, which: str = "best") -> Path:
+def checkpoint_path(
+    word: str | Path, which: str = "best", runs_dir: str | Path | None = None
+) -> Path:
     """The file itself, or the best policy or the newest checkpoint of a run.
 
     Raises NoRunError for an unknown run, RunFolderError for one without that checkpoint.
@@ -149,7 +153,7 @@ def checkpoint_path(word: str | Path, which: str = "best") -> Path:
     path = Path(word)
     if path.is_file() or path.suffix in FILE_SUFFIXES:
         return path
-    folder = existing_folder(path)
+    folder = existing_folder(path, runs_dir)
     if (folder / STUDY_FILE).is_file():
         raise RunFolderError(f"{folder} {find_run(folder).several_runs}")
     others = sorted(folder.glob("checkpoints/generation-*.npz"))

@@ -9,13 +9,11 @@ from dataclasses import Field
 from typing import Any
 
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
-from es_queue.config.parsing import COMMAND_LINE, FORMER_NAMES
+from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
-from es_queue.errors import UsageError
-from es_queue.util.command_parser import CommandParser, add_version
-from es_queue.util.suggestions import format_suggestion
+from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.
@@ -68,7 +66,6 @@ EVERYDAY = (
     "recipe",
     "config",
 )
-LISTS_ALL = "es-master --help-all lists all options"
 SCHEDULE = "SCHEDULE"
 METAVARS = {
     "env": "ID",
@@ -122,6 +119,7 @@ LAUNCH_NAMES = (
     "queue",
     "run",
     "run_dir",
+    "runs_dir",
     "shared",
     "resume",
     "standby",
@@ -148,7 +146,7 @@ LAUNCH_NAMES = (
 )
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     """The parser of es-master. Its namespace has only the options that were given."""
     parser = _MasterParser(
         "es-master",
@@ -238,11 +236,9 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--run-dir",
         metavar="PATH",
-        help=(
-            "folder for the run's checkpoints and logs [default: RUN in ES_QUEUE_RUNS, or in "
-            "./runs]"
-        ),
+        help="folder for the run's checkpoints and logs [default: RUN in --runs-dir]",
     )
+    add_runs_folder(group)
     add(
         "--shared",
         action="store_true",
@@ -456,16 +452,3 @@ def join_negative_numbers(argv: list[str] | None) -> list[str] | None:
         else:
             joined_words.append(word)
     return joined_words
-
-
-def validate_no_unknown_words(unknown: list[str]) -> None:
-    """Raise UsageError for the first unknown word, without its value, which may be a password."""
-    for word in unknown:
-        if word.startswith("-") and word != "--":
-            flag = word.partition("=")[0]
-            hint = format_suggestion(flag, _flag_names()) or LISTS_ALL
-            raise UsageError(f"{COMMAND_LINE} has the unknown flag {flag!r}; {hint}")
-    words = [word for word in unknown if word != "--"]
-    if words:
-        label = "a word" if "://" in words[0] else repr(words[0])
-        raise UsageError(f"{COMMAND_LINE} has {label} without a flag before it; {LISTS_ALL}")

@@ -20,7 +20,6 @@ from master.cli.flags import (
     flag_name,
     join_negative_numbers,
     make_parser,
-    validate_no_unknown_words,
 )
 from master.cli.redis_url import named_url
 from master.control.control_arguments import parse_control_args, validate_run_id
@@ -44,9 +43,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     ``argv`` is the command line without the program's name, None for this process's own. Raises
     UsageError for all that cannot be; --help and --version print and end the process.
     """
-    given, unknown = make_parser().parse_known_args(join_negative_numbers(argv))
-    validate_no_unknown_words(unknown)
-    named = vars(given)
+    named = vars(make_parser().parse_words(join_negative_numbers(argv)))
     path, recipe = named.pop("config", None), named.pop("recipe", None)
     control_args = parse_control_args(named)
     launch = replace(
@@ -149,7 +146,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
         given["track"] = parse_trackers(",".join(given["track"]))
     if "seeds" in given:
         given["seeds"] = parse_seeds(given["seeds"])
-    for name in ("run_dir", "noise_dir"):
+    for name in ("run_dir", "runs_dir", "noise_dir"):
         if name in given:
             given[name] = Path(given[name])
     if "warm_start" in given:

@@ -267,7 +267,8 @@ def examine_runs(
     clients: Sequence[ReadOnlyClient], given: argparse.Namespace, notes: FindingList
 ) -> None:
     """The named run where a server knows it; else what can be told without one."""
-    folder = examine_disks(given.run_dir or given.run_folder or runs_folder(), notes)
+    runs = runs_folder(given.runs_dir)
+    folder = examine_disks(given.run_dir or given.run_folder or runs, notes)
     client = next(
         (client for client in clients if given.run is not None and has_run(client, given.run)), None
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.security.sanitize import sanitize
+from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
 from master.display.format import LARGEST_DRAWN
 from master.display.reporter import METRICS
 from master.plot.canvas import PAPER_SCALE, plot_style, save_figure
@@ -36,10 +37,8 @@ examples:
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "es-plot", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def make_parser() -> CommandParser:
+    parser = CommandParser("es-plot", DESCRIPTION)
     parser.add_argument(
         "runs",
         nargs="+",
@@ -106,12 +105,14 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="figure to write, .png, .svg or .pdf [default: curves.png]",
     )
+    add_runs_folder(parser)
+    add_version(parser)
     return parser
 
 
 def draw_and_save(given: argparse.Namespace) -> str:
     """Write the picture; returns what was drawn, in one line. Raises UsageError."""
-    runs = read_runs(given.runs)
+    runs = read_runs(given.runs, given.runs_dir)
     for run in runs:
         if run.left_out:
             print(f"es-plot: WARNING: {sanitize(beyond(run), 1000)}", file=sys.stderr)
@@ -169,9 +170,8 @@ def parse_generations(text: str | None) -> list[int]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    given = make_parser().parse_args(words)
     try:
-        print(draw_and_save(given))
+        print(draw_and_save(make_parser().parse_words(words)))
     except EsQueueError as error:
         print(f"es-plot: {sanitize(error, 2000)}", file=sys.stderr)
         return error.exit_code

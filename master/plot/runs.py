@@ -83,18 +83,18 @@ class RunCurves:
         return points[:, 0], points[:, 1]
 
 
-def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
+def read_runs(paths: Sequence[Path], runs_dir: str | None = None) -> list[RunCurves]:
     """Every run that the words name: runs, studies (``--seeds``), or folders of several of both.
 
     Raises NoRunError for a word that names none, UsageError for a folder without one.
     """
     runs: dict[Path, RunCurves] = {}
     for path in paths:
-        place = existing_folder(path)
+        place = existing_folder(path, runs_dir)
         found_here = {folder.resolve(): read_run(folder) for folder in find_run_folders(place)}
         if not found_here:
             raise UsageError(
-                f"{path} holds no run: give the folder of a run (with {METRICS} in it), of a "
+                f"{place} holds no run: give the folder of a run (with {METRICS} in it), of a "
                 "study, or a folder that contains some"
             )
         runs |= found_here

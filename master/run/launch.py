@@ -21,6 +21,7 @@ class Launch:
     redis_password_file: file that the password of redis_url comes from, if a flag named it
     workers:       number of local worker processes; None lets the command choose
     run:           id of a new run; None derives one
+    runs_dir:      folder of all runs; None means that of the environment
     resume:        name, folder or checkpoint of an existing run or study to continue
     standby:       resume the run only when its master is gone
     seeds:         start one run per seed instead of a single run
@@ -44,6 +45,7 @@ class Launch:
     queue: str = "default"
     run: str | None = None
     run_dir: Path | None = None
+    runs_dir: Path | None = None
     resume: str | None = None
     standby: bool = False
     noise_dir: Path | None = None

@@ -59,8 +59,8 @@ def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:
     paths = new_paths(keys.checked_run_id(run), launch)
     if paths.config_file.exists():
         raise UsageError(
-            f"run-dir {paths.run_dir} holds a run already; continue it with --resume {run}, or "
-            f"give another --run"
+            f"run-dir {paths.run_dir} holds a run already; continue it with "
+            f"--resume {paths.named_run.word}, or give another --run"
         )
     return paths
 
@@ -74,12 +74,12 @@ def derive_run_id(env: str) -> str:
 
 
 def new_paths(run: str, launch: Launch) -> RunPaths:
-    return RunPaths(run, launch.run_dir or runs_folder() / run, launch.shared)
+    return RunPaths(run, launch.run_dir or runs_folder(launch.runs_dir) / run, launch.shared)
 
 
 def existing_paths(word: str, launch: Launch) -> RunPaths:
     """Paths of the run that ``word`` names. Raises UsageError if there is none."""
-    named = find_run(word)
+    named = find_run(word, launch.runs_dir)
     run_dir = launch.run_dir or named.folder
     return RunPaths(keys.checked_run_id(named.run), run_dir, launch.shared)
 

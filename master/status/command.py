@@ -12,9 +12,8 @@ from rich.text import Text
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_version
+from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
 from es_queue.util.run_folder import find_run, read_run_name, runs_folder
-from es_queue.util.suggestions import format_suggestion
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
 from master.status.discovery import RunSources, find_servers, find_sources, password_warnings
@@ -147,25 +146,18 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; with --watch, one per line"
     )
+    add_runs_folder(parser)
     add_version(parser)
-    given, unknown = parser.parse_known_args(argv)
-    for word in unknown:  # values are not repeated: one may be a password
-        flag = word.partition("=")[0]
-        label = repr(flag) if word.startswith("-") else "a word"
-        hint = format_suggestion(flag, parser._option_string_actions)
-        raise UsageError(
-            f"the command line has {label}, which es-status does not know; {hint or parser.advice}"
-        )
-    return validate_args(given)
+    return validate_args(parser.parse_words(argv))
 
 
 def validate_args(given: argparse.Namespace) -> argparse.Namespace:
     """Checks combinations of flags. Raises UsageError."""
     run, run_folder = given.run, None
     if run is not None:
-        named = find_run(run)
+        named = find_run(run, given.runs_dir)
         run, folder = checked_run_id(named.run), named.folder
-        is_listed = given.web is not None and folder.parent == runs_folder()
+        is_listed = given.web is not None and folder.parent == runs_folder(given.runs_dir)
         run_folder = folder if read_run_name(folder) and not is_listed else None
     if given.errors and given.run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -26,21 +26,17 @@ from master.status.run_folders import RunFolder, newest_folders
 
 T = TypeVar("T")
 
-NO_SERVER = (
-    "no Redis is named and no private server runs in ./runs: give --redis-url or --run-dir, or "
-    "set RQ_REDIS_URL"
-)
-
 
 @dataclass(frozen=True)
 class RunSources:
     """Servers to ask, and folders of runs whose private server has ended; is_named: whether the
-    user named the place
+    user named the place; runs_dir: the value of --runs-dir
     """
 
     servers: list[RedisReader]
     folders: list[Path]
     is_named: bool = True
+    runs_dir: str | None = None
 
     def __enter__(self) -> RunSources:
         return self
@@ -56,7 +52,11 @@ class RunSources:
         """
         runs = self._collect_runs()
         if not runs and not self.servers:
-            raise RedisError(NO_SERVER)
+            raise RedisError(
+                "no Redis is named and no private server runs in "
+                f"{runs_folder(self.runs_dir)}: give --redis-url, --run-dir or --runs-dir, or "
+                "set RQ_REDIS_URL"
+            )
         return runs
 
     def _collect_runs(self) -> list[RunSummary]:
@@ -77,7 +77,7 @@ class RunSources:
         for folder in folders:
             if folder.run == run or (self.is_named and folder.can_be_run(run)):
                 return RunLocation(folder.summarize(run), None, folder)
-        raise self.unknown_run_error(find_run(run))
+        raise self.unknown_run_error(find_run(run, self.runs_dir))
 
     def find_study(self, study: str) -> list[RunSummary]:
         """The runs of a study, newest first."""
@@ -151,11 +151,15 @@ class RunLocation:
 
 
 def find_sources(given: argparse.Namespace) -> RunSources:
-    """The named server, else the environment's, else the private ones of ./runs with the folders of
-    ended ones.
+    """The named server, else the environment's, else the private ones of the folder of runs with
+    the folders of ended ones.
 
     Raises RedisError for a folder without a run, UsageError if it is not a folder.
     """
+    return replace(_choose_sources(given), runs_dir=given.runs_dir)
+
+
+def _choose_sources(given: argparse.Namespace) -> RunSources:
     if given.redis_url is not None:
         return RunSources(
             [make_named_reader(add_password(given.redis_url, given), given_by_flag=True)], []
@@ -169,7 +173,8 @@ def find_sources(given: argparse.Namespace) -> RunSources:
         return RunSources([server, *local.servers], local.folders)
     if folders:
         return sources_in(folders)
-    return sources_in([path.parent for path in sorted(runs_folder().glob("*/redis"))], named=False)
+    servers = sorted(runs_folder(given.runs_dir).glob("*/redis"))
+    return sources_in([server.parent for server in servers], named=False)
 
 
 def add_password(

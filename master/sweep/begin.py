@@ -33,8 +33,8 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     paths = new_paths(run, launch)
     if paths.config_file.exists() or paths.named_run.is_study:
         raise UsageError(
-            f"run-dir {paths.run_dir} holds a run already; continue it with --resume {run}, or "
-            f"give another --run"
+            f"run-dir {paths.run_dir} holds a run already; continue it with "
+            f"--resume {paths.named_run.word}, or give another --run"
         )
     entries = [SeedRun(seed, f"{run}-s{seed}") for seed in launch.seeds]
     warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())

@@ -98,7 +98,7 @@ def checks(url: str, *argv: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Exit code and findings by name."""
     out = io.StringIO()
     run = argv[0] if argv else None
-    given = argparse.Namespace(run=run, redis_url=url, run_dir=None, run_folder=None)
+    given = argparse.Namespace(run=run, redis_url=url, run_dir=None, runs_dir=None, run_folder=None)
     code = door.run_doctor(
         given, lambda: [make_named_reader(url, given_by_flag=True)], SafeStream(out), as_json=True
     )

@@ -16,7 +16,7 @@ from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import guarded_imports
-from es_queue.util.command_parser import CommandParser, add_version
+from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
 from es_queue.util.run_folder import BEST, checkpoint_path
 from workers.play.constants import MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_summary, print_played, summarize
@@ -170,8 +170,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         ),
     )
     add("--json", action="store_true", help="print one JSON object")
+    add_runs_folder(parser)
     add_version(parser)
-    given = parser.parse_args(argv)
+    given = parser.parse_words(argv)
     if (given.checkpoint is None) == (given.pretrained is None):
         raise UsageError(f"give either a CHECKPOINT or --pretrained ENV; {parser.advice}")
     if given.episodes is not None and not 1 <= given.episodes <= MAX_EPISODES:
@@ -241,7 +242,7 @@ def play_and_print(given: argparse.Namespace) -> None:
     path = snapshot or (
         path_of(given.pretrained)
         if given.pretrained is not None
-        else checkpoint_path(given.checkpoint, given.which)
+        else checkpoint_path(given.checkpoint, given.which, given.runs_dir)
     )
     if given.export:
         # start-up: numpy, whose threads must be fixed before it loads

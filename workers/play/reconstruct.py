@@ -81,7 +81,7 @@ def find_snapshot(given: Namespace) -> Path | None:
     """
     selector = parse_selector(given.generation, given.slot)
     file = f"checkpoints/generation-{selector.generation:08d}.npz"
-    path = existing_folder(given.checkpoint) / file
+    path = existing_folder(given.checkpoint, given.runs_dir) / file
     return path if selector.slot is None and path.is_file() else None
 
 
@@ -186,7 +186,7 @@ def play_recorded(
 def show_individual(given: Namespace) -> None:
     """Play and print whom ``--generation`` and ``--slot`` name."""
     selector = parse_selector(given.generation, given.slot)
-    folder = existing_folder(given.checkpoint)
+    folder = existing_folder(given.checkpoint, given.runs_dir)
     record = load_record(folder, selector)
     episodes, video_line = play_recorded(given, record, selector)
     about = {

@@ -157,7 +157,7 @@ for name in ("numpy", "gymnasium", "rq"):
 from master.display.log_view import SafeStream
 from master.doctor.examine import run_doctor
 out = io.StringIO()
-given = argparse.Namespace(run=None, redis_url=None, run_dir=None, run_folder=None)
+given = argparse.Namespace(run=None, redis_url=None, run_dir=None, runs_dir=None, run_folder=None)
 code = run_doctor(given, list, SafeStream(out), as_json=False)
 print(code, out.getvalue())
 """

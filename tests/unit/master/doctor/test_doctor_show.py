@@ -84,7 +84,7 @@ def test_a_terminal_that_lacks_the_signs_gets_plain_ones(monkeypatch: pytest.Mon
 
 
 def given(run: str | None = None) -> argparse.Namespace:
-    return argparse.Namespace(run=run, redis_url=None, run_dir=None, run_folder=None)
+    return argparse.Namespace(run=run, redis_url=None, run_dir=None, runs_dir=None, run_folder=None)
 
 
 @pytest.fixture

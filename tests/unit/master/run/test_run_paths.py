@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.errors import NoRunError, RunFolderError
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import NoRunError, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.util.run_folder import NamedRun, checkpoint_path, find_run
 from master.cli.main import main as es_master
 from master.plot.command import main as es_plot
+from master.run.launch import Launch
+from master.run.run_paths import make_new_paths
 from master.status.command import main as es_status
 from tests.cases import each_case
 from workers.play.cli import main as es_play
@@ -71,6 +74,76 @@ def test_the_folder_of_runs_is_the_variables(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ES_QUEUE_RUNS", "/elsewhere")
     assert find_run("walker") == NamedRun("walker", Path("/elsewhere/walker"))
     assert find_run("walker").word == "walker"
+
+
+@pytest.mark.usefixtures("here")
+@each_case("runs_dir", ["other", "."])
+def test_the_word_for_a_run_of_another_folder_finds_it_without_the_flag(runs_dir: str) -> None:
+    make_run("runs/walker", "walker")
+    folder = make_run(f"{runs_dir}/walker", "walker")
+    assert find_run("walker", runs_dir).folder == folder
+    assert find_run(find_run("walker", runs_dir).word).folder == folder
+    assert find_run("walker", "runs").word == "walker"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> None:
+    config, launch = RunConfig(env="CartPole-v1"), Launch(run="walker", runs_dir=Path("there"))
+    assert make_new_paths(config, launch).run_dir == Path("there/walker")
+    make_run("there/walker", "walker")
+    with pytest.raises(UsageError, match="continue it with --resume there/walker, or "):
+        make_new_paths(config, launch)
+
+
+@pytest.mark.usefixtures("here")
+@each_case(
+    ("command", "words", "answer"),
+    [
+        (es_master, ["--stop", "walker"], "for walker in there/walker: its master has ended"),
+        (es_master, ["--replay", "walker"], "there/walker/replay holds no replay log of walker"),
+        (es_status, ["walker"], "es-master --resume there/walker\n"),
+        (es_play, ["walker"], "there/walker/checkpoints/best.npz: this is not a readable"),
+        (es_play, ["walker", "--generation", "3"], "there/walker/slots has no generation 3"),
+        (es_plot, ["walker"], "there/walker holds no run"),
+        (es_plot, ["lander"], "there is no run lander in there; the runs are walker\n"),
+        (es_status, ["lander"], "there is no run lander in there; the runs are walker\n"),
+    ],
+)
+def test_every_command_finds_a_run_in_the_folder_of_its_flag_before_that_of_the_variable(
+    command: Callable[[list[str]], int],
+    words: list[str],
+    answer: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ES_QUEUE_RUNS", "here")
+    make_run("here/lander", "lander")
+    make_run("there/walker", "walker")
+    command([*words, "--runs-dir", "there"])
+    assert answer in "".join(capsys.readouterr())
+
+
+@each_case(
+    ("command", "flag", "nearest"),
+    [
+        (es_master, "--populatio", "did you mean --population or --population-max?"),
+        (es_status, "--wach", "did you mean --watch?"),
+        (es_play, "--episods", "did you mean --episodes?"),
+        (es_plot, "--panls", "did you mean --panels?"),
+        (es_plot, "--xyzzy", "es-plot --help lists all options"),
+    ],
+)
+def test_an_unknown_flag_of_any_command_is_refused_with_the_nearest_and_without_its_value(
+    command: Callable[[list[str]], int],
+    flag: str,
+    nearest: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = [] if command is es_master else ["walker"]
+    assert command([*run, f"{flag}=secret"]) == 2
+    assert capsys.readouterr().err.partition(": ")[2] == (
+        f"the command line has the unknown flag '{flag}'; {nearest}\n"
+    )
 
 
 @pytest.mark.usefixtures("here")

@@ -54,7 +54,12 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def looks() -> DashboardQueries:
     return DashboardQueries(
         argparse.Namespace(
-            run=None, run_folder=None, redis_url=None, run_dir=None, redis_password_file=None
+            run=None,
+            run_folder=None,
+            redis_url=None,
+            run_dir=None,
+            runs_dir=None,
+            redis_password_file=None,
         ),
         0.2,
     )
