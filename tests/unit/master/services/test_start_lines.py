@@ -81,7 +81,7 @@ def test_a_password_file_is_named_where_a_command_needs_it(
     url, file = "redis://ada:secret@h:7/1", "/keys/es pass" if by_flag else None
     lines = start_lines(url, "night", NamedRun("r", Path("f")), None, ["maze"], file)
     assert lines["watch"].endswith(
-        "es-status f --redis-url redis://ada@h:7/1 --redis-password-file '/keys/es pass'"
+        "es-status ./f --redis-url redis://ada@h:7/1 --redis-password-file '/keys/es pass'"
     )
     assert lines["join"] == (
         "ES_QUEUE_REDIS_PASSWORD_FILE='/keys/es pass' "
