@@ -1,5 +1,5 @@
-"""Action bins: each number of a box action takes one of a few values, the one with the largest
-output (Salimans et al. 2017, section 4.1).
+"""Action bins: each number of a box action takes one of a few values, that with the largest output
+(Salimans et al. 2017, section 4.1).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def parse_bins(text: str) -> tuple[float, ...]:
 
 
 def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
-    """``spec`` with the bins that ``text`` asks for. Raises UsageError if it is no box with
-    finite bounds.
+    """``spec`` with the bins of ``text``. Raises UsageError unless it is a box with finite
+    bounds.
     """
     bins = parse_bins(text)
     if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):

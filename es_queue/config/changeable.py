@@ -10,11 +10,10 @@ from es_queue.config.run_config import option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
 
-#: What --resume may change: how long a run goes on and how its end is measured, never what was
-#: trained so far.
+#: What --resume may change: how long a run continues and how its end is measured, not its training.
 BUDGET_OPTIONS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
 RESUMABLE = (*BUDGET_OPTIONS, "audit", "strict", "keep_generations")
-#: What --set may change of a run that is under way, from a generation on.
+#: What --set may change in a running run, from a generation on.
 CHANGEABLE = (
     *BUDGET_OPTIONS,
     "learning_rate",
@@ -28,7 +27,7 @@ CHANGEABLE = (
 
 
 def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
-    """Check changes for a resumed run, from Python. Raises UsageError."""
+    """Check changes from Python for a resumed run. Raises UsageError."""
     values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:
@@ -43,7 +42,7 @@ def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Settings that a run can change while it runs; text that is a number counts as it. Raises
+    """Check changes for a running run; text with a number counts as the number. Raises
     UsageError.
     """
     checked = {}

@@ -1,4 +1,4 @@
-"""How a setting is declared, and facts about strategies and policies, readable without numpy."""
+"""Declarations of settings, and facts about strategies and policies, readable without numpy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Bounds = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class WithoutEffect:
-    """A value of another setting that leaves a setting without effect.
+    """A value of another setting that makes a setting useless.
 
-    reason, fix: why, and what else to set, of the sentence that refuses an explicit value
+    reason, fix: why, and what else to set, in the error for an explicit value
     """
 
     name: str
@@ -23,17 +23,16 @@ class WithoutEffect:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that strategies or policies declare. ``python -m tools.write_reference`` makes
-    flags of them.
+    """A setting that strategies or policies declare. ``python -m tools.write_reference`` makes its
+    flag.
 
-    Classes that share a setting declare the same object. The configured value is
-    ``config.<name>``.
+    Classes that share a setting declare the same object. Its value is ``config.<name>``.
 
-    choices: of a text; a form such as module:Class among them allows a name of the user's own code
-    low, high: bounds of a number, both allowed
-    optimizers: those that use it; empty if it does not depend on the optimizer
-    default_word: what people write and read in place of the default number, such as ``auto``
-    without_effect: values of other settings with which it has none
+    choices: of a text; a form such as module:Class among them allows the user's own code
+    low, high: bounds of a number, inclusive
+    optimizers: those that use it; empty if all do
+    default_word: replaces the default number for people, such as ``auto``
+    without_effect: values of other settings that make it useless
     """
 
     name: str
@@ -52,8 +51,8 @@ class Setting:
 class StrategyFacts:
     """Declarations of a strategy's class.
 
-    pairs: whether a slot is a pair θ ± σε; asynchronous: whether it takes ``--schedule async``
-    optimizers: those that it can use, its own choice first; settings: names of those it uses
+    pairs: whether a slot is a pair θ ± σε; asynchronous: whether it allows ``--schedule async``
+    optimizers: those it can use, its default first; settings: names of those it uses
     """
 
     pairs: bool
@@ -72,7 +71,7 @@ def option(
     default_word: str = "",
     without_effect: tuple[WithoutEffect, ...] = (),
 ) -> Any:
-    """A dataclass field with what ``--help`` and the checks need.
+    """A dataclass field with its data for ``--help`` and the checks.
 
     text: the sentence of ``--help``
     allowed: choices, as of a :class:`Setting`, or the lowest and highest number, None for no bound

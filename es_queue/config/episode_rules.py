@@ -1,6 +1,4 @@
-"""Rules of training episodes: when they end, and how rewards become fitness. Parsed and applied
-here.
-"""
+"""Rules of training episodes, parsed and applied: when they end, and how rewards become fitness."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ if TYPE_CHECKING:
     from es_queue.environments.spaces import EnvironmentSpec
 
 
-#: Steps of an episode where neither the environment nor the user sets a limit.
+#: Steps of an episode if neither the environment nor the user sets a limit.
 DEFAULT_LIMIT = 10_000
-#: The smallest number that is not zero: the lower bound of what must be positive.
+#: The smallest positive number: the lower bound of positive settings.
 ABOVE_ZERO = math.ulp(0.0)
 
 STEP_LIMIT_FORMS = "env, a number of steps, adaptive:START,FRACTION,RATIO[,MAX] or mean:FACTOR"
@@ -33,9 +31,9 @@ class StepLimitRule:
 
     kind:     "env", "fixed", "adaptive" or "mean"
     start:    steps of generation 0 ("fixed": of every generation; unused by "env" and "mean")
-    fraction: adaptive: the limit grows when at least this fraction of the episodes reached it
-    ratio:    adaptive: what the limit is multiplied by; mean: what the mean length is multiplied by
-    ceiling:  adaptive: the limit never exceeds it, in steps; None if the user names none
+    fraction: adaptive: the limit grows if at least this fraction of the episodes reached it
+    ratio:    multiplies the limit (adaptive) or the mean length (mean)
+    ceiling:  adaptive: the highest limit, in steps; None if the user sets none
     """
 
     kind: str
@@ -45,17 +43,15 @@ class StepLimitRule:
     ceiling: int | None = None
 
     def initial_limit(self, env_limit: int | None) -> int:
-        """The limit of generation 0, in steps; ``env_limit`` is the environment's own, None if
-        it has none.
-        """
+        """The limit of generation 0, in steps; ``env_limit`` is the environment's own, or None."""
         cap = self._cap(env_limit)
         return min(self.start, cap) if self.kind in ("fixed", "adaptive") else cap
 
     def next_limit(self, current: int, lengths: Iterable[int], env_limit: int | None) -> int:
         """The limit of the next generation, in steps.
 
-        A pure function of the limit now and of the lengths (steps) of the generation's counted
-        episodes, in any order; no episodes leave it as it is.
+        A pure function of the current limit and of the lengths (steps) of the generation's counted
+        episodes, in any order. It does not change without episodes.
         """
         if self.kind in ("env", "fixed"):
             return current
@@ -81,8 +77,8 @@ class StepLimitRule:
 
 @dataclass(frozen=True)
 class Patience:
-    """Ends an episode when ``steps`` steps pass without its fitness exceeding its best so far by at
-    least ``gain``.
+    """Ends an episode after ``steps`` steps in which its fitness does not exceed its best so far by
+    at least ``gain``.
     """
 
     steps: int
@@ -103,8 +99,8 @@ class EpisodeRules:
     """Rules of an episode in addition to the environment's own.
 
     limit:        steps after which it is cut
-    reward_shift: subtracted from each reward that the fitness sums
-    reward_floor: shifted rewards below it count as it, only in the fitness; None for no floor
+    reward_shift: subtracted from each reward in the fitness
+    reward_floor: the least shifted reward in the fitness; None for no floor
     by_sign:      the fitness sums the signs of the rewards instead
     life_loss:    a lost life ends the episode
     """
@@ -119,18 +115,18 @@ class EpisodeRules:
 
     @property
     def is_return(self) -> bool:
-        """Whether the fitness of an episode is the plain sum of its rewards."""
+        """Whether an episode's fitness is the plain sum of its rewards."""
         return not self.reward_shift and self.reward_floor is None and not self.by_sign
 
 
 def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
-    """Steps of an evaluation episode: the option, else the environment's own limit, else 10,000."""
+    """Steps of an evaluation episode: the setting, else the environment's limit, else 10,000."""
     return config.eval_step_limit or spec.step_limit or DEFAULT_LIMIT
 
 
 def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules:
-    """The rules of a training episode of at most ``limit`` steps. Raises UsageError for a form that
-    cannot be read.
+    """The rules of a training episode of at most ``limit`` steps. Raises UsageError for an invalid
+    form.
     """
     return EpisodeRules(
         limit=limit,
@@ -144,9 +140,7 @@ def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules
 
 
 def evaluation_rules(limit: int) -> EpisodeRules:
-    """The rules of an evaluation: the environment's own rewards, and no end but its own or
-    ``limit`` steps.
-    """
+    """The rules of an evaluation: the environment's own rewards and ends, and ``limit`` steps."""
     return EpisodeRules(
         limit, reward_shift=0.0, reward_floor=None, patience=None, stall=None, by_sign=False
     )
@@ -173,7 +167,7 @@ def _parse_adaptive(parts: list[str]) -> StepLimitRule:
     if len(parts) not in (3, 4):
         raise ValueError
     start = parse_whole(parts[0], 1)
-    # The ceiling may not be below the start: the limit would fall once and then pretend to adapt.
+    # A ceiling below the start would make the limit fall once and then seem to adapt.
     ceiling = parse_whole(parts[3], start) if len(parts) == 4 else None
     return StepLimitRule(
         "adaptive",
@@ -216,8 +210,8 @@ def parse_floor(text: str) -> float | None:
 
 
 def parse_target(text: str) -> float | Literal["auto", "none"]:
-    """Read a finite return, or ``auto`` (the environment's threshold) or ``none`` as they are.
-    Raises UsageError.
+    """Read a finite return; ``auto`` (the environment's threshold) and ``none`` stay. Raises
+    UsageError.
     """
     if text == "auto":
         return "auto"

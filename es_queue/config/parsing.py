@@ -1,4 +1,4 @@
-"""Settings from outside (flags, TOML, stored JSON) made into a checked RunConfig."""
+"""Makes settings from outside (flags, TOML, stored JSON) into a checked RunConfig."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from es_queue.util.suggestions import format_suggestion
 MAX_JSON = 2**20
 #: Names the source of a setting in error sentences.
 COMMAND_LINE = "the command line"
-#: Former names of settings, which files and command lines may still have.
+#: Former names of settings, which files and command lines may still use.
 FORMER_NAMES = {"keep_slots": "keep_generations"}
 
 

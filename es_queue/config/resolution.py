@@ -1,4 +1,6 @@
-"""The whole configuration of a new run: explicit settings, then the recipe, then the defaults."""
+"""The complete configuration of a new run: explicit settings, then the recipe, then the
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,9 @@ from es_queue.config.run_config import RunConfig, default_of, option_fields
 from es_queue.config.validation import ineffective_settings, validate_strategy_settings
 from es_queue.errors import UsageError
 
-#: A recipe's search settings are one tuned set: they are left out whole when one of these is chosen
-#: otherwise.
+#: A recipe's search settings are tuned together: all are left out if one of these is changed.
 TUNED_SETTINGS = ("strategy", "policy", "optimizer")
-#: Settings of other groups that are part of that set: how fast the method learns decides them.
+#: Settings of other groups in that set, because they depend on how fast the method learns.
 PACE_SETTINGS = ("restart_deadlines", "step_limit")
 #: A recipe's setting on the left gives way to an explicit one on the right.
 GIVES_WAY = {
@@ -26,12 +27,12 @@ GIVES_WAY = {
 
 
 def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfig:
-    """The whole configuration of a new run: ``values``, else the environment's recipe, else the
+    """The complete configuration of a new run: ``values``, else the environment's recipe, else the
     defaults.
 
-    inherited: names in ``values`` that a named recipe has set, which may have no effect
-    Raises UsageError if values cannot be or do not fit together, without ``env``, and for an
-    explicit value that has no effect.
+    inherited: names in ``values`` that a named recipe has set, which may be useless
+    Raises UsageError for invalid or incompatible values, without ``env``, and for an explicit value
+    without effect.
     """
     recipe = recipe_values(values, inherited)
     explicit = values.keys() - inherited
@@ -51,14 +52,14 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
-    """Settings that the recipe for ``values["env"]`` adds; its search settings only if its method
-    is kept, and no layers of another policy.
+    """Settings that the recipe for ``values["env"]`` adds: its search settings only with its
+    method, and no layers of another policy.
 
-    inherited: as of :func:`resolve`; a named recipe brings a search of its own
+    inherited: see :func:`resolve`; a named recipe has its own search
     """
     recipe = recipe_for(str(values.get("env", "")))
     if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
-        # Another policy may have no use for what shapes the recipe's own.
+        # Another policy may not use the recipe's layers.
         shape = {"observe", *PolicySettings.__annotations__}
         recipe = {name: value for name, value in recipe.items() if name not in shape}
     tuned = not inherited and all(

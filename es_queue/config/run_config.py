@@ -1,7 +1,7 @@
 """RunConfig: all settings that can change a run's numbers, in one flat frozen dataclass.
 
-Each field has a sentence of help. The command line, the TOML files, the built-in recipes and the
-JSON stored with a run all derive from this class. It holds no connection, no path and no secret.
+Each field has its help. The command line, the TOML files, the built-in recipes and the JSON stored
+with a run all derive from this class. It has no connection, no path and no secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SYNC, ASYNC = "sync", "async"
 VIRTUAL = "virtual"
 
 
-#: Of the settings that only the normalisation of observations uses.
+#: Values that leave observation normalisation, and so its settings, unused.
 NOT_NORMALISED = (
     WithoutEffect(
         "obs_norm",
@@ -277,7 +277,7 @@ class RunConfig(PolicySettings, StrategySettings):
     max_lag: int = option(
         8,
         "search",
-        ("generations that a result may be late with --schedule async; later results do not count"),
+        "most generations by which a result may be late (async); later results do not count",
         unit="generations",
         allowed=(1, 100),
     )
@@ -512,7 +512,7 @@ class RunConfig(PolicySettings, StrategySettings):
 
     @property
     def task(self) -> str:
-        """The name of what is optimised: the environment's id or the objective."""
+        """The name of the optimised task: the environment's id or the objective."""
         return self.env or self.objective
 
     @property
@@ -536,9 +536,7 @@ class RunConfig(PolicySettings, StrategySettings):
 
 
 def option_fields() -> dict[str, Field[Any]]:
-    """All options by name, in the order in which ``--help`` shows them: those that policies and
-    strategies declare last.
-    """
+    """All options by name, in the order of ``--help``: those of policies and strategies last."""
     named = {option_field.name: option_field for option_field in fields(RunConfig)}
     declared = {*PolicySettings.__annotations__, *StrategySettings.__annotations__}
     return {name: named[name] for name in sorted(named, key=declared.__contains__)}

@@ -1,7 +1,7 @@
 """Schedules: a factor per generation, parsed from text.
 
-The factor is a pure function of the generation's number, in plain float64 operations, so its bits
-are the same everywhere (those of a library's ``pow`` are not).
+The factor depends only on the generation's number, in plain float64 operations, so its bits are the
+same everywhere (those of a library's ``pow`` are not).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Schedule:
     """The factor of a setting, per generation.
 
     kind:  "constant", "exponential", "linear" or "piecewise"
-    rate:  exponential: factor of each generation; linear: the factor at ``last`` and after
-    least: exponential: the factor never falls below it
-    last:  linear: the generation at which ``rate`` is reached, from 1 at generation 0
+    rate:  exponential: factor of each generation; linear: the factor from ``last`` on
+    least: exponential: the smallest factor
+    last:  linear: the generation that reaches ``rate``, from 1 at generation 0
     steps: piecewise: (first generation, factor), ascending; 1 before the first
     """
 
@@ -39,7 +39,7 @@ class Schedule:
 
     @property
     def lowest(self) -> float:
-        """The smallest factor that is written down."""
+        """The smallest factor in the text."""
         return min([self.rate, *(factor for _, factor in self.steps)])
 
     def factor(self, generation: int) -> float:
@@ -65,8 +65,8 @@ class RateFactors:
 
 
 def rate_factors(config: RunConfig, generation: int) -> RateFactors:
-    """The factors of a config's schedules in a generation. Raises UsageError for a form that cannot
-    be read.
+    """The factors of a config's schedules in a generation. Raises UsageError for an invalid
+    form.
     """
     names = ("learning_rate", "sigma", "decay")
     return RateFactors(
@@ -110,7 +110,7 @@ def power(base: float, exponent: int) -> float:
 
 def _parse_exponential(rate: str, least: str = "0") -> Schedule:
     factor = _parse_factor(rate)
-    if not 0 < factor <= 1:  # a factor that grows for ever overflows; growth has the other forms
+    if not 0 < factor <= 1:  # a factor that grows for ever overflows; the other forms allow growth
         raise ValueError
     return Schedule("exponential", rate=factor, least=_parse_factor(least))
 

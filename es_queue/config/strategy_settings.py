@@ -254,7 +254,7 @@ class StrategySettings:
     learning_rate_schedule: str = option(
         "constant",
         "search",
-        "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
+        "factor of the learning rate per generation: constant, exponential:RATE[,LEAST], "
         "linear:END,N or piecewise:N=FACTOR,... (ars, cma_es, csa_es, lm_ma_es, novelty, openai_es,"
         " pgpe, sep_cma_es, snes)",
     )

@@ -1,6 +1,4 @@
-"""Checks of settings: one value at a time against its field, then all of them against
-each other.
-"""
+"""Checks of settings: each value against its field, then all values together."""
 
 from __future__ import annotations
 
@@ -32,24 +30,24 @@ from es_queue.util.suggestions import format_suggestion
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
-#: The name of something of the user's own.
+#: The name of the user's own code.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-#: Defaults of version 0.1.0. Stored settings of that time hold them, also for strategies that do
-#: not use them.
+#: Defaults of version 0.1.0, which its stored settings contain, even for strategies that ignore
+#: them.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
-#: Text options that a TOML file may also give as a bare number.
+#: Text settings that a TOML file may also give as a plain number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
 #: Fewer episodes are too little evidence to discard training.
 ROLLBACK_EPISODES = 50
-#: Beyond it a float no longer holds every whole number, so it cannot stand for one.
+#: From here on, a float no longer represents every whole number.
 EXACT_FLOAT = 2**53
 
 
 def checked_value(field: Field[Any], value: Any, source: str) -> Any:
-    """``value`` in the type of the field, within the choices and bounds of the field's metadata.
+    """``value`` in the field's type, within the choices and bounds of its metadata.
 
-    Lists and comma separated text become tuples, whole floats (``1e6``) become ints, a word such
-    as ``auto`` becomes the default number, a table or a list of ``key=value`` becomes ``env_arg``.
+    Lists and comma-separated text become tuples, whole floats (``1e6``) become ints, a word such as
+    ``auto`` becomes the default number, a table or a list of ``key=value`` becomes ``env_arg``.
     Raises UsageError with one sentence: the field, the value, its ``source`` and the fix.
     """
     kind = str(field.type)
@@ -110,7 +108,7 @@ def _text(field: Field[Any], value: Any, source: str) -> str:
         if near := format_suggestion(str(value), choices):
             fix += f" ({near})"
         raise _usage_error(field.name, value, source, fix)
-    # Settings are printed on terminals, so an escape sequence must not hide in one.
+    # Settings are printed on terminals, so they must not contain escape sequences.
     if not isinstance(value, str) or not value.isprintable():
         raise _usage_error(field.name, value, source, "use printable text")
     return value
@@ -121,9 +119,7 @@ CHECKS: dict[str, Check] = {"bool": _bool, "int": _int, "float": _float, "str": 
 
 
 def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
-    """A tuple from a list, a tuple or comma separated text; each item checked like a value of its
-    own.
-    """
+    """A tuple from a list, a tuple or comma-separated text; each item is checked like a value."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")] if value.strip() else []
         value = [number_or_text(part) for part in value] if field.name == "hidden" else value
@@ -145,9 +141,7 @@ def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
 
 
 def _env_arg(value: Any, source: str) -> tuple[tuple[str, Any], ...]:
-    """Pairs from a table, from a list of ``key=value`` (values as JSON scalars, else text) or from
-    pairs.
-    """
+    """Pairs from a table, a list of ``key=value`` (values as JSON scalars, else text) or pairs."""
     given = list(value.items()) if isinstance(value, dict) else value
     if isinstance(given, str):
         given = [given]
@@ -180,16 +174,14 @@ def _pair(given: Any, source: str) -> tuple[str, Any]:
 def _is_storable(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    # TOML's hexadecimal form has ints of any length; JSON's decimal one does not.
+    # TOML's hexadecimal form allows ints of any length, JSON's decimal form does not.
     return (
         value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**64)
     )
 
 
 def _json_scalar(text: str) -> Any:
-    """``3``, ``0.5``, ``true``, ``null`` and ``"3"`` as JSON reads them; anything else as the text
-    itself.
-    """
+    """``3``, ``0.5``, ``true``, ``null`` and ``"3"`` as JSON reads them; anything else as text."""
     try:
         value = json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
@@ -202,7 +194,7 @@ def _not_json(constant: str) -> Any:
 
 
 def number_or_text(text: str) -> int | float | str:
-    """Text from a command line as the number that it spells (``64``, ``1e6``), else as it is."""
+    """A number on a command line (``64``, ``1e6``) as that number, other text unchanged."""
     for read in (int, float):
         try:
             return read(text)
@@ -212,7 +204,7 @@ def number_or_text(text: str) -> int | float | str:
 
 
 def validate_combinations(config: RunConfig) -> None:
-    """Raise UsageError if settings that are valid one by one do not fit together."""
+    """Raise UsageError if settings that are valid on their own cannot be combined."""
     _validate_task(config)
     _validate_forms(config)
     _validate_population(config)
@@ -341,7 +333,7 @@ def _validate_audit(config: RunConfig) -> None:
 
 
 def _validate_async(config: RunConfig) -> None:
-    """Settings that need generations closing only on their own slots."""
+    """Check the settings that need synchronous generations."""
     if config.schedule != ASYNC:
         if config.max_lag != type(config).max_lag:
             raise UsageError(
@@ -382,7 +374,7 @@ def _validate_population(config: RunConfig) -> None:
 
 
 def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
-    """Refuse settings that a strategy of these facts does not support. Raises UsageError."""
+    """Refuse settings that a strategy with these facts does not support. Raises UsageError."""
     strategy, population, islands = config.strategy, config.population, config.islands
     individuals = 2 if facts.pairs else 1
     for name in ("population", "population_max"):
@@ -423,9 +415,7 @@ def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
 
 
 def ineffective_settings(config: RunConfig) -> dict[str, str]:
-    """Settings that another setting leaves without effect, each with a sentence that refuses an
-    explicit value.
-    """
+    """Settings that another setting makes useless, each with the error for an explicit value."""
     return {
         field.name: (
             f"{field.name} is {getattr(config, field.name):g}, but {rule.reason}: leave "
@@ -438,7 +428,7 @@ def ineffective_settings(config: RunConfig) -> dict[str, str]:
 
 
 def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()) -> None:
-    """Refuse an option that the chosen strategy or policy would ignore. Raises UsageError.
+    """Refuse a setting that the chosen strategy or policy would ignore. Raises UsageError.
 
     explicit: settings that the user set, which are refused even at a former default
     """
@@ -457,7 +447,7 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
     )
     for name, chooser, users in owners:
         chosen = getattr(config, chooser)
-        if CUSTOM_NAME.fullmatch(chosen):  # a strategy of the user's own decides what it uses
+        if CUSTOM_NAME.fullmatch(chosen):  # the user's own strategy decides what it uses
             continue
         if name in changed and chosen not in users:
             raise _unused_option_error(config, name, chooser, chosen, users)
@@ -508,7 +498,7 @@ def _format_range(field: Field[Any]) -> str:
         int(bound) if bound is not None and bound == int(bound) else bound for bound in (low, high)
     )
     word = field.metadata.get("default_word")
-    if word and low == -1:  # the number that the word stands for
+    if word and low == -1:  # the word represents this number
         low = 0
     otherwise = f", or {word}" if word else ""
     if high is not None:
@@ -525,9 +515,9 @@ def _usage_error(name: str, value: Any, source: str, fix: str) -> UsageError:
 
 
 def _format_value(value: Any) -> str:
-    """A value as people wrote it, short enough for a sentence."""
+    """A value as people write it, short enough for a sentence."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an int of thousands of digits, or nesting as deep
+    except (ValueError, RecursionError):  # an int of thousands of digits, or deep nesting
         return f"too large a value of type {type(value).__name__} to show"
     return text if len(text) <= 60 else text[:60] + "..."

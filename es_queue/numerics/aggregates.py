@@ -15,7 +15,7 @@ from es_queue.numerics.arrays import Doubles
 
 LEVEL = 0.95
 RESAMPLES = 20_000
-#: With fewer runs a bootstrap can only repeat the few values that it was given.
+#: With fewer runs, a bootstrap only repeats the values it was given.
 MIN_RUNS_FOR_INTERVAL = 3
 BOOTSTRAP_KEY = 20_210_830
 
@@ -26,11 +26,9 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Figures over the ``count`` runs of ``total`` that have one; the rest are missing from every
-    figure but ``total``.
+    """Statistics over the ``count`` of ``total`` runs that have a value.
 
-    The intervals are None with fewer than three runs, where they would mean nothing; all are None
-    without a run.
+    The intervals are None with fewer than three runs. All are None without a run.
     """
 
     count: int
@@ -45,8 +43,8 @@ class Aggregates:
 
 
 def aggregate(values: Sequence[float | None]) -> Aggregates:
-    """The figures of runs, higher being better; None or a value that is not finite stands for a run
-    without one.
+    """The statistics of runs; higher is better. None or a non-finite value is a run without a
+    value.
     """
     sorted_values = _sorted(
         [value for value in values if value is not None and math.isfinite(value)]
@@ -79,10 +77,8 @@ def means(rows: Doubles) -> Doubles:
 def interquartile_means(rows: Doubles) -> Doubles:
     """The mean of each row's middle half; rows are sorted, float64[R, n].
 
-    The lowest and the highest quarter are left out. Where n is no multiple of four a quarter ends
-    within a value, which then counts by the part of it that lies inside: value k covers [k, k+1] of
-    [0, n], and the middle half is [n/4, 3n/4]. So every n has one: a single value is its own, that
-    of two is their mean, and no value is dropped or kept whole by how n happens to round.
+    It leaves out the lowest and the highest quarter. Value k covers [k, k+1] of [0, n], the middle
+    half is [n/4, 3n/4], and a value at its edge counts by the part inside.
     """
     count = rows.shape[1]
     places = np.arange(count, dtype=np.float64)
@@ -90,7 +86,7 @@ def interquartile_means(rows: Doubles) -> Doubles:
         np.minimum(places + 1, 0.75 * count) - np.maximum(places, 0.25 * count), 0.0, 1.0
     )
     left_out = count // 4
-    # Rounding of the sum must not lead out of the values that count.
+    # The rounding of the sum must not exceed the values that count.
     return np.asarray(
         np.clip(
             (rows * weights).sum(axis=1) / (0.5 * count),
@@ -105,9 +101,9 @@ def bootstrap_interval(
 ) -> Interval:
     """The percentile bootstrap interval of a statistic over runs: (low, high).
 
-    Runs are drawn with replacement, as many as there are, ``resamples`` times, always by the same
-    draws: equal values give an equal interval, in whatever order they come. The draws are Philox's
-    raw words by multiply-shift, which every version of numpy repeats.
+    It draws as many runs as there are, with replacement, ``resamples`` times. The draws are always
+    the same, from Philox's raw words, which every numpy version repeats. Equal values give an equal
+    interval, in any order.
     """
     row = _sorted(values)[0]
     raw = (

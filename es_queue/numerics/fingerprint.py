@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Threads cut sums differently, so every process that touches parameters has one.
+#: Threads split sums differently, so each process that handles parameters has only one.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-#: numpy's names for what goes beyond AVX2, from the release that brought them (a name unknown to
-#: numpy warns).
+#: numpy's names for features beyond AVX2, by the release that added them: numpy warns of unknown
+#: names.
 BEYOND_AVX2 = (
     ((2, 4), "X86_V4 AVX512_ICL AVX512_SPR"),
     ((2, 3), "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"),
@@ -28,10 +28,10 @@ DIGEST_BYTES = 16
 
 
 def fix_numeric_environment() -> None:
-    """Make AVX2 and AVX-512 machines compute the same bits; call it before anything imports numpy.
+    """Make AVX2 and AVX-512 machines compute the same bits. Call it before numpy is imported.
 
-    What the user has set stays. Once numpy is loaded its choice of kernels is made, so nothing is
-    changed then but the number of threads that child processes will see.
+    It keeps what the user has set. Once numpy is loaded, only the thread counts of child processes
+    can change.
     """
     settings = ONE_THREAD if "numpy" in sys.modules else numeric_environment()
     for name, value in settings.items():
@@ -39,7 +39,7 @@ def fix_numeric_environment() -> None:
 
 
 def numeric_environment(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """The environment variables of this machine's numeric processes, by name."""
+    """The environment variables for numeric processes on this machine."""
     settings = dict(ONE_THREAD)
     flags = cpu_flags(cpuinfo)
     if platform.machine().lower() in ("x86_64", "amd64"):
@@ -50,7 +50,7 @@ def numeric_environment(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The first core's flags as Linux lists them; empty if there is no such list."""
+    """The first core's flags as Linux lists them; empty without such a list."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
@@ -60,9 +60,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def features_beyond_avx2() -> str:
-    """The value of NPY_DISABLE_CPU_FEATURES that the installed numpy understands; empty without a
-    numpy.
-    """
+    """NPY_DISABLE_CPU_FEATURES for the installed numpy; empty without numpy."""
     try:
         major, minor = metadata.version("numpy").split(".")[:2]
         version = (int(major), int(minor))
@@ -72,10 +70,8 @@ def features_beyond_avx2() -> str:
 
 
 def limit_blas_threads() -> None:
-    """Hold every BLAS that this process has loaded, and torch, to one thread, for good; calling it
-    again is harmless.
-    """
-    # start-up: it looks for the BLAS libraries that are loaded
+    """Limit every loaded BLAS, and torch, to one thread permanently. It can be called again."""
+    # start-up: it searches for loaded BLAS libraries
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     threadpool_limits(limits=1)
@@ -89,9 +85,7 @@ def bytes_digest(data: bytes | bytearray | memoryview) -> str:
 
 
 def array_digest(array: npt.NDArray[Any]) -> str:
-    """BLAKE2b-128 of an array's bytes in C order and little-endian; shape and dtype are not part of
-    it.
-    """
+    """BLAKE2b-128 of an array's bytes in C order and little-endian, without shape and dtype."""
     # start-up: numpy, whose threads must be fixed before it loads
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""NoiseTable: one memory-mapped file of float32 standard normals per host; a noise index is a
+"""NoiseTable: one memory-mapped file of float32 standard normals per host. A noise index is a
 position in it.
 
 Every CPU and numpy release makes the same bytes (``es_queue/numerics/normals.py``), and a smaller
@@ -34,18 +34,17 @@ DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1
 SMALLEST_DEFAULT = 2**22
 LARGEST_DEFAULT = 250_000_000
-#: Parameters' worth of noise that a table has by default: slices overlap, but rarely two of one
+#: Size of a default table in multiples of the parameters: slices overlap, but rarely within one
 #: generation.
 SLICES = 64
-#: How long to wait for another process to finish the table; a gigabyte takes some seconds, on a
-#: slow disk a minute.
+#: How long to wait for another process to make the table. A gigabyte takes seconds, or a minute on
+#: a slow disk.
 LOCK_SECONDS = 600.0
 FOLDER_VARIABLE = "ES_QUEUE_NOISE_DIR"
-#: Random runs of RUN floats that are compared with the generator. A table that is half wrong passes
-#: 16 of them once in 65,536 times.
+#: Random runs of RUN floats to compare with the generator. A half wrong table passes 16 of them
+#: once in 65,536 times.
 CHECKED_WHEN_OPENED, CHECKED_LATER = 16, 4
-#: Publications from one later check to the next: a check takes 0.2 ms, so about 0.02 ms per
-#: publication.
+#: Publications between later checks. A check takes 0.2 ms, so about 0.02 ms per publication.
 RECHECK_EVERY = 8
 
 
@@ -53,8 +52,8 @@ class NoiseTable:
     """Read-only standard normals, float32[size]; equal (seed, size) means equal bytes on every
     host.
 
-    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits, as
-    the maker computed it) and ``path`` (None in memory).
+    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits,
+    computed when it was made) and ``path`` (None in memory).
     """
 
     def __init__(self, values: Floats, seed: int, digest: str, path: Path | None = None) -> None:
@@ -67,14 +66,12 @@ class NoiseTable:
 
     @classmethod
     def open(cls, size: int, directory: Path | None = None, seed: int = DEFAULT_SEED) -> NoiseTable:
-        """Map the host's table of ``size`` floats; the first process makes it while the others
-        wait.
+        """Map the host's table of ``size`` floats. The first process makes it; the others wait.
 
         ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private
-        temporary folder. One that cannot be written serves too if it holds the table. A table that
-        fails the check is made again, with a RuntimeWarning: in its file, or if that cannot be
-        replaced, in memory. Raises UsageError for a size or seed that cannot be, RunFolderError for
-        trouble with the disk.
+        temporary folder. It may be read-only if it has the table. A table that fails the check is
+        made again, with a RuntimeWarning, in memory if its file cannot be replaced. Raises
+        UsageError for an invalid size or seed, RunFolderError for trouble with the disk.
         """
         validate_recipe(size, seed)
         with os_errors_explained(directory):
@@ -97,8 +94,8 @@ class NoiseTable:
 
     @classmethod
     def in_memory(cls, size: int, seed: int = DEFAULT_SEED) -> NoiseTable:
-        """The same table without a file, for tests and tiny runs. Raises UsageError as :meth:`open`
-        does.
+        """The same table without a file, for tests and tiny runs. Raises UsageError like
+        :meth:`open`.
         """
         validate_recipe(size, seed)
         values = np.empty(size, dtype="<f4")
@@ -123,8 +120,7 @@ class NoiseTable:
         """Columns start to stop of each perturbation: a copy, indices int64[S] to float32[S, stop -
         start].
 
-        Raises ValueError before anything is read if an index is no integer or reaches outside the
-        table.
+        Raises ValueError, before it reads, if an index is not an integer or is outside the table.
         """
         starts = self._starts(indices, start, stop)
         shape = (self.size - (stop - start) + 1, stop - start)
@@ -132,7 +128,7 @@ class NoiseTable:
         return windows[starts]
 
     def views(self, indices: Integers, start: int, stop: int) -> list[Floats]:
-        """The rows of :meth:`rows` without a copy, read-only; raises as it does."""
+        """The rows of :meth:`rows` without a copy, read-only; raises the same errors."""
         width = stop - start
         return [
             self._values[first : first + width]
@@ -150,11 +146,11 @@ class NoiseTable:
         return starts.astype(np.int64) + start
 
     def recheck(self) -> str:
-        """Compare random runs with the generator, every RECHECK_EVERY-th time; call it per
+        """Compare random runs with the generator, every RECHECK_EVERY-th call. Call it per
         publication.
 
-        If they differ, this process continues with a table of its own in memory. Gives one
-        sentence about it, else "".
+        If they differ, this process continues with its own table in memory, and a sentence about it
+        is returned, else "".
         """
         self._publications += 1
         if self.path is None or self._publications % RECHECK_EVERY:
@@ -170,8 +166,7 @@ class NoiseTable:
         )
 
     def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
-        # numpy would answer a negative index with other noise, and a late one with a short row that
-        # broadcasts.
+        # numpy would use other noise for a negative index, and broadcast a short row at the end.
         if not 0 <= start <= stop <= self.size:
             raise ValueError(
                 f"columns {start} to {stop} do not fit a noise table of {self.size} floats"
@@ -183,15 +178,15 @@ class NoiseTable:
 
 
 def default_size(parameters: int) -> int:
-    """Floats of the table for a policy of that many parameters: 16 MB at least, 1 GB unless the
-    policy needs more.
+    """Floats of the table for a policy of that many parameters: at least 16 MB, and at most 1 GB
+    unless the policy needs more.
     """
     scaled = 1 << max(0, SLICES * parameters - 1).bit_length()
     return max(min(max(SMALLEST_DEFAULT, scaled), LARGEST_DEFAULT), 2 * parameters)
 
 
 def is_sound(values: Floats, seed: int, count: int) -> bool:
-    """Whether ``count`` random runs of the table float32[size] are those of the seed.
+    """Whether ``count`` random runs of the table float32[size] match the seed.
 
     The table's end may cut a run.
     """
@@ -229,7 +224,7 @@ def default_folder() -> Path:
 
 
 def ensure_private_folder(folder: Path, *, writable: bool = True) -> Path:
-    """``folder``, made with mode 0700 when missing. Raises OSError, or RunFolderError if others may
+    """``folder``, made with mode 0700 if missing. Raises OSError, or RunFolderError if others may
     write there.
 
     writable: also raise PermissionError if this process cannot write there.
@@ -242,8 +237,8 @@ def ensure_private_folder(folder: Path, *, writable: bool = True) -> Path:
 
 
 def validate_ownership(path: Path) -> None:
-    """Raise RunFolderError unless ``path``, and what a link leads to, is this user's and only
-    theirs to write.
+    """Raise RunFolderError unless ``path``, and the target of a link, is this user's and writable
+    only by them.
     """
     for about in (path.lstat(), path.stat()):
         if about.st_uid != os.geteuid():
@@ -258,7 +253,7 @@ def validate_ownership(path: Path) -> None:
 
 
 def table_path(folder: Path, seed: int, size: int) -> Path:
-    """The file of that table."""
+    """The table's file."""
     return folder / f"normals-{RECIPE}-{seed}-{size}.f32"
 
 
@@ -268,7 +263,7 @@ def map_table(path: Path, size: int) -> Floats:
 
 
 def stored_digest(path: Path, seed: int, size: int) -> str | None:
-    """The digest beside a whole table at ``path``; None when it has to be made. Raises
+    """The digest beside a complete table at ``path``; None if the table must be made. Raises
     RunFolderError (owner).
     """
     try:
@@ -284,18 +279,18 @@ def stored_digest(path: Path, seed: int, size: int) -> str | None:
 
 
 def create_if_missing(path: Path, seed: int, size: int) -> str:
-    """Make the table unless another process does so meanwhile; gives its digest."""
+    """Make the table unless another process makes it meanwhile; returns its digest."""
     with exclusive_lock(path.with_suffix(".lock")):
         return stored_digest(path, seed, size) or make_table(path, seed, size)
 
 
 def make_table(path: Path, seed: int, size: int) -> str:
-    """Write table and description under other names and rename them, so that no reader meets half a
+    """Write table and description under other names and rename them, so that no reader sees half a
     table.
     """
     validate_space(path.parent, 4 * size)
     with replacing_partial(path) as file:
-        os.ftruncate(file.fileno(), 4 * size)  # threads that make a file longer wait for each other
+        os.ftruncate(file.fileno(), 4 * size)  # threads that extend a file wait for each other
         digest = generate_table(
             seed, size, lambda start, piece: write_all_at(file.fileno(), piece, 4 * start)
         )
@@ -305,8 +300,8 @@ def make_table(path: Path, seed: int, size: int) -> str:
 
 
 def write_all_at(file: int, piece: Floats, offset: int) -> None:
-    """Write all of ``piece`` to the open file from that byte on; threads may write at once. Raises
-    OSError.
+    """Write all of ``piece`` at that byte of the open file. Several threads may write at once.
+    Raises OSError.
     """
     rest = piece.data.cast("B")
     while rest:
@@ -325,9 +320,7 @@ def sidecar_contents(seed: int, size: int, digest: str) -> dict[str, Any]:
 
 
 def validate_space(folder: Path, needed: int) -> None:
-    """Raise RunFolderError unless the disk of ``folder`` has that many bytes and a
-    megabyte more.
-    """
+    """Raise RunFolderError unless the disk of ``folder`` has that many bytes plus a megabyte."""
     free = shutil.disk_usage(folder).free
     if free < needed + 2**20:
         raise RunFolderError(
@@ -338,7 +331,7 @@ def validate_space(folder: Path, needed: int) -> None:
 
 
 def replacing_partial(path: Path) -> AbstractContextManager[BinaryIO]:
-    """As ``replacing``, under a name by which the next process removes what a killed one left."""
+    """Like ``replacing``, under a name whose leftovers the next process removes."""
     return replacing(path, durable=True, mode=0o400, fresh=path.with_name(f"{path.name}.partial"))
 
 
@@ -359,7 +352,7 @@ def exclusive_lock(path: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def os_errors_explained(folder: Path | None) -> Iterator[None]:
-    """Turn the operating system's errors into one sentence with the remedy."""
+    """Turn the operating system's errors into one sentence with the fix."""
     try:
         yield
     except EsQueueError:

@@ -1,4 +1,4 @@
-"""Running mean and variance of observations: gathered per episode, merged in slot order, frozen
+"""Running mean and variance of observations: collected per episode, merged in slot order, frozen
 during a generation.
 """
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.arrays import Doubles, Floats
 
-SMALLEST_VARIANCE = 1e-4  # a number that hardly ever moves must not be blown up when it does
+SMALLEST_VARIANCE = 1e-4  # an almost constant number must not be amplified once it moves
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-#: Numbers of the means that are merged at once: they and what is made of them stay in the cache.
+#: Numbers of the means to merge at once, so that they and their products stay in the cache.
 PIECE = 2**15
 
 
@@ -34,7 +34,7 @@ class Moments:
     def of(observations: NDArray[Any]) -> Moments:
         """The moments of float[T, d], T >= 1, in float64.
 
-        The rows are summed in order (numpy adds pairwise where d is 1); the second pass takes
+        The rows are summed in order (numpy adds pairwise if d is 1). The second pass uses
         deviations from the mean, so that a small spread around a large mean is not lost (Chan,
         Golub and LeVeque 1983).
         """
@@ -43,9 +43,8 @@ class Moments:
             raise ValueError(
                 f"moments need observations [T, d] of at least one step, not {list(rows.shape)}"
             )
-        with np.errstate(
-            all="ignore"
-        ):  # an observation may be infinite; merge leaves such an episode out
+        # an observation may be infinite; merge leaves such an episode out
+        with np.errstate(all="ignore"):
             mean = np.add.reduce(rows, axis=0) / len(rows)
             deviations = rows - mean
             return Moments(len(rows), mean, np.add.reduce(deviations * deviations, axis=0))
@@ -53,9 +52,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """Moments of all episodes so far. Another order of merging gives other bits: merge in slot
-    order.
-    """
+    """Moments of all episodes so far. Merge in slot order: another order gives other bits."""
 
     count: int
     mean: Doubles
@@ -63,11 +60,11 @@ class RunningMoments:
 
     @classmethod
     def empty(cls, size: int) -> RunningMoments:
-        """No observation yet, each of ``size`` numbers."""
+        """No observations yet, each with ``size`` numbers."""
         return cls(0, np.zeros(size), np.zeros(size))
 
     def merge(self, other: Moments) -> RunningMoments:
-        """With one more episode (Chan, Golub and LeVeque 1979).
+        """Add one more episode (Chan, Golub and LeVeque 1979).
 
         An episode whose moments would make these non-finite is left out: one infinite observation
         must not spoil the statistics for ever. Raises ValueError for another number of columns.
@@ -88,8 +85,8 @@ class RunningMoments:
         return RunningMoments(count, mean, m2)
 
     def merge_many(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """With several more episodes, their means and M2s float64[k, d]: the bits of ``merge`` one
-        after the other, and its errors.
+        """Add several episodes, with means and M2s float64[k, d]: the same bits and errors as
+        ``merge`` one by one.
         """
         rows = (len(counts), len(self.mean))
         if means.shape != rows or m2s.shape != rows:
@@ -105,7 +102,7 @@ class RunningMoments:
         for start in range(0, len(counts), piece):
             segment = slice(start, start + piece)
             result = result._merge_valid(counts[segment], means[segment], m2s[segment])
-        # What is not finite stays so to the end: then one of them spoils the rest, and merge tells
+        # A non-finite value persists to the end: then one episode spoils the rest, and merge finds
         # which.
         if np.isfinite(result.mean).all() and np.isfinite(result.m2).all():
             return result
@@ -115,11 +112,9 @@ class RunningMoments:
         return result
 
     def _merge_valid(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """``merge_many`` of episodes that all count, whatever comes out. Only the means must wait
-        for each other.
-        """
+        """``merge_many`` of valid episodes, unchecked. Only the means depend on each other."""
         before = list(accumulate(counts, initial=self.count))
-        # Of Python's integers: a product of two counts may need more digits than float64 has.
+        # Python integers: a product of two counts may exceed the precision of float64.
         weights = [added / count for added, count in zip(counts, before[1:], strict=True)]
         spreads = [
             earlier * added / count
@@ -137,23 +132,23 @@ class RunningMoments:
             terms[0], terms[1::2] = self.m2, m2s
             np.multiply(deltas, deltas, terms[2::2])
             terms[2::2] *= np.array(spreads).reshape(-1, 1)
+            # numpy reduces a single column pairwise
             m2 = (
                 np.add.accumulate(terms[:, 0])[-1:]
                 if len(mean) == 1
                 else np.add.reduce(terms, axis=0)
-            )  # numpy reduces a single column pairwise
+            )
         return RunningMoments(before[-1], mean, m2)
 
     def freeze(self, clip: float) -> FrozenStatistics:
-        """What normalises the next generation; the identity while nothing was seen. ``clip`` in
-        deviations.
+        """The statistics that normalise the next generation; the identity before any observation.
+        ``clip`` is in deviations.
         """
         if not self.count:
             return FrozenStatistics.identity(len(self.mean), clip)
         deviation = np.sqrt(np.maximum(self.m2 / self.count, SMALLEST_VARIANCE))
-        mean = np.clip(
-            self.mean, -LARGEST_FLOAT32, LARGEST_FLOAT32
-        )  # a task that is not finite would stop every worker
+        # a task that is not finite would stop every worker
+        mean = np.clip(self.mean, -LARGEST_FLOAT32, LARGEST_FLOAT32)
         return FrozenStatistics(
             mean.astype(np.float32), np.minimum(deviation, LARGEST_FLOAT32).astype(np.float32), clip
         )
@@ -168,7 +163,7 @@ class RunningMoments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> RunningMoments:
-        """Read what :meth:`to_arrays` gave. Raises KeyError if one is missing."""
+        """Read the result of :meth:`to_arrays`. Raises KeyError if an array is missing."""
         mean, m2 = (np.array(arrays[f"moments_{name}"], np.float64) for name in ("mean", "m2"))
         return cls(int(arrays["moments_count"]), mean, m2)
 
@@ -188,20 +183,19 @@ class FrozenStatistics:
     _high: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Whole arrays: a ufunc takes them 0.3 us faster than it converts a Python float, at every
-        # step.
+        # Arrays: a ufunc takes them 0.3 us faster per step than it converts a Python float.
         bound = np.full_like(self.mean, self.clip if self.clip else np.inf)
         object.__setattr__(self, "_low", -bound)
         object.__setattr__(self, "_high", bound)
 
     @classmethod
     def identity(cls, size: int, clip: float) -> FrozenStatistics:
-        """Generation 0's: mean 0, deviation 1; the clip holds from the start."""
+        """Generation 0's: mean 0, deviation 1, with the clip."""
         return cls(np.zeros(size, np.float32), np.ones(size, np.float32), clip)
 
     def normalize(self, observations: Floats) -> Floats:
         """clip((o - mean) / std, -clip, clip) of float32[..., d]: a new array, the same bits for
-        one row and many.
+        one row and for many.
         """
         out = np.subtract(observations, self.mean)
         np.divide(out, self.std, out)

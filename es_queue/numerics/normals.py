@@ -25,19 +25,19 @@ from es_queue.numerics.fingerprint import DIGEST_BYTES
 Ints = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
-#: Raised by any change to the numbers below; part of the file's name, so two releases never share a
-#: file.
+#: Raised by any change to the numbers below. The file's name includes it, so no two releases share
+#: a file.
 RECIPE = 2
-#: Floats that one Philox stream yields: the arithmetic stays in the cache, and calls into numpy
-#: take longer than their start, in which no other thread can run Python.
+#: Floats per Philox stream: small enough for the cache, large enough to outweigh the start of
+#: numpy's calls, in which no other thread can run Python.
 CHUNK = 2**17
-#: Chunks that a thread makes before it looks for more work.
+#: Chunks that a thread makes before it takes more work.
 BATCH = 4
-#: Second half of the Philox key: keeps these streams apart from the run's plan, which is keyed by
-#: its seed too.
+#: Second half of the Philox key: separates these streams from the run's plan, which also uses the
+#: seed as key.
 DOMAIN = int.from_bytes(b"es-noise", "little")
-#: Floats of a run, the least that is made by itself; a whole number of Philox blocks, and of runs
-#: in half a chunk.
+#: Floats of a run, the smallest unit. A run is a whole number of Philox blocks, half a chunk a
+#: whole number of runs.
 RUN = 64
 
 #: Minimax polynomials in the square of the argument, lowest coefficient first; errors relative to
@@ -52,8 +52,8 @@ SIZE_BITS, MANTISSA, ONE_HALF = (np.int32(bits) for bits in (0x7FFFFFFF, 0x007FF
 
 
 class ChunkGenerator:
-    """Makes chunks of a seed's table in buffers of its own, which stay in the cache; for one thread
-    at a time.
+    """Makes chunks of a seed's table in its own buffers, which stay in the cache. For one thread at
+    a time.
     """
 
     def __init__(self, seed: int) -> None:
@@ -62,7 +62,7 @@ class ChunkGenerator:
         self._space = np.empty((4, CHUNK // 2), dtype=np.float32)
 
     def chunk(self, number: int) -> Floats:
-        """Chunk ``number``: float32[CHUNK], a pair's halves CHUNK/2 apart; good until the next
+        """Chunk ``number``: float32[CHUNK], a pair's halves CHUNK/2 apart; valid until the next
         call.
         """
         counter = np.array([0, 0, number, 0], dtype=np.uint64)
@@ -78,10 +78,10 @@ class ChunkGenerator:
 
 
 def radii(bits: Ints, space: Floats) -> Floats:
-    """sqrt(-2 log u) where u = (bits + 1/2) / 2^32, bits taken as unsigned: never 0, and fine near
-    both ends.
+    """sqrt(-2 log u) where u = (bits + 1/2) / 2^32, bits taken as unsigned: never 0, and precise
+    near both ends.
 
-    ``bits`` int32[n]; ``space`` float32[4, n] is overwritten, and the answer is one of its rows.
+    ``bits`` int32[n]; ``space`` float32[4, n] is overwritten, and one of its rows is returned.
     """
     signed, upper, exponent, excess = (
         space[0],
@@ -108,7 +108,7 @@ def radii(bits: Ints, space: Floats) -> Floats:
 
 def _root(excess: Floats, exponent: Ints, space: Floats) -> Floats:
     """sqrt(-2 log(2^exponent (1 + excess))), for excess in [-1/2, 0); the last two rows of
-    ``space`` hold them.
+    ``space`` contain them.
     """
     ratio: Floats = space[0]
     total: Floats = space[1]
@@ -125,11 +125,11 @@ def _root(excess: Floats, exponent: Ints, space: Floats) -> Floats:
 
 
 def directions(bits: Ints, space: Floats) -> tuple[Floats, Floats]:
-    """The coordinates of points on the unit circle, uniform: 30 bits are an angle to an axis, two
-    say to which.
+    """The coordinates of uniform points on the unit circle: 30 bits are the angle to an axis, two
+    bits select the axis.
 
-    The smaller coordinate is always a sine, so small numbers are as exact as large ones. As in
-    :func:`radii`, ``space`` is overwritten and holds the answer.
+    The smaller coordinate is always a sine, so small numbers are as precise as large ones. As in
+    :func:`radii`, ``space`` is overwritten and contains the result.
     """
     angle, square, across, along = space
     shifted = square.view(np.int32)
@@ -161,7 +161,7 @@ def swap_where(mask: Ints, first: Ints, second: Ints, change: Ints) -> None:
 
 
 def select(bits: Ints, others: Ints, mask: Ints) -> None:
-    """Put ``others`` into ``bits`` where ``mask`` is -1, and keep them where it is 0; ``others`` is
+    """Put ``others`` into ``bits`` where ``mask`` is -1; keep them where it is 0. ``others`` is
     overwritten.
     """
     np.bitwise_xor(others, bits, out=others)
@@ -170,8 +170,8 @@ def select(bits: Ints, others: Ints, mask: Ints) -> None:
 
 
 def series(coefficients: tuple[float, ...], values: Floats, out: Floats) -> None:
-    """The polynomial with those coefficients, lowest first; separate calls, so that no compiler
-    fuses them.
+    """The polynomial with those coefficients, lowest first; separate calls prevent a compiler from
+    fusing them.
     """
     np.multiply(values, np.float32(coefficients[-1]), out=out)
     for coefficient in coefficients[-2:0:-1]:
@@ -188,7 +188,7 @@ def generate_table(seed: int, size: int, put: Callable[[int, Floats], object]) -
     """Call ``put(start, piece)`` with every chunk of a table of ``size`` floats, from all cores and
     in any order.
 
-    Gives the table's digest. Raises what ``put`` raises.
+    Returns the table's digest. Raises what ``put`` raises.
     """
 
     idle: list[ChunkGenerator] = []  # fresh memory for each batch would cost a tenth of its time
@@ -207,7 +207,7 @@ def generate_table(seed: int, size: int, put: Callable[[int, Floats], object]) -
 def runs(seed: int, starts: Integers) -> Floats:
     """Single runs of a seed's table, without the chunks around them.
 
-    ``starts`` int64[K]: first indices, each a multiple of RUN. Gives float32[K, RUN].
+    ``starts`` int64[K]: first indices, multiples of RUN. Returns float32[K, RUN].
     """
     half = CHUNK // 2
     bits = np.empty((2, len(starts), RUN), dtype=np.int32)  # of the radii, of the angles
@@ -215,7 +215,7 @@ def runs(seed: int, starts: Integers) -> Floats:
     for row, start in enumerate(starts.tolist()):
         for part in range(2):  # a Philox block is four words, a word two integers
             first = (start // CHUNK << 128) + (part * half + start % half) // 8
-            stream.advance(first - at)  # quicker than a new stream
+            stream.advance(first - at)  # faster than a new stream
             bits[part, row] = stream.random_raw(RUN // 2).astype("<u8", copy=False).view("<i4")
             at = first + RUN // 8
     space = np.empty((4, bits[0].size), dtype=np.float32)
@@ -227,8 +227,8 @@ def runs(seed: int, starts: Integers) -> Floats:
 
 
 def table_digest(values: Floats) -> str:
-    """BLAKE2b-128 over the checksums of the table's chunks, so that any differing float
-    changes it.
+    """BLAKE2b-128 over the checksums of the table's chunks, so that any different float changes
+    it.
     """
 
     def pieces(numbers: range) -> Iterator[Floats]:
@@ -256,15 +256,14 @@ def checksums(piece: Floats, space: Words) -> tuple[int, int]:
     """Two sums of the 64-bit words of up to a chunk of floats, modulo 2^64: plain, and with random
     weights.
 
-    A single differing word always shows in the first; the second sees order, and differences that
+    A single different word always changes the first. The second detects order, and differences that
     cancel. ``space`` uint64[CHUNK/2] is overwritten.
     """
     if len(piece) < CHUNK:
         piece = np.concatenate([piece, np.zeros(CHUNK - len(piece), dtype="<f4")])
     words = piece.view("<u8")
-    np.right_shift(
-        words, np.uint64(29), out=space
-    )  # else two changes of a highest bit cancel under all odd weights
+    # else two changes of a highest bit cancel under all odd weights
+    np.right_shift(words, np.uint64(29), out=space)
     np.bitwise_xor(words, space, out=space)
     np.multiply(space, _weights(), out=space)
     return int(np.add.reduce(words)), int(np.add.reduce(space))
@@ -272,5 +271,5 @@ def checksums(piece: Floats, space: Words) -> tuple[int, int]:
 
 @cache
 def _weights() -> Words:
-    """Odd numbers without a pattern, one for each word of a chunk."""
+    """Odd numbers without a pattern, one per word of a chunk."""
     return np.random.Philox(key=DOMAIN).random_raw(CHUNK // 2) | np.uint64(1)

@@ -17,55 +17,52 @@ from numpy.typing import NDArray
 from es_queue.numerics import threads
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 
-#: Slots that are added up in float32 before they join the float64 total. Changing it changes
-#: digests.
+#: Slots that are added in float32 before they join the float64 total. Changing it changes digests.
 GROUP = 32
-#: Columns of a chunk of a norm (changing it changes digests), and the longest rows that are worth a
-#: copy.
+#: Columns of a chunk of a norm (changing it changes digests), and the longest rows worth copying.
 COLUMNS = 4096
-#: Slots whose short rows are copied at once, whole groups; at most 4 MiB.
+#: Slots whose short rows are copied at once, in whole groups; at most 4 MiB.
 SLOTS = 256
-#: Slots whose long rows are looked up at once, whole groups.
+#: Slots whose long rows are read at once, in whole groups.
 VIEWS = 4096
-#: Columns of a piece of long rows: two float32 rows stay in the L2 cache, and a call takes far
+#: Columns of a piece of long rows: two float32 rows fit into the L2 cache, and a call takes far
 #: longer than its start.
 WIDEST = 3 * 2**15
-#: From so many columns on, pieces come in pairs, so that two threads end together.
+#: From this many columns on, the number of pieces is even, so that two threads end together.
 SHARED = 2**16
-#: Products below which threads would take longer to start than to work.
+#: With fewer products, threads would take longer to start than to work.
 WORTH_THREADS = 2**22
 
-#: ``transform(values, out)`` writes what it makes of each element to ``out``, which may be
-#: ``values``.
+#: ``transform(values, out)`` writes the transformed elements to ``out``, which may be ``values``.
 Transform = Callable[[Floats, Floats], object]
 
 
 class NoiseRows(Protocol):
-    """Whatever can cut slices of the noise: the table of a host, or an array in tests."""
+    """Slices of the noise: the table of a host, or an array in tests."""
 
     def rows(self, indices: Integers, start: int, stop: int) -> Floats:
-        """Row k of the answer, [len(indices), stop - start], is ``noise[indices[k] + start :
+        """Row k of the result, [len(indices), stop - start], is ``noise[indices[k] + start :
         indices[k] + stop]``.
         """
         ...
 
     def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]:
-        """The same rows without a copy, to be read only."""
+        """The same rows without a copy, read-only."""
         ...
 
 
 @dataclass(frozen=True)
 class ArrayNoise:
-    """An array [n] as the noise: for tests, and to try a strategy by hand."""
+    """An array [n] as the noise, for tests and to try a strategy by hand."""
 
     noise: Floats
 
     def rows(self, indices: Integers, start: int, stop: int) -> Floats:
-        """As :class:`NoiseRows` has it."""
+        """See :class:`NoiseRows`."""
         return np.take(self.noise, indices[:, np.newaxis] + np.arange(start, stop))
 
     def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]:
-        """As :class:`NoiseRows` has it."""
+        """See :class:`NoiseRows`."""
         return [self.noise[index + start : index + stop] for index in indices.tolist()]
 
 
@@ -78,9 +75,9 @@ def weighted_rows(
 ) -> Doubles:
     """Σ_k weights[k] · transform(noise row k), float64 [size], in the order of ``indices`` [S].
 
-    ``transform`` works element by element (pgpe: ε² − 1). Products are float32, groups of ``GROUP``
-    slots are added in float32 one after the other, the groups in float64. Long rows are read where
-    they are. Raises ValueError when there is not one weight a row.
+    ``transform`` works on each element (pgpe: ε² − 1). Products are float32; groups of ``GROUP``
+    slots are added in float32 in order, the groups in float64. Long rows are not copied. Raises
+    ValueError unless there is one weight per row.
     """
     if len(indices) != len(weights):
         raise ValueError(f"{len(weights)} weights for {len(indices)} rows of noise")
@@ -101,8 +98,8 @@ def _add_copies(
     factors: Floats,
     transform: Transform | None,
 ) -> None:
-    """Short rows: a call into numpy takes longer than its work on one, so many are copied and
-    worked at once.
+    """For short rows, on which a call into numpy takes longer than its work: many are copied and
+    processed at once.
     """
     column, summed = factors[:, np.newaxis], np.empty(len(total), np.float32)
     for first in range(0, len(indices), SLOTS):
@@ -117,9 +114,8 @@ def _add_copies(
 def _sum_in_order(group: Floats, out: Floats) -> Floats:
     if group.shape[1] > 1:
         return np.add.reduce(group, axis=0, out=out)
-    out[0] = np.add.accumulate(group[:, 0])[
-        -1
-    ]  # numpy reduces a single column as a vector: pairwise
+    # numpy reduces a single column as a vector: pairwise
+    out[0] = np.add.accumulate(group[:, 0])[-1]
     return out
 
 
@@ -141,8 +137,8 @@ def _add_long_rows(
 
 
 def column_pieces(size: int) -> list[tuple[int, int]]:
-    """Start and stop of the pieces into which ``size`` columns are cut: dependent only on that
-    number, as even as possible.
+    """Start and stop of each piece of ``size`` columns: as even as possible, and dependent only on
+    that number.
     """
     count = 2 * -(-size // (2 * WIDEST)) if size >= SHARED else 1
     width = -(-size // count)
@@ -152,7 +148,7 @@ def column_pieces(size: int) -> list[tuple[int, int]]:
 def _add_views(
     total: Doubles, rows: Sequence[Floats], factors: Floats, transform: Transform | None
 ) -> None:
-    """Each row is read from memory once; the products and their sum stay in the cache."""
+    """Read each row from memory once; the products and their sum stay in the cache."""
     summed, product = np.empty_like(total, np.float32), np.empty_like(total, np.float32)
     multiply, add = np.multiply, np.add
     pairs = list(zip(rows, factors, strict=True))
@@ -174,8 +170,8 @@ def unit_scaled(values: Doubles) -> tuple[Doubles, int]:
     """``values`` divided by a power of two so that the largest is in [½, 1), and that power's
     exponent.
 
-    Exact for all but the smallest of numbers, so it changes no ordinary bit; it keeps squares, and
-    a cast to float32, from overflow whatever an environment calls a reward.
+    Exact for all but the smallest numbers, so it changes no ordinary bit. It prevents overflow of
+    squares and of a cast to float32, whatever the rewards.
     """
     largest = float(np.max(np.abs(values), initial=0.0))
     exponent = math.frexp(largest)[1]
@@ -185,7 +181,7 @@ def unit_scaled(values: Doubles) -> tuple[Doubles, int]:
 def combine_rows(matrix: Floats, weights: Floats) -> Floats:
     """weights @ matrix for ``weights`` [S, m] and ``matrix`` [m, n]: float32 [S, n].
 
-    Rounded as ``weighted_rows`` does it, so a row of the result depends on its own weights only.
+    Rounded like ``weighted_rows``, so a row of the result depends only on its own weights.
     """
     combined = np.empty((len(weights), matrix.shape[1]), np.float32)
 
@@ -203,8 +199,8 @@ def combine_rows(matrix: Floats, weights: Floats) -> Floats:
 
 
 def add_outer_products(matrix: Floats, keep: float, left: Doubles, right: Doubles) -> Floats:
-    """keep · matrix + Σ_k left[k] ⊗ right[k] for ``left`` [k, m] and ``right`` [k, n]: float32
-    [m, n], added up in float64 in the order of k.
+    """keep · matrix + Σ_k left[k] ⊗ right[k] for ``left`` [k, m] and ``right`` [k, n]: float32 [m,
+    n], added in float64 in the order of k.
     """
     result = np.empty_like(matrix)
 

@@ -1,7 +1,7 @@
 """Arithmetic with equal bits on every CPU, for strategies. ``ordered_sums`` has the sums over
 slots.
 
-It uses sums, products, and those functions of ``math`` and numpy that are exact or have one
+It uses sums, products, and functions of ``math`` and numpy that are exact or have one
 implementation. numpy's ``exp``, ``log`` and ``power`` choose an implementation by CPU and differ in
 their last bits.
 """
@@ -22,9 +22,9 @@ TERMS = 14
 
 
 def steady_exp(values: Doubles) -> Doubles:
-    """exp, element by element, float64 of the same shape.
+    """exp of each element, float64 of the same shape.
 
-    Within a few units in the last place where the result is a normal number; ∞ or 0 beyond.
+    Within a few units in the last place if the result is a normal number; ∞ or 0 beyond.
     """
     bounded = np.clip(values, -1000.0, 1000.0)
     twos = np.rint(bounded / math.log(2))
@@ -36,7 +36,7 @@ def steady_exp(values: Doubles) -> Doubles:
 
 
 def squared_less_one(noise: Floats, out: Floats) -> None:
-    """ε² − 1, element by element, into ``out`` of the same shape (see ``weighted_rows``)."""
+    """ε² − 1 of each element, into ``out`` of the same shape (see ``weighted_rows``)."""
     np.square(noise, out)
     np.subtract(out, np.float32(1), out)
 

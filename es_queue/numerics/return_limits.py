@@ -6,13 +6,13 @@ from es_queue.config.episode_rules import EpisodeRules
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.protocol.messages import SlotResult
 
-#: Squares and sums of returns up to it are finite.
+#: Squares and sums of returns up to this are finite.
 MOST_RETURN = 1e100
 TOLERANCE = 1e-6
 
 
 def impossible_return_reason(spec: EnvironmentSpec, total: float, steps: int) -> str:
-    """Why no episodes of so many steps in all have that sum of rewards; empty if they may."""
+    """Why no episodes with that total of steps have that sum of rewards; empty if they can."""
     if not abs(total) <= MOST_RETURN:
         return f"the episode's return is {total:g}, beyond {MOST_RETURN:g}: scale its rewards down"
     for bound, sign in ((spec.highest_reward, 1), (spec.lowest_reward, -1)):
@@ -32,7 +32,7 @@ def first_unrelated_row(
     rules: EpisodeRules, spec: EnvironmentSpec | None, result: SlotResult, episodes: int
 ) -> tuple[int, str] | None:
     """The first individual whose fitness and return cannot be those of ``episodes``, and why."""
-    if rules.is_return and result.fitness == result.returns:  # so it is most often
+    if rules.is_return and result.fitness == result.returns:  # the usual case
         return None
     rows = zip(result.fitness, result.returns, result.steps, strict=True)
     for row, (fitness, total, steps) in enumerate(rows):
@@ -45,10 +45,10 @@ def first_unrelated_row(
 def unrelated_fitness_reason(
     rules: EpisodeRules, spec: EnvironmentSpec | None, fitness: float, total: float, steps: int
 ) -> str:
-    """Why episodes of so many steps in all cannot have both that sum of fitness and that sum of
+    """Why episodes with that total of steps cannot have both that sum of fitness and that sum of
     rewards; empty if they can.
 
-    ``spec`` is the environment whose declared rewards bound what a reward floor adds; None knows no
+    ``spec``: the environment, whose declared rewards bound what a reward floor adds; None has no
     bound.
     """
     if rules.by_sign:
@@ -59,7 +59,7 @@ def unrelated_fitness_reason(
             low, high = max(low, rules.reward_floor * steps), MOST_RETURN
             if spec is not None and spec.highest_reward is not None:
                 high = steps * max(spec.highest_reward - rules.reward_shift, rules.reward_floor)
-    # Rounding: the rewards were summed one by one, shifted and as they are.
+    # Rounding: the rewards were summed one by one, shifted and unshifted.
     slack = TOLERANCE * (1 + abs(total) + abs(rules.reward_shift) * steps + abs(low))
     if low - slack <= fitness <= high + max(slack, TOLERANCE * abs(high)):
         return ""

@@ -1,4 +1,4 @@
-"""Statistics of a list of returns, computed in one place so that two programs agree to the last
+"""Statistics of a list of returns, computed in one place so that all programs agree to the last
 digit.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReturnStatistics:
-    """Mean, population standard deviation, least and greatest of ``count`` returns."""
+    """Mean, population standard deviation, minimum and maximum of ``count`` returns."""
 
     mean: float
     std: float
@@ -21,8 +21,8 @@ class ReturnStatistics:
 
 
 def sum_in_order(values: Iterable[float]) -> float:
-    """Left to right in float64, rounding at each step: since Python 3.12 the built-in ``sum``
-    rounds otherwise.
+    """The sum from left to right in float64, rounded at each step. The built-in ``sum`` rounds
+    differently since Python 3.12.
     """
     total = 0.0
     for value in values:
@@ -31,12 +31,12 @@ def sum_in_order(values: Iterable[float]) -> float:
 
 
 def return_statistics(returns: Sequence[float]) -> ReturnStatistics | None:
-    """Summed in the order given, in float64; None for no returns."""
+    """Summed in the given order, in float64; None without returns."""
     if not returns:
         return None
     mean = sum_in_order(returns) / len(returns)
     try:
         spread = math.sqrt(sum_in_order((value - mean) ** 2 for value in returns) / len(returns))
-    except OverflowError:  # Python raises where float64 has no square
+    except OverflowError:  # Python raises if the square exceeds float64
         spread = math.inf
     return ReturnStatistics(mean, spread, min(returns), max(returns), len(returns))

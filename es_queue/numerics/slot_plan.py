@@ -1,7 +1,7 @@
 """Noise index and environment seeds of each slot: a pure function of (run seed, generation, slot).
 
-Raw 64-bit Philox output, keyed by the run's seed with the counter (slot, 0, generation, stream), is
-turned into integers by a multiply-shift: numpy guarantees the raw output, and not
+A multiply-shift makes integers from raw 64-bit Philox output, keyed by the run's seed with the
+counter (slot, 0, generation, stream). numpy guarantees the raw output, but not
 ``Generator.integers``. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
 
@@ -22,8 +22,8 @@ from es_queue.protocol.messages import ELITE as ELITE_KIND
 from es_queue.protocol.messages import FINAL as FINAL_KIND
 
 CONFIRM_EPISODES = 100
-GROWTH = 8  # how much larger a population may become by --min-steps, unless --population-max says
-WORDS = 4  # Philox4x64 puts out four words a counter value
+GROWTH = 8  # the most growth of a population by --min-steps, unless --population-max limits it
+WORDS = 4  # Philox4x64 yields four words per counter value
 (
     SLOTS,
     TRAINING,
@@ -42,8 +42,8 @@ WORDS = 4  # Philox4x64 puts out four words a counter value
 #: The stream of environment seeds of each kind of evaluation.
 EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
 
-# Environment seeds are int32 for EnvPool; the ranges are disjoint so that nothing is tested on what
-# trained it.
+# Environment seeds are int32 for EnvPool. The ranges are disjoint, so no test repeats a training
+# seed.
 SEED_RANGES = {
     TRAINING: (0, 2**30),
     ELITE: (0, 2**30),  # it selects, so it is training
@@ -73,7 +73,7 @@ class SlotPlan:
     sampled: Mask
 
     def part(self, start: int, stop: int) -> SlotPlan:
-        """The plan of slots ``start … stop-1`` out of these."""
+        """The plan of slots ``start … stop-1`` of this plan."""
         rows = slice(start - self.start, stop - self.start)
         return SlotPlan(
             start,
@@ -88,10 +88,10 @@ class SlotPlan:
 class GenerationPlan:
     """All random choices of one generation's episodes.
 
-    seed: the run's; index_count: how many noise indices exist (table size - policy size + 1);
-    individuals: per slot (2 for mirrored sampling); episodes: per individual;
-    seed_sharing: who shares environment seeds, "pair", "generation" or "slot"; sample_fraction:
-    fraction of slots sampled.
+    seed: the run's; index_count: number of noise indices (table size - policy size + 1);
+    individuals: per slot (2 for mirrored sampling); episodes: per individual; seed_sharing: which
+    slots share environment seeds, "pair", "generation" or "slot"; sample_fraction: fraction of
+    sampled slots.
     """
 
     seed: int
@@ -103,7 +103,7 @@ class GenerationPlan:
     sample_fraction: float
 
     def slots(self, start: int, stop: int) -> SlotPlan:
-        """The plan of a range of slots; slot k does not depend on how many slots are asked for."""
+        """The plan of a range of slots; slot k does not depend on the range."""
         words = self._raw(SLOTS, stop)
         indices = self._distinct(SLOTS, words[:, 0], 0, self.index_count)
         sampled = as_fractions(words[:, 2]) < self.sample_fraction
@@ -133,12 +133,12 @@ class GenerationPlan:
         return self.seeds(TRAINING, slots * self.individuals * self.episodes).reshape(shape)
 
     def _raw(self, stream: int, count: int) -> NDArray[np.uint64]:
-        """uint64[count, 4]: one Philox counter value a row."""
+        """uint64[count, 4]: one Philox counter value per row."""
         words = raw_words(self.seed, stream, self.generation, count * WORDS)
         return words.reshape(count, WORDS)
 
     def _distinct(self, stream: int, words: NDArray[np.uint64], low: int, size: int) -> Integers:
-        """Integers in [low, low + size), drawn again where an earlier slot has the same."""
+        """Integers in [low, low + size); one that an earlier slot has is drawn again."""
         drawn = multiply_shift(words, size)
         if len(drawn) > size:
             raise ValueError(f"{len(drawn)} distinct values were requested of {size}")
@@ -148,9 +148,9 @@ class GenerationPlan:
         return drawn + low
 
     def _redraw(self, stream: int, drawn: Integers, size: int) -> None:
-        """Give each slot that repeats an earlier one the first unused value of a stream of its own.
+        """Give each slot that repeats an earlier one the first unused value of its own stream.
 
-        In slot order, so that slot k's value is the same however many slots follow it.
+        In slot order, so slot k's value does not depend on the number of later slots.
         """
         values, first = np.unique(drawn, return_index=True)
         repeats = np.ones(len(drawn), np.bool_)
@@ -165,7 +165,7 @@ class GenerationPlan:
                     break
             drawn[slot] = value
             used.add(value)
-            if owner is not None:  # a later slot has drawn it, and comes too late
+            if owner is not None:  # a later slot has drawn it, and must draw again
                 heappush(waiting, owner)
 
     def _redraw_candidates(self, stream: int, slot: int, size: int) -> Iterator[int]:
@@ -182,8 +182,8 @@ class GenerationPlan:
 def make_generation_plan(
     config: RunConfig, generation: int, size: int, individuals: int
 ) -> GenerationPlan:
-    """The plan of a generation for a policy of ``size`` floats; the config's noise_size is
-    resolved, so the table's.
+    """The plan of a generation for a policy of ``size`` floats; the config's noise_size is resolved
+    to the table's.
     """
     sample = config.obs_sample if config.obs_norm else 0.0
     share = resolve_seed_sharing(config, individuals)
@@ -199,22 +199,21 @@ def make_generation_plan(
 
 
 def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
-    """What ``auto`` means in ``env_seeds``, for a strategy with so many individuals per slot."""
+    """The meaning of ``auto`` in ``env_seeds``, by a slot's number of individuals."""
     if config.env_seeds != AUTO:
         return config.env_seeds
-    alone = (
-        "slot" if config.schedule == ASYNC else "generation"
-    )  # of several generations, one would have the easy seed
+    # of several generations, one would have the easy seed
+    alone = "slot" if config.schedule == ASYNC else "generation"
     return "pair" if individuals == 2 else alone
 
 
 def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
-    """How many slots of each kind a publication can ever have; ``individuals`` a training slot.
+    """The most slots of each kind in a publication; ``individuals`` per training slot.
 
-    In the asynchronous schedule more workers than ``max_lag`` batches are of no use; two are for
-    whoever waits. Elites have the numbers of the training slots, and one more for the centre; in
-    the asynchronous schedule a number for each episode of each candidate, the centre being the last
-    of them.
+    In the asynchronous schedule, more workers than ``max_lag`` batches are useless; two more
+    batches are for waiting workers. Elites have the numbers of the training slots, plus one for the
+    centre. In the asynchronous schedule, each episode of each candidate has a number; the centre is
+    the last candidate.
     """
     population = config.population
     if config.min_steps:
@@ -235,7 +234,7 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:
     """int64[count] environment seeds of ELITE, BEHAVIOUR, EVALUATION, CONFIRMATION or FINAL;
-    FINAL's are one set for the whole run.
+    FINAL's are the same for the whole run.
     """
     return GenerationPlan(
         config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0
@@ -243,8 +242,8 @@ def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int
 
 
 def draw_parents(seed: int, generation: int, slots: Integers, parents: int) -> Integers:
-    """Which of so many parents each of the ``slots`` int64[S] of a generation mutates, uniform and
-    with replacement: int64[S].
+    """The parent that each of the ``slots`` int64[S] of a generation mutates, uniform with
+    replacement: int64[S].
     """
     stop = int(slots.max(initial=0)) + 1
     return multiply_shift(
@@ -258,7 +257,7 @@ def _parent_words(seed: int, generation: int, count: int) -> NDArray[np.uint64]:
 
 
 def raw_words(seed: int, stream: int, number: int, count: int) -> NDArray[np.uint64]:
-    """uint64[count] of the number-th stretch of a stream of the run."""
+    """uint64[count] of the number-th block of a stream of the run."""
     generator = np.random.Philox(
         key=np.array([seed, 0], dtype=np.uint64),
         counter=np.array([0, 0, number, stream], dtype=np.uint64),
@@ -267,7 +266,7 @@ def raw_words(seed: int, stream: int, number: int, count: int) -> NDArray[np.uin
 
 
 def as_fractions(words: NDArray[np.uint64]) -> Doubles:
-    """float64 of the same shape, uniform in [0, 1), of 53 bits."""
+    """float64 of the same shape, uniform in [0, 1), with 53 bits."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -283,15 +282,15 @@ def multiply_shift(words: NDArray[np.uint64], size: int) -> Integers:
 
 
 def uniform(seed: int, stream: int, number: int) -> float:
-    """The number-th draw of a stream of the run, uniform in [0, 1), of 53 bits."""
+    """The number-th draw of a stream of the run, uniform in [0, 1), with 53 bits."""
     return float(uniforms(seed, stream, number, 1)[0])
 
 
 def uniforms(seed: int, stream: int, number: int, count: int) -> Doubles:
-    """float64[count], uniform in [0, 1), of the number-th stretch of a stream of the run."""
+    """float64[count], uniform in [0, 1), of the number-th block of a stream of the run."""
     return as_fractions(raw_words(seed, stream, number, count))
 
 
 def initial_parameters_seed(seed: int) -> int:
-    """The seed from which a run's first parameters are drawn, apart from every other stream."""
+    """The seed of a run's first parameters, distinct from every other stream."""
     return int(raw_words(seed, CHOICE, 0, 1)[0]) & (2**63 - 1)

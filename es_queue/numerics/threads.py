@@ -10,12 +10,12 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-#: More threads than this would wait for each other's calls into numpy, and for memory.
+#: More threads would wait for each other's calls into numpy, and for memory.
 MAX_THREADS = 8
 
 
 def usable_cores() -> int:
-    """How many cores this process may use, 1 to ``MAX_THREADS``."""
+    """The number of cores that this process may use, 1 to ``MAX_THREADS``."""
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -23,11 +23,10 @@ def usable_cores() -> int:
 
 
 def for_each(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
-    """Call ``work`` once with each item, in that many threads, which take the next item when they
-    are free.
+    """Call ``work`` once with each item, in that many threads; a free thread takes the next item.
 
-    The threads live no longer than the call, so a process may fork afterwards; they see the
-    caller's ``np.errstate``. Raises what ``work`` raises, after the calls under way have ended.
+    The threads end with the call, so a process may fork afterwards; they see the caller's
+    ``np.errstate``. Raises what ``work`` raises, after the running calls have ended.
     """
     if threads <= 1:
         for item in items:

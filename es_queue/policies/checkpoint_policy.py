@@ -89,10 +89,12 @@ class SavedPolicy:
             config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
             if not imports:
                 validate_import(config.policy)
-            policy = policy_from_meta(config, meta)
-            validate_length(
-                parameters, "parameters", policy.size
-            )  # before anything is as large as the meta says
+            reference = None
+            if config.batch_norm == VIRTUAL:
+                reference = finite_batch(arrays, REFERENCE, int(meta["observation_size"]))
+            policy = policy_from_meta(config, meta, reference)
+            # before anything is as large as the meta says
+            validate_length(parameters, "parameters", policy.size)
             observation = observation_parts(meta, policy.observation_size)
             actions = ActionMap(action, config.action_bound)
         except KeyError as error:
@@ -108,8 +110,6 @@ class SavedPolicy:
             raise RunFolderError(
                 f"the checkpoint's meta does not describe a policy: {error}"
             ) from None
-        if config.batch_norm == VIRTUAL:
-            policy.reference = finite_batch(arrays, REFERENCE, policy.observation_size)
         validate_length(mean, "obs_mean", policy.observation_size)
         validate_length(std, "obs_std", policy.observation_size)
         if not (std > 0).all():
@@ -161,17 +161,17 @@ def load_policy(path: str | Path) -> SavedPolicy:
         raise RunFolderError(f"{path}: {error}") from None
 
 
-def policy_from_meta(config: RunConfig, meta: Mapping[str, Any]) -> Policy:
-    """The policy for the spaces of a checkpoint's meta. Raises KeyError, TypeError, ValueError or
-    UsageError if they do not fit.
+def policy_from_meta(
+    config: RunConfig, meta: Mapping[str, Any], reference: Floats | None = None
+) -> Policy:
+    """The policy for the spaces of a checkpoint's meta; ``reference``: see PolicyInputs. Raises
+    KeyError, TypeError, ValueError or UsageError if they do not fit.
     """
-    size, shape = (
-        int(meta["observation_size"]),
-        tuple(int(length) for length in meta.get("observation_shape", ())),
-    )
+    size = int(meta["observation_size"])
+    shape = tuple(int(length) for length in meta.get("observation_shape", ()))
     if shape and (min(shape) < 1 or math.prod(shape) != size):
         raise ValueError(f"an observation of shape {list(shape)} does not have {size} numbers")
-    return make_policy(config, size, ActionSpec.from_dict(meta["action"]), shape)
+    return make_policy(config, size, ActionSpec.from_dict(meta["action"]), shape, reference)
 
 
 def policy_settings(values: Mapping[str, Any]) -> RunConfig:

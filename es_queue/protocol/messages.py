@@ -308,7 +308,7 @@ class Answer:
         if len(results) + failures > most:
             raise DecodeError("an answer has more slots than a block")
         if length not in (FIXED_FIELDS + failures, FIXED_FIELDS + failures + 1):
-            raise DecodeError("an answer has not one reason for each slot that failed")
+            raise DecodeError("an answer does not have one reason per failed slot")
         slots = validate_range(struct.unpack(f"<{failures}q", failed), 0, MAX_SLOT)
         reasons = tuple((slot, reader.short_text(MAX_REASON)) for slot in slots)
         if length > FIXED_FIELDS + failures:

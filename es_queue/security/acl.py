@@ -30,16 +30,16 @@ def _each(commands: str) -> tuple[str, ...]:
     return tuple(f"+{command}" for command in commands.split())
 
 
-# Commands are named one by one, not by category: a category is whatever the server's version puts
-# into it (in Redis 8 @read holds FT.SEARCH, in Valkey 9 CLUSTERSCAN). Redis 7.0 knows all of these
-# names; tests/abuse/test_acl_commands.py holds what each server makes of them.
+# Commands are named one by one, not by category: a category's content depends on the server (in
+# Redis 8 @read has FT.SEARCH, in Valkey 9 CLUSTERSCAN). Redis 7.0 has all of these names.
+# tests/abuse/test_acl_commands.py checks each server.
 READS = _each(
     "get getrange strlen exists type ttl pttl memory|usage hget hmget hgetall hexists hkeys hlen "
     "hstrlen lrange llen smembers sismember scard sscan zrange zrangebyscore zrevrange "
     "zrevrangebyscore zscore zcard zscan xrange xrevrange xlen xread xinfo|stream"
 )
-#: Of these, what neither RQ nor our workers send. Each may take long on a large key of a worker's
-#: own, or copies one value any number of times.
+#: Reads that neither RQ nor our workers send. Each may take long on a large key of a worker, or
+#: copies one value any number of times.
 MASTERS_READS = _each("hmget hkeys zrevrange zrevrangebyscore zscan xrange xread xinfo|stream")
 WORKERS_READS = tuple(pattern for pattern in READS if pattern not in MASTERS_READS)
 WRITES = _each(
@@ -49,9 +49,8 @@ WRITES = _each(
     "smove zadd zrem zincrby zremrangebyscore zremrangebyrank xadd xdel xtrim multi exec discard "
     "watch unwatch"
 )
-#: About the connection itself. redis-py sends CLIENT SETINFO, which Redis 7.0 has not, so CLIENT is
-#: named as a whole: less what administers, and less TRACKING, by which a client hears the names of
-#: all keys that anybody writes.
+#: redis-py sends CLIENT SETINFO, which Redis 7.0 lacks, so CLIENT is allowed as a whole, without
+#: administration and without TRACKING, which reveals the names of all keys that anyone writes.
 CONNECTION = (
     *_each("ping select client"),
     "-@admin",
@@ -63,13 +62,12 @@ CONNECTION = (
     "-client|reply",
 )
 ABOUT_THE_SERVER = _each("info time acl|whoami")
-#: By which ``rq`` takes the password from its file.
+#: Lets ``rq`` read the password from its file.
 CONNECTION_CLASS = "es_queue.protocol.connection.RedisWithPassword"
-#: A wait for messages, which only RQ's plain worker has; es-master's local workers come as the
-#: master.
+#: Only RQ's plain worker waits for messages; es-master's local workers connect as the master.
 SUBSCRIBE = _each("subscribe unsubscribe psubscribe punsubscribe")
 
-#: Where RQ's registries may be read without the jobs in them, which may be anybody's.
+#: RQ's registries that may be read without their jobs, which may belong to others.
 RQ_VISIBLE_KEYS = (
     keys.RQ_SUSPENDED,
     keys.RQ_WORKERS,
@@ -81,8 +79,7 @@ RQ_VISIBLE_KEYS = (
     keys.rq_wip("*"),
 )
 
-#: Each user's rules, in order; the first rights are those outside of selectors, which stand in
-#: parentheses.
+#: Each user's rules, in order. Selectors are in parentheses; rights before them are outside.
 RULES: dict[str, tuple[str, ...]] = {
     MASTER: (
         "resetkeys",
@@ -133,8 +130,8 @@ RULES: dict[str, tuple[str, ...]] = {
         *ABOUT_THE_SERVER,
         "+scan",
     ),
-    # KEDA counts by a script of its own; a script may do what its user may, and so do nothing but
-    # count. It could run for ever.
+    # KEDA counts with its own script. A script has its user's rights, so it can only count, or run
+    # for ever.
     SCALER: (
         "resetkeys",
         "resetchannels",
@@ -147,22 +144,20 @@ RULES: dict[str, tuple[str, ...]] = {
 
 
 def format_user_line(user: str, password: str | None) -> str:
-    """A user's line of an ACL file. password: None switches the user off."""
+    """A user's line of an ACL file. password: None disables the user."""
     who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
     return f"user {user} reset {who} sanitize-payload {' '.join(RULES[user])}"
 
 
 def selectors_of(user: str) -> list[str]:
-    """The user's rules as selectors alone, which take nothing away from what another user has
-    already.
-    """
+    """The user's rules only as selectors, which remove no right that another user has."""
     words = RULES[user]
     root = " ".join(word for word in words if not word.startswith(("(", "reset")))
     return [f"({root})", *(word for word in words if word.startswith("("))]
 
 
 def format_acl(passwords: Mapping[str, str]) -> str:
-    """An ACL file: nobody without a password, and a line for each user."""
+    """An ACL file: no access without a password, and a line for each user."""
     users = dict.fromkeys((*USERS, *passwords))
     return "\n".join(
         ["user default off", *(format_user_line(user, passwords.get(user)) for user in users), ""]
@@ -170,10 +165,10 @@ def format_acl(passwords: Mapping[str, str]) -> str:
 
 
 def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Path]:
-    """Write the ACL file and each user's password, all for their owner alone; the passwords' paths
-    by user.
+    """Write the ACL file and each user's password file, readable only by their owner; returns the
+    passwords' paths by user.
 
-    Raises UsageError if one is there already, RunFolderError where the folder cannot be written.
+    Raises UsageError if one exists already, RunFolderError if the folder cannot be written.
     """
     paths = {user: folder / f"{user}.password" for user in users}
     existing = [

@@ -15,16 +15,16 @@ from es_queue.protocol.messages import WORKER_ID
 MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0.8 MB
 MAX_HASH = 2**13
 MAX_FIELDS = 128  # of one worker's hash
-#: What a master reads of a worker's hash; the rest is for people.
+#: The fields of a worker's hash that a master reads; the others are for people.
 WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses")
 MAX_HASHES = 32 * 2**20  # all of a run's workers together
 MAX_COUNTS = 2**28
-MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as the scripts have it
+MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as in the scripts
 MAX_QUEUE, MAX_QUEUED = 32 * 2**20, 500_000  # jobs of RQ
-MAX_IN_HAND = 20_000  # jobs between RQ's queue and its registry: one for each worker, for a moment
+MAX_IN_HAND = 20_000  # jobs between RQ's queue and its registry: briefly one per worker
 MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
 MAX_FIELD = 2**15  # a hundred names in quarantine
-#: Redis looks at every item to measure a key. It is not asked to measure a key of more items.
+#: Redis visits every item to measure a key, so larger keys are not measured.
 MAX_MEASURED = 100_000
 SCANNED_AT_ONCE = 500
 COUNT_COMMANDS = {
@@ -40,14 +40,14 @@ COUNT_COMMANDS = {
 def memory_size(client: Any, key: str) -> int:
     """Bytes that a key takes in Redis; 0 if it is missing.
 
-    The server looks at every element of a hash, a set or a sorted set: know their number first. Of
-    a list it looks at blocks of 8 kB.
+    The server visits every element of a hash, a set or a sorted set: check their number first. Of a
+    list it visits blocks of 8 kB.
     """
     return int(client.memory_usage(key, samples=0) or 0)  # twice: yes
 
 
 def has_type(client: Any, key: str, kind: bytes, most: int) -> bool:
-    """Whether a key is of that type, and no larger."""
+    """Whether a key has that type, and at most that size."""
     return client.type(key) == kind and memory_size(client, key) <= most  # twice: yes
 
 
@@ -63,7 +63,7 @@ def _none_on_wrong_type(read: Callable[[], Any]) -> Any:
 def read_list(
     client: Any, key: str, start: int, stop: int, most: int = MAX_LIST, longest: int = MAX_LIST
 ) -> list[bytes] | None:
-    """LRANGE; None for what is no list, or one of more bytes or elements than any of ours."""
+    """LRANGE; None for a key that is not a list, or has more bytes or elements than any of ours."""
     length = _none_on_wrong_type(lambda: client.llen(key))  # twice: yes
     if length is None or length > longest or (length and memory_size(client, key) > most):
         return None
@@ -82,7 +82,7 @@ def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes
 
 
 def _replies(pipeline: Any) -> list[Any]:
-    """Replies in order; for a key of another type its error. Raises any other error: an outage must
+    """Replies in order; the error for a key of another type. Raises other errors: an outage must
     not look like a missing key.
     """
     replies: list[Any] = pipeline.execute(raise_on_error=False)
@@ -95,8 +95,8 @@ def _replies(pipeline: Any) -> list[Any]:
 def read_hashes(
     client: Any, names: Sequence[str], fields: Sequence[str]
 ) -> list[dict[bytes, bytes]]:
-    """These fields of each, those that are there; empty for one that is missing or no hash, larger
-    than any of ours, or beyond what all may take.
+    """The existing ones of these fields, per hash. Empty for a key that is missing, not a hash,
+    larger than any of ours, or beyond the total limit.
     """
     lengths, sizes, reads = (client.pipeline(transaction=False) for _ in range(3))
     for name in names:
@@ -130,7 +130,7 @@ def read_hashes(
 
 
 def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
-    """Which of these have their key, given by name."""
+    """The names whose key exists; ``names`` maps them to keys."""
     pipeline = client.pipeline(transaction=False)
     for key in names.values():
         pipeline.exists(key)  # twice: yes
@@ -142,7 +142,7 @@ def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
 
 
 def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
-    """HGETALL of counts of slots; empty for what is no hash, or a larger one than any of ours."""
+    """HGETALL of slot counts; empty for a key that is not a hash, or larger than any of ours."""
     fields: dict[bytes, bytes] = (
         client.hgetall(key) if has_type(client, key, b"hash", MAX_COUNTS) else {}
     )  # twice: yes
@@ -150,8 +150,8 @@ def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
 
 
 def read_worker_ids(client: Any, key: str) -> list[str]:
-    """The ids in a run's set of workers, sorted; none if there are more than can be, until
-    reconcile has cleared it.
+    """The sorted ids in a run's set of workers; empty if there are too many, until reconcile has
+    cleared it.
     """
     count = _none_on_wrong_type(lambda: client.scard(key))  # twice: yes
     if not 0 < (count or 0) <= MAX_WORKERS or memory_size(client, key) > MAX_WORKERS_SET:
@@ -161,12 +161,12 @@ def read_worker_ids(client: Any, key: str) -> list[str]:
 
 
 def decode_text(data: bytes | None) -> str | None:
-    """The value as text, whatever it is."""
+    """The value as text, with invalid bytes replaced."""
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def decode_hash(data: Mapping[bytes, bytes]) -> dict[str, str]:
-    """A hash as it reads."""
+    """A hash as text."""
     return {
         name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
         for name, value in data.items()
@@ -177,10 +177,9 @@ def decode_hash(data: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def is_readable_registry(client: Any, key: str) -> bool:
-    """Whether a registry of RQ is one, and small enough to be read.
+    """Whether a key is a registry of RQ, and small enough to be read.
 
-    More jobs than that are not even measured: that would take the server longer than they are
-    worth.
+    It does not measure a registry with too many jobs: that would take the server too long.
     """
     count = _none_on_wrong_type(lambda: client.zcard(key))  # twice: yes
     return (
@@ -188,7 +187,7 @@ def is_readable_registry(client: Any, key: str) -> bool:
     )
 
 
-# --- for a process that only looks, and has little memory
+# --- for a process that only reads, with little memory
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class KeySize:
     memory: int | None
 
     def fits(self, most_bytes: int) -> bool:
-        """Whether the key is measured and no larger than that."""
+        """Whether the key was measured and is no larger than that."""
         return self.memory is not None and self.memory <= most_bytes
 
     def __str__(self) -> str:
@@ -224,13 +223,12 @@ class KeySize:
         )
 
 
-#: Sends commands of redis-py, each a name and arguments. Returns the replies in order, None for an
-#: error.
+#: Sends commands of redis-py, each a name and arguments. Returns replies in order, None for errors.
 Ask = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 
 
 def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
-    """The sizes of the keys that are there, by name."""
+    """The sizes of the existing keys, by name."""
     types = [
         reply.decode("ascii", "replace") if isinstance(reply, bytes) else "none"
         for reply in ask(("type", name) for name in names)
@@ -254,10 +252,10 @@ def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
 def hash_fields(
     ask: Ask, names: Sequence[str], fields: Sequence[str], longest: int, most: int
 ) -> tuple[list[dict[str, bytes]], int]:
-    """The fields of each hash that are there and of at most ``longest`` bytes, and the number of
-    hashes left out.
+    """The fields of each existing hash of at most ``longest`` bytes, and the number of omitted
+    hashes.
 
-    A hash is left out, and empty here, once those before it take ``most`` bytes.
+    A hash is omitted, and empty here, once those before it take ``most`` bytes.
     """
     lengths = iter(ask([("hstrlen", name, field) for name in names for field in fields]))
     taken, left_out, wanted = 0, 0, list[list[str]]()
@@ -279,7 +277,7 @@ def hash_fields(
 
 
 def set_members(ask: Ask, key: str, most: int) -> list[bytes]:
-    """The first ``most`` members of a set that has been measured, in no order."""
+    """The first ``most`` members of a measured set, unordered."""
     cursor, members = 0, set[bytes]()
     while True:
         (reply,) = ask([("sscan", key, cursor, None, SCANNED_AT_ONCE)])

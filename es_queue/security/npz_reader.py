@@ -19,14 +19,14 @@ from es_queue.security import strict_json
 from es_queue.security.private_directory import regular
 
 MAX_META = 2**22
-#: Bytes of a file that is read.
+#: The largest file to read, in bytes.
 MAX_FILE = 2**31
 #: Bytes before an array's name in a zip file.
 LOCAL_HEADER = 30
 MAX_ARRAYS = 200
 VECTORS = ("parameters", "obs_mean", "obs_std")
 REFERENCE = "reference"
-#: What numpy and zipfile raise for a damaged or a foreign file.
+#: Errors of numpy and zipfile for a damaged file or another format.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -38,14 +38,14 @@ UNREADABLE = (
     zlib.error,
     SyntaxError,
     tokenize.TokenError,
-    TypeError,  # numpy reads an array's header as Python's own literals
+    TypeError,  # numpy parses an array's header as Python literals
 )
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The vectors and the decoded meta of a checkpoint; nothing else of the file is read.
+    """The vectors and the decoded meta of a checkpoint; the rest of the file is not read.
 
-    Raises RunFolderError with one sentence for a file that is missing, damaged or lacks an array.
+    Raises RunFolderError with one sentence if the file is missing, damaged or lacks an array.
     """
     try:
         arrays = read_arrays(path, (*VECTORS, "meta"))
@@ -55,9 +55,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
     except FileNotFoundError:
         raise RunFolderError("there is no such checkpoint") from None
     except UNREADABLE as error:
-        reason = (
-            "it is of another kind" if "pickle" in str(error) else error
-        )  # numpy's advice there is to trust the file
+        # numpy's advice there is to trust the file
+        reason = "it is of another kind" if "pickle" in str(error) else error
         raise RunFolderError(f"this is not a readable .npz checkpoint: {reason}") from None
     return arrays, meta
 
@@ -77,8 +76,8 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 
 def validate_uncompressed(archive: np.lib.npyio.NpzFile) -> None:
-    """Raises ValueError if an archive holds more than its bytes: ours are not compressed, and no
-    array shares bytes with another.
+    """Raises ValueError if an archive expands: ours are not compressed, and no array shares bytes
+    with another.
     """
     members = archive.zip.infolist() if archive.zip is not None else []
     if len(members) > MAX_ARRAYS or any(
@@ -115,7 +114,7 @@ def decode_meta(text: NDArray[Any]) -> dict[str, Any]:
 
 
 def finite_vector(arrays: Mapping[str, NDArray[Any]], name: str) -> Floats:
-    """One array as float32[n]. Raises RunFolderError if it is missing, not a vector, or not
+    """An array as float32[n]. Raises RunFolderError if it is missing, not a vector, or not
     finite.
     """
     if name not in arrays:
@@ -131,8 +130,8 @@ def finite_vector(arrays: Mapping[str, NDArray[Any]], name: str) -> Floats:
 
 
 def finite_batch(arrays: Mapping[str, NDArray[Any]], name: str, length: int) -> Floats:
-    """One array as float32[N, length], N above 0. Raises RunFolderError for anything else, and
-    where it is not finite.
+    """An array as float32[N, length], N above 0. Raises RunFolderError if it is not, or not
+    finite.
     """
     array = np.asarray(arrays[name]) if name in arrays else np.zeros(0)
     if array.ndim != 2 or array.dtype.kind != "f" or not len(array) or array.shape[-1] != length:

@@ -1,14 +1,14 @@
-"""The password of a Redis connection: from its URL, from a file, or from the environment; never
-from a command line.
+"""The password of a Redis connection: from its URL, a file or the environment, never from a command
+line.
 
-The first of these that names one is used:
+The first source with a password is used:
 
-1. the URL's own, in RQ_REDIS_URL (or in --redis-url, which shows it to every user of the host);
+1. the URL, in RQ_REDIS_URL (or in --redis-url, which shows it to every user of the host);
 2. the file of --redis-password-file;
 3. ES_QUEUE_REDIS_PASSWORD, or the file that ES_QUEUE_REDIS_PASSWORD_FILE names.
 
-Two that differ are an error, but for the flag, which goes before the environment. The user's name
-is in the URL. A private server has a password of its own; none of this is looked at for it.
+Two different passwords are an error, except that the flag overrides the environment. The URL
+contains the user's name. A private server has its own password and ignores all this.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PASSWORD = "ES_QUEUE_REDIS_PASSWORD"
 PASSWORD_FILE = "ES_QUEUE_REDIS_PASSWORD_FILE"
 VARIABLES = (PASSWORD, PASSWORD_FILE)
 FLAG = "--redis-password-file"
-#: Bytes of a password's file; a key or a certificate in its place is no password.
+#: Bytes of a password file; a key or a certificate in its place is refused.
 MAX_BYTES = 1024
 
 Warn = Callable[[str], None]
 
 
 def password_from_environment(warn: Warn | None = None) -> str | None:
-    """The password that the environment gives, or the file that it names; None if it gives none.
+    """The password from the environment, or from the file that it names; None without either.
 
-    warn: hears of a file that other users may read. Raises UsageError, which never holds a
-    password.
+    warn: is called about a file that other users may read. Raises UsageError, which never contains
+    a password.
     """
     direct, path = os.environ.get(PASSWORD), os.environ.get(PASSWORD_FILE)
     if not path:
@@ -50,11 +50,10 @@ def password_from_environment(warn: Warn | None = None) -> str | None:
 
 
 def with_password(url: str, file: Path | None = None, warn: Warn | None = None) -> str:
-    """``url`` with the password that belongs to it: its own, else that of the file, else the
-    environment's.
+    """``url`` with its password: its own, else the file's, else the environment's.
 
-    Raises UsageError for a file that cannot be used, and if the URL has another password than is
-    given beside it.
+    Raises UsageError for an unusable file, and for a URL whose password differs from another given
+    one.
     """
     given = password_from_environment(warn) if file is None else password_in_file(file, FLAG, warn)
     if given is None:
@@ -75,10 +74,10 @@ def with_password(url: str, file: Path | None = None, warn: Warn | None = None) 
 
 
 def password_of(url: str) -> str | None:
-    """The password that is in a URL, as Redis gets it; None if there is none, or no URL."""
+    """The password in a URL, decoded; None if it has none, or is not a URL."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # the client's own complaint about the URL is the better one
+    except ValueError:  # the client's own error about the URL is better
         return None
     _, colon, password = parts.netloc.rpartition("@")[0].partition(":")
     if colon and password:
@@ -88,11 +87,12 @@ def password_of(url: str) -> str | None:
 
 
 def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
-    """The one line of a file. ``source``: what named it, for the sentence. Raises UsageError."""
+    """The only line of a file. ``source``: what named the file, for the error. Raises
+    UsageError.
+    """
     try:
-        descriptor = os.open(
-            path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )  # a pipe would keep us waiting
+        # a pipe would keep us waiting
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
@@ -115,15 +115,15 @@ def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
 
 
 def is_readable_by_others(about: os.stat_result) -> bool:
-    """Whether a file is open to other users. One that the system gave to a group of ours alone is
-    not, as Kubernetes gives a pod its secrets.
+    """Whether a file is open to other users. A file whose group is only ours is not, such as a
+    secret that Kubernetes gives to a pod.
     """
     given = about.st_uid == 0 != os.geteuid() and about.st_gid in (os.getegid(), *os.getgroups())
     return bool(about.st_mode & (stat.S_IROTH if given else stat.S_IRGRP | stat.S_IROTH))
 
 
 def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a child that needs no Redis, or is told its own, with the password, by
+    """An environment for a child that needs no Redis, or gets its own, with the password, in
     RQ_REDIS_URL.
     """
     return {
@@ -134,9 +134,7 @@ def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_address(complaint: str) -> str:
-    """A complaint about a command line without what begins at an address in it, which may hold a
-    password.
-    """
+    """A complaint about a command line without addresses, which may contain a password."""
     before, address, _ = complaint.partition("://")
     return before.rpartition(" ")[0] + " an address" if address else complaint
 

@@ -14,21 +14,21 @@ from typing import BinaryIO
 
 from es_queue.errors import RunFolderError
 
-#: Rights of a run's folder: its user's only, or its group's too (files in it belong to that group).
+#: Rights of a run's folder: only its user, or also its group, to which its files then belong.
 PRIVATE, SHARED = 0o700, 0o2770
-#: The umask with which this process began, None while it still has it.
+#: This process's original umask; None while it is unchanged.
 _first_umask: int | None = None
 
 
 def host_private_directory() -> Path | None:
-    """The host's shared folder, mode 700 and ours; None if it cannot be had safely."""
+    """The host's shared folder, mode 700 and ours; None if it cannot be created safely."""
     folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
     return folder if is_private(folder) else None
 
 
 def cache_folder() -> Path:
-    """es-queue's folder in this user's cache, which need not be there. Raises RuntimeError without
-    a home.
+    """es-queue's folder in this user's cache, which may not exist. Raises RuntimeError without a
+    home.
     """
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
@@ -36,8 +36,8 @@ def cache_folder() -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Make ``folder`` when it is missing; whether it is a real folder, ours, and closed to everyone
-    else.
+    """Create ``folder`` if it is missing; returns whether it is a real folder, ours, and closed to
+    all others.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def is_private(folder: Path) -> bool:
 
 
 def is_closed(about: os.stat_result) -> bool:
-    """Whether this, by ``lstat``, is a folder of this account and closed to all others."""
+    """Whether this ``lstat`` result is a folder of this account, closed to all others."""
     return (
         stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
     )
@@ -58,8 +58,8 @@ def is_closed(about: os.stat_result) -> bool:
 
 
 def close_new_files(shared: bool) -> None:
-    """Files and folders that this process and its children make from now on are closed to others,
-    and to the group unless shared.
+    """Close new files and folders of this process and its children to others, and to the group
+    unless shared.
     """
     global _first_umask
     former = os.umask(0o007 if shared else 0o077)
@@ -67,10 +67,10 @@ def close_new_files(shared: bool) -> None:
 
 
 def make_run_folder(folder: Path, shared: bool) -> None:
-    """Make ``folder`` with the rights of a run's, and its parents with this user's usual ones.
+    """Create ``folder`` with the rights of a run's, and its parents with the user's usual ones.
 
-    A folder that is there gets these rights if it is empty or holds a run. One with other things
-    in it keeps its own.
+    An existing folder gets these rights if it is empty or contains a run. A folder with other
+    contents keeps its own.
     Raises OSError, and RunFolderError for a folder that another account can write.
     """
     if folder.exists():
@@ -78,7 +78,7 @@ def make_run_folder(folder: Path, shared: bool) -> None:
     else:
         now = None if _first_umask is None else os.umask(_first_umask)
         try:
-            with suppress(FileExistsError):  # a file there is what the next line fails on
+            with suppress(FileExistsError):  # if this is a file, the next line raises
                 folder.parent.mkdir(parents=True, exist_ok=True)
         finally:
             if now is not None:
@@ -119,7 +119,7 @@ def refuse_writable(folder: Path, shared: bool) -> None:
 
 
 def create_new(path: Path, mode: int = 0o666) -> int:
-    """A descriptor of a new file. Raises OSError, also for a file or a link in its place."""
+    """A descriptor of a new file. Raises OSError, also if a file or a link exists."""
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
@@ -132,10 +132,10 @@ def random_name(path: Path) -> Path:
 def replacing(
     path: Path, *, durable: bool = False, mode: int = 0o666, fresh: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A new file, which takes the place of ``path`` when all went well, and else is removed.
+    """A new file, which replaces ``path`` on success, and is removed otherwise.
 
     durable: with fsync of the file, and of its folder
-    mode:    the rights of the file from its first byte on, which the umask restricts
+    mode:    the rights of the file from its first byte, which the umask restricts
     fresh:   the new file's name, free under a lock or in a private folder; a random one by default
 
     Raises OSError.
@@ -165,15 +165,13 @@ def replacing(
 
 
 def no_link(path: str, flags: int) -> int:
-    """An opener for files that are written in place: a link there is not followed. Raises OSError
-    (ELOOP).
-    """
+    """An opener for files that are written in place; it follows no link. Raises OSError (ELOOP)."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def regular(path: str, flags: int) -> int:
-    """An opener for reading files alone: a pipe does not keep us waiting, /dev/zero has no end.
-    Raises OSError.
+    """An opener that reads only regular files: a pipe would block, /dev/zero never ends. Raises
+    OSError.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     try:
@@ -189,13 +187,13 @@ def regular(path: str, flags: int) -> int:
 
 
 def regular_no_link(path: str, flags: int) -> int:
-    """As ``regular``, and a link is not followed. Raises OSError."""
+    """As ``regular``, but follows no link. Raises OSError."""
     return regular(path, flags | os.O_NOFOLLOW)
 
 
 def read_small(path: Path, limit: int) -> bytes:
     """A small file that es-queue itself wrote to a run's folder. Raises OSError for a link, for
-    what is no file, and for more than ``limit`` bytes.
+    anything but a file, and for more than ``limit`` bytes.
     """
     with open(path, "rb", opener=regular_no_link) as file:
         data = file.read(limit + 1)
@@ -205,7 +203,7 @@ def read_small(path: Path, limit: int) -> bytes:
 
 
 def read_end(path: Path, limit: int) -> bytes:
-    """The last ``limit`` bytes of a file, all of a shorter one. Raises OSError."""
+    """The last ``limit`` bytes of a file, or all of it. Raises OSError."""
     with open(path, "rb", opener=regular) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
         return file.read(limit)

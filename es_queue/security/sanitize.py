@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-#: What one text from elsewhere may take of a screen.
+#: The longest text from elsewhere on a screen.
 MAX_TEXT = 400
 
 
 def sanitize(text: object, longest: int = MAX_TEXT) -> str:
-    """One line of text that can do nothing to a terminal: what does not print is escaped, the rest
-    cut.
+    """One line of text that is safe for a terminal: unprintable characters are escaped, and a long
+    text is cut.
     """
     line = str(text)[: longest + 1]
     line = "".join(

@@ -8,16 +8,16 @@ from typing import Any, NoReturn
 
 from es_queue.errors import DecodeError
 
-MAX_DIGITS = 50  # digits; a state of a generator of random numbers has 39
+MAX_DIGITS = 50  # a random generator's state has 39
 BROKEN = (ValueError, RecursionError)  # UnicodeDecodeError is a ValueError
 
 
 def loads(data: bytes | str, limit: int, finite: bool = True) -> Any:
-    """What a JSON text of at most ``limit`` bytes or letters says.
+    """Decode a JSON text of at most ``limit`` bytes or letters.
 
-    Raises DecodeError, which repeats nothing of the text, for another text, a name that stands
-    twice in an object, a number of more than 50 digits, and if ``finite`` NaN and Infinity,
-    which JSON has not.
+    Raises DecodeError, which repeats nothing of the text, for invalid text, a repeated name in an
+    object, a number of more than 50 digits, and if ``finite``, for NaN and Infinity, which JSON
+    lacks.
     """
     if len(data) > limit:
         raise DecodeError(f"{len(data)} bytes of JSON, but at most {limit} are allowed")
@@ -53,5 +53,5 @@ def _parse_real(text: str) -> float:
 
 def _parse_integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise ValueError("too long a number")
+        raise ValueError("a number is too long")
     return int(text)

@@ -12,11 +12,11 @@ PROBE_SECONDS = 2.0
 
 
 def diagnose_tls(settings: Mapping[str, Any], encrypted: bool, error: Exception) -> str | None:
-    """What is wrong between ``rediss://`` and ``redis://``, keys and certificates; None if it is
-    none of this.
+    """What is wrong with ``rediss://`` or ``redis://``, keys or certificates; None for another
+    cause.
 
-    settings: the connection's host, port and files; no credentials are sent anywhere. Waits two
-    seconds at the most.
+    settings: the connection's host, port and files; no credentials are sent. Waits at most two
+    seconds.
     """
     message = str(error)
     if not encrypted:
@@ -72,7 +72,7 @@ def describe_untrusted(settings: Mapping[str, Any], message: str) -> str:
 
 
 def accepts_tls(settings: Mapping[str, Any]) -> bool:
-    """Whether a TLS handshake succeeds; nothing is verified, for nothing is sent."""
+    """Whether a TLS handshake succeeds. Nothing is verified, because nothing is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with suppress(OSError), open_socket(settings) as plain, context.wrap_socket(plain) as encrypted:
@@ -81,7 +81,7 @@ def accepts_tls(settings: Mapping[str, Any]) -> bool:
 
 
 def accepts_plaintext(settings: Mapping[str, Any]) -> bool:
-    """Whether a PING without TLS has an answer as Redis gives it."""
+    """Whether a PING without TLS gets a reply of Redis."""
     with suppress(OSError), open_socket(settings) as plain:
         plain.sendall(b"PING\r\n")
         return plain.recv(1) in (b"+", b"-")

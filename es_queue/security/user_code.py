@@ -1,9 +1,8 @@
 """Which modules of a run a process may import: the run names them, the operator allows them.
 
-``ES_QUEUE_ALLOW`` lists modules, separated by commas; each allows itself and its submodules. The
-default, ``installed``, allows packages of distributions that are installed here: no loose file,
-nothing of Python's standard library, never a path. ``ale_py`` needs no permission, because es-queue
-itself imports it.
+``ES_QUEUE_ALLOW`` lists modules, separated by commas; each also allows its submodules. The default,
+``installed``, allows packages of installed distributions: no loose file, nothing of Python's
+standard library, never a path. ``ale_py`` needs no permission, because es-queue itself imports it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from es_queue.errors import EsQueueError, MissingPackage, RunFolderError, UsageE
 
 ALLOW = "ES_QUEUE_ALLOW"
 INSTALLED = "installed"
-#: A package's module of this name is a program: to import it can be to run it.
+#: A package's module of this name is a program: importing it may run it.
 PROGRAM = "__main__"
 #: Settings that may be ``module:name``.
 CODE_SETTINGS = ("env", "objective", "strategy", "policy", "behaviour")
@@ -33,8 +32,8 @@ MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: of its environment or objective, of its strategy, of its
-    policy, of what it compares and of its wrappers.
+    """The modules of a run's own code: environment or objective, strategy, policy, behaviour and
+    wrappers.
     """
     return modules_named_by({name: getattr(config, name) for name in (*CODE_SETTINGS, "wrapper")})
 
@@ -50,9 +49,9 @@ def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
 
 
 def modules_to_allow(config: RunConfig) -> list[str]:
-    """Those of a run's modules that ES_QUEUE_ALLOW must name on a worker: loose ones, and those
-    whose function may be called, as that of an objective or of an environment without an id. An
-    environment's class is not told from a function: nothing is imported here.
+    """The modules of a run that ES_QUEUE_ALLOW must name on a worker: loose ones, and those whose
+    function may be called, such as an objective or an environment without an id. It treats a class
+    as a function, because it imports nothing.
     """
     called = [config.objective, config.behaviour]
     if config.env.rpartition(":")[2].isidentifier():
@@ -63,10 +62,10 @@ def modules_to_allow(config: RunConfig) -> list[str]:
 
 
 def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()) -> dict[str, str]:
-    """The environment variable that allows a run's ``modules`` to the processes started for it.
+    """The environment variable that allows a run's ``modules`` in the processes started for it.
 
-    Settings may come from a stranger's folder or file. Of the modules they name, only loose ones
-    are added: a function of a package or of Python's own library could run any text.
+    Settings may come from a stranger's folder or file. Of their modules, only loose ones are added:
+    a function of a package or of Python's own library could run any text.
 
     own_modules: named by the user of this process, so that their functions may be called
     """
@@ -76,8 +75,8 @@ def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()
 
 @contextmanager
 def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> Iterator[None]:
-    """Within, this process and those that it starts have the variable of
-    :func:`environment_allowing`. One that names no module is not set.
+    """Within it, this process and its children have the variable of :func:`environment_allowing`.
+    It is not set if it names no module.
     """
     variable = environment_allowing(modules, own_modules)
     is_set_here = ALLOW not in os.environ and variable[ALLOW] != INSTALLED
@@ -91,13 +90,13 @@ def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> 
 
 
 def disallowed_modules(modules: Iterable[str], allowed: str) -> list[str]:
-    """Those of ``modules`` that a worker with ES_QUEUE_ALLOW=``allowed`` would refuse."""
+    """The ``modules`` that a worker with ES_QUEUE_ALLOW=``allowed`` would refuse."""
     return [module for module in modules if disallowed_reason([module], allowed)]
 
 
 def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str:
-    """Why the first module that may not be imported may not, empty if all may. ``allowed``: in
-    place of ES_QUEUE_ALLOW.
+    """Why the first disallowed module may not be imported; empty if all may. ``allowed``: in place
+    of ES_QUEUE_ALLOW.
     """
     given = os.environ.get(ALLOW, INSTALLED) if allowed is None else allowed
     listed = [entry.strip() for entry in given.split(",")]
@@ -121,9 +120,7 @@ def is_within(module: str, allowed: str) -> bool:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a distribution provides the module's package. Python's own library is nobody's
-    package.
-    """
+    """Whether a distribution provides the module's package; none provides Python's own library."""
     return module.partition(".")[0] in packages_distributions()
 
 
@@ -133,29 +130,28 @@ def is_of_python(module: str) -> bool:
 
 
 def is_loose(module: str) -> bool:
-    """Whether the module can only be a file of the user's, such as one in the current folder."""
+    """Whether the module can only be a user's file, such as one in the current folder."""
     return not is_installed(module) and not is_of_python(module)
 
 
-# --- while somebody else's file is read
+# --- while reading a file from others
 
 
 class ImportGuard:
     """Refuses imports of modules that a file names, unless they are installed, allowed by
     ES_QUEUE_ALLOW, or all trusted.
 
-    trust: whether the user said that the file's code may run
+    trust: whether the user trusts the file
     """
 
     def __init__(self, trust: bool) -> None:
         self.trust = trust
-        # Looked up before the current folder is on the path: anyone can put metadata of packages
-        # there.
+        # Looked up before the current folder is on the path, where anyone can put package metadata.
         self._packages = frozenset(packages_distributions())
 
     def check(self, what: str, module: str) -> None:
         """Raises RunFolderError for a module that may not be imported. The current folder counts
-        for the others only.
+        only for modules that are not installed.
         """
         is_module = MODULE.fullmatch(module) is not None and PROGRAM not in module.split(".")
         if (
@@ -176,7 +172,7 @@ class ImportGuard:
             sys.path.append(".")
 
     def check_wrapper(self, what: str, module: str, wrapper: object) -> None:
-        """Raises RunFolderError for what the named package has only borrowed, such as os.system."""
+        """Raises RunFolderError for an object that the package only imported, such as os.system."""
         package = str(getattr(wrapper, "__module__", None) or "").partition(".")[0]
         if not self.trust and package != module.partition(".")[0]:
             raise RunFolderError(
@@ -196,7 +192,7 @@ _guard: ImportGuard | None = None
 
 @contextmanager
 def guarded_imports(trust: bool) -> Iterator[None]:
-    """Within it, files may come from anyone: modules that they name are imported as ImportGuard
+    """Within it, files may come from anyone: their modules are imported only as ImportGuard
     allows.
     """
     global _guard
@@ -209,20 +205,20 @@ def guarded_imports(trust: bool) -> Iterator[None]:
 
 
 def is_trusted() -> bool:
-    """Whether the user trusts the file that is being read."""
+    """Whether the user trusts the file being read."""
     return _guard is not None and _guard.trust
 
 
 def check_import(what: str, module: str) -> None:
-    """To be called before a module that a run or a file names is imported.
+    """Call this before importing a module that a run or a file names.
 
-    Raises UsageError for Python's own library, which has nothing that a run could use; within
-    ``guarded_imports``, RunFolderError for what ImportGuard refuses.
+    Raises UsageError for Python's own library, which is useless for a run; within
+    ``guarded_imports``, RunFolderError for a module that ImportGuard refuses.
     """
     if is_of_python(module):
         error_type = UsageError if _guard is None else RunFolderError
         raise error_type(
-            f"the {what} is of Python's own library: name your own module, which must have "
+            f"the {what} is in Python's own library: name your own module, which must have "
             "another name"
         )
     if _guard is not None:
@@ -230,7 +226,7 @@ def check_import(what: str, module: str) -> None:
 
 
 def check_wrapper(what: str, module: str, wrapper: object) -> None:
-    """To be called before a wrapper is called, whose only argument is the environment. Raises
+    """Call this before calling a wrapper, whose only argument is the environment. Raises
     RunFolderError within ``guarded_imports``.
     """
     if _guard is not None:
@@ -238,12 +234,12 @@ def check_wrapper(what: str, module: str, wrapper: object) -> None:
 
 
 def check_called(what: str, module: str, function: object) -> None:
-    """To be called before a function that settings name is called with arguments that they name.
+    """Call this before calling a function with arguments that both come from settings.
 
-    Settings come from others, and some packages have functions that run the text they are given:
-    ES_QUEUE_ALLOW must name the module itself, and the one that defines the function, or the class
-    of a callable object. Python's own library is refused. Raises MissingPackage, within
-    ``guarded_imports`` RunFolderError.
+    Settings come from others, and functions of some packages run any text: ES_QUEUE_ALLOW must name
+    the module itself, and the one that defines the function, or the class of a callable object.
+    Python's own library is refused. Raises MissingPackage, within ``guarded_imports``
+    RunFolderError.
     """
     if is_trusted():
         return
@@ -263,8 +259,8 @@ def check_called(what: str, module: str, function: object) -> None:
 
 
 def _defining_module(function: object) -> str:
-    """The module of a function, or of the class of a callable object; that of a partial or of a
-    bound method is its function's.
+    """The module of a function, or of a callable object's class; for a partial or a bound method,
+    its function's.
     """
     while isinstance(function, partial):
         function = function.func
@@ -273,12 +269,12 @@ def _defining_module(function: object) -> str:
     return str((function if is_defined else type(function)).__module__)
 
 
-# --- the importing itself
+# --- imports
 
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
-    """The user's function that ``module:function`` names. Raises ``error_type`` in one sentence,
-    which says ``what`` it was to be, or what :func:`check_called` raises.
+    """The user's function ``module:function``. Raises ``error_type``, whose sentence names
+    ``what``, or the error of :func:`check_called`.
     """
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
@@ -288,14 +284,12 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
 
 
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
-    """What ``module:name`` names. Raises ``error_type`` in one sentence, which says ``what`` it was
-    to be.
-    """
+    """The object ``module:name``. Raises ``error_type``, whose sentence names ``what``."""
     module, _, name = path.partition(":")
     check_import(what, module)
     try:
         return getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # a program's module, once imported, may want to exit
+    except (Exception, SystemExit) as error:  # a program's module may exit when imported
         raise error_type(f"the {what} cannot be imported: {describe_error(error)}") from error
 
 

@@ -127,7 +127,7 @@ class Strategy(ABC):
     #: True when workers must send Σ_t sign(r_t) as fitness.
     fitness_by_sign: bool
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """For policies of ``size`` parameters, with rates at ``pace``. Use ``make_strategy``, which
         validates the settings.
         """

@@ -44,7 +44,7 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
     #: The strategy of each island; ``islands_of`` sets it.
     island_kind: ClassVar[type[Strategy]]
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         super().__init__(config, size, pace)
         self.island = self.island_kind(config, size, pace)
 

@@ -147,7 +147,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         ),
     )
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         super().__init__(config, size, pace)
         self.member_count = config.members
         self.moments = tuple(self.optimizer.start(1))

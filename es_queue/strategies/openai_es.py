@@ -48,7 +48,7 @@ class SharedSigmaGradient(GradientStrategy):
     #: ranks) small.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         super().__init__(config, size, pace)
         name = chosen_optimizer(config, self.optimizers)
         rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate

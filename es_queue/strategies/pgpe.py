@@ -69,7 +69,7 @@ class PGPE(AdaptiveSigma):
     #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
     RADIUS: ClassVar[float] = 15.0
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """For policies of ``size`` parameters. A learning-rate schedule also scales ClipUp's
         longest step.
         """

@@ -1,1 +1,1 @@
-"""Records of individuals, facts about the host, and the commands shown to users."""
+"""Records of individuals, facts about the host, and commands for users."""

@@ -16,7 +16,7 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, a UsageError, without passwords.
 
     Args:
-        advice: What lists all options.
+        advice: The flag that lists all options.
         more: As argparse takes it.
     """
 

@@ -1,6 +1,4 @@
-"""How to write an es-queue command on this host: with its folder if the search path does not
-contain it.
-"""
+"""Formats an es-queue command for this host: with its folder unless the search path contains it."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from pathlib import Path
 
 
 def format_command(name: str) -> str:
-    """``es-play``, or ``.venv/bin/es-play`` when a shell would not find the one that belongs to
-    this program.
-    """
+    """``es-play``, or ``.venv/bin/es-play`` if a shell would not find this program's own."""
     folder = Path(sys.executable).parent
     executable = folder / name
     on_path = shutil.which(name)

@@ -1,4 +1,4 @@
-"""An environment that Python code passes as an object, named so that workers can make it too."""
+"""An environment object from Python code, named so that workers can make it too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from es_queue.errors import UsageError
 
 GymEnvironment = gymnasium.Env[Any, Any]
 GivenEnvironment = str | type[GymEnvironment] | Callable[[], GymEnvironment] | GymEnvironment
-#: Environments of these packages are registered wherever the package is installed.
+#: These packages register their environments wherever they are installed.
 REGISTERED_BY = ("gymnasium", "es_queue", "ale_py")
 
 
@@ -22,7 +22,7 @@ def environment_settings(env: GivenEnvironment) -> dict[str, Any]:
     """The settings of a run on ``env``: an id, a class, a function that makes an environment, or an
     environment.
 
-    Raises UsageError with the reason why workers could not make the same environment.
+    Raises UsageError with the reason if workers could not make the same environment.
     """
     if isinstance(env, str):
         return {"env": env}
@@ -59,7 +59,7 @@ def import_path(thing: FunctionType | type) -> str:
 
 
 def _settings_of_registered(env: GymEnvironment) -> dict[str, Any]:
-    """Of what gymnasium.make has made: its id, arguments and wrappers."""
+    """The id, arguments and wrappers of an environment from gymnasium.make."""
     spec = env.spec
     assert spec is not None
     registered = gymnasium.registry.get(spec.id)
@@ -89,9 +89,7 @@ def _settings_of_registered(env: GymEnvironment) -> dict[str, Any]:
 
 
 def _settings_of_object(env: GymEnvironment) -> dict[str, Any]:
-    """Of what its class has made: the class, and the arguments that gymnasium.utils.EzPickle
-    keeps.
-    """
+    """The class, and the arguments that gymnasium.utils.EzPickle keeps."""
     kind = type(env)
     path = import_path(kind)
     signature = inspect.signature(kind)

@@ -1,4 +1,4 @@
-"""Locked files. The kernel releases a lock when its process ends, however it ends.
+"""Locked files. The kernel releases a lock when its process ends, even if it is killed.
 
 A lock is a descriptor that a child can inherit: a supervisor and a server hold the lock that their
 starter took, with their pid in the file. The package filelock offers neither.
@@ -14,15 +14,14 @@ from pathlib import Path
 from es_queue.errors import RunFolderError
 from es_queue.security.private_directory import regular
 
-#: A process that only asks whether a lock is free holds it for an instant; ``take_lock`` outwaits
-#: it.
+#: A process that checks a lock holds it for an instant; ``take_lock`` waits longer.
 RETRY_SECONDS = 0.5
 POLL_SECONDS = 0.01
 REMEDY = "give a --run-dir that you may write to"
 
 
 def try_lock(path: Path, remedy: str = REMEDY) -> int | None:
-    """A descriptor that holds the lock of ``path``, or None when another holds it.
+    """A descriptor that holds the lock of ``path``, or None if another holds it.
 
     Raises RunFolderError with the ``remedy`` if the file cannot be opened, or is a link.
     """
@@ -47,7 +46,7 @@ def is_locked(path: Path) -> bool:
 
 
 def take_lock(path: Path, seconds: float = RETRY_SECONDS, remedy: str = REMEDY) -> int | None:
-    """As ``try_lock``, tried for ``seconds``."""
+    """Like ``try_lock``, retried for ``seconds``."""
     deadline = time.monotonic() + seconds
     while (descriptor := try_lock(path, remedy)) is None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -55,7 +54,7 @@ def take_lock(path: Path, seconds: float = RETRY_SECONDS, remedy: str = REMEDY) 
 
 
 def write_pid(descriptor: int, pid: int) -> None:
-    """Write into a locked file who holds it."""
+    """Write the holder's pid into a locked file."""
     os.pwrite(descriptor, b"%-20d" % pid, 0)
 
 

@@ -1,7 +1,7 @@
 """Facts about this host: package versions, the provider of Box2D, folders of es-queue, the
 processor.
 
-Takes some milliseconds, and imports nothing.
+This takes some milliseconds, and imports nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ from pathlib import Path
 import es_queue
 
 PACKAGES = ("numpy", "redis", "rq", "gymnasium", "msgpack")
-#: Distributions of the one package that is imported as Box2D; two of them overwrite each other's
-#: files.
+#: Distributions of the package Box2D; two of them overwrite each other's files.
 BOX2D = ("box2d", "box2d-py", "box2d-kengz")
 MAX_CPU_NAME = 60
 PROCESSOR_LIST = Path("/proc/cpuinfo")
 
 
 def versions() -> str:
-    """``es-queue 0.1.0, python 3.11.7, numpy 2.4.6 …`` in one line; a package that is missing is
-    left out.
-    """
+    """``es-queue 0.1.0, python 3.11.7, numpy 2.4.6 …``, without missing packages."""
     entries = [("es-queue", es_queue.__version__), ("python", platform.python_version())]
     entries += [(name, version_of(name)) for name in PACKAGES]
     return ", ".join(f"{name} {version}" for name, version in entries if version)
@@ -43,8 +40,8 @@ def version_of(distribution: str) -> str:
 
 
 def box2d_versions() -> str:
-    """The distributions that provide Box2D, ``box2d 2.3.10`` or two joined by ``and``; empty if
-    none does.
+    """The distributions that provide Box2D, ``box2d 2.3.10`` or two joined by ``and``; empty for
+    none.
     """
     return " and ".join(
         f"{name} {version_of(name)}" for name in BOX2D if has_file(name, "Box2D/__init__.py")
@@ -52,9 +49,7 @@ def box2d_versions() -> str:
 
 
 def has_file(distribution: str, file: str) -> bool:
-    """Whether a distribution is installed and has that file; one that lists no files is believed to
-    have it.
-    """
+    """Whether a distribution is installed and has that file, or lists no files."""
     try:
         listed = metadata.distribution(distribution).files
     except (metadata.PackageNotFoundError, ValueError, OSError):
@@ -63,10 +58,10 @@ def has_file(distribution: str, file: str) -> bool:
 
 
 def package_folder(package: str, more: Iterable[str] = ()) -> Path | None:
-    """The folder from which Python would import a package here, None if it finds none.
+    """The folder from which Python would import a package here, or None.
 
-    more: folders that are looked at after sys.path, but before packages that are installed as a
-    link (pip install -e), which is how ``rq worker`` sees the current folder.
+    more: folders that are searched after sys.path, but before packages that are installed as a link
+    (pip install -e), which is how ``rq worker`` finds the current folder.
     """
     try:
         spec = PathFinder.find_spec(package, [*sys.path, *more]) if more else None
@@ -78,20 +73,20 @@ def package_folder(package: str, more: Iterable[str] = ()) -> Path | None:
 
 
 def source_root() -> Path:
-    """The folder that holds our three packages."""
+    """The folder with our three packages."""
     return Path(__file__).resolve().parents[2]
 
 
 def blas_threads() -> int:
     """The most threads that a loaded BLAS would use; 1 if none is loaded."""
-    # start-up: it looks for the BLAS libraries that are loaded
+    # start-up: it searches for loaded BLAS libraries
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
     return max((int(pool.get("num_threads", 1)) for pool in threadpool_info()), default=1)
 
 
 def cpu_model() -> str:
-    """The processor's name, its architecture where it has none."""
+    """The processor's name, or its architecture."""
     try:
         lines = PROCESSOR_LIST.read_text(errors="replace").splitlines()
     except OSError:
@@ -101,9 +96,7 @@ def cpu_model() -> str:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Free space for this user where ``folder`` stands or would stand; None if that is not
-    known.
-    """
+    """Free space for this user at ``folder``, which may not exist; None if unknown."""
     place = next((path for path in (folder, *folder.absolute().parents) if path.exists()), None)
     try:
         about = os.statvfs(place) if place else None

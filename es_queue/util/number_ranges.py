@@ -13,7 +13,7 @@ LARGEST_WHOLE = 10**9
 
 def parse_whole(text: str, low: int) -> int:
     """A whole number from ``low`` to 10^9. Raises ValueError."""
-    # Only plain digits: int() would take "1_6", " 16" and digits of other scripts as well.
+    # Only plain digits: int() would also take "1_6", " 16" and digits of other scripts.
     if not re.fullmatch(r"[0-9]{1,10}", text) or not low <= int(text) <= LARGEST_WHOLE:
         raise ValueError
     return int(text)
@@ -28,10 +28,10 @@ def parse_finite(text: str, low: float = -math.inf, high: float = math.inf) -> f
 
 
 def parse_number_ranges(text: str, noun: str, most: int, highest: int) -> tuple[int, ...]:
-    """The numbers of ``text`` in the order given, each once; at most ``most``, none above
+    """The numbers of ``text`` in order, without repetition; at most ``most``, none above
     ``highest``.
 
-    noun: what one of them is called in an error. Raises ValueError, whose text is the fix.
+    noun: the name of one of them in errors. Raises ValueError, whose text is the fix.
     """
     numbers: list[int] = []
     for part in text.split(","):

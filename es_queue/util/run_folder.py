@@ -19,9 +19,9 @@ RUNS_VARIABLE = "ES_QUEUE_RUNS"
 STUDY_FILE = "seeds.json"
 BEST = "best.npz"
 CHECKPOINT_NAME = re.compile(r"generation-([0-9]{1,10})\.npz")
-#: The newest reports of workers, a JSON text per line.
+#: The newest reports of workers, one JSON text per line.
 ERROR_REPORTS_FILE = "errors.jsonl"
-#: The files that name their run, the surest first.
+#: The files that contain their run's name, the most reliable first.
 NAMING_FILES = (STUDY_FILE, "run.json", "summary.json")
 MOST_BYTES = 2**22
 MOST_NAMES = 10
@@ -50,7 +50,7 @@ class NamedRun:
 
     @property
     def members(self) -> list[NamedRun]:
-        """The runs of a study that have begun, in the order of their seeds; else the run itself."""
+        """The runs of a study that have begun, by seed; else the run itself."""
         if not self.is_study:
             return [self]
         folders = [path for path in self.folder.glob("s*") if SEED_FOLDER.fullmatch(path.name)]
@@ -59,13 +59,13 @@ class NamedRun:
 
     @property
     def several_runs(self) -> str:
-        """The rest of a sentence about a study, for a command that takes one run."""
+        """The rest of a sentence about a study, for commands that need one run."""
         names = ", ".join(run.run for run in self.members)
         return f"is a study of several runs: name one of {names}"
 
     @property
     def server_folder(self) -> Path:
-        """The folder of the private server; the runs of a study share one."""
+        """The folder of the private server; a study's runs share one."""
         parent = self.folder.parent
         return (parent if (parent / STUDY_FILE).is_file() else self.folder) / "redis"
 
@@ -76,7 +76,7 @@ def runs_folder(runs_dir: str | Path | None = None) -> Path:
 
 
 def find_run(word: str | Path, runs_dir: str | Path | None = None) -> NamedRun:
-    """The run of that name, in that folder, or with that file; it need not exist."""
+    """The run of that name, in that folder, or with that file; it may not exist."""
     name, path, runs = str(word), Path(word), runs_folder(runs_dir)
     if RUN_ID.fullmatch(name):
         study, _, seed = name.rpartition("-")
@@ -97,19 +97,19 @@ def find_run(word: str | Path, runs_dir: str | Path | None = None) -> NamedRun:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name that is too long, or a folder that may not be searched
+    except OSError:  # the name is too long, or the folder may not be searched
         return False
 
 
 def read_run_name(folder: Path) -> str:
-    """The name of the run or study in a folder; empty for a folder without one."""
+    """The name of the run or study in a folder, or empty."""
     name = folder.absolute().name
     is_run = (folder / "config.json").is_file() and RUN_ID.fullmatch(name)
     return read_stored_name(folder) or (name if is_run else "")
 
 
 def read_stored_name(folder: Path) -> str:
-    """The name that the files of a run or study hold; empty if none does."""
+    """The name in the files of a run or study, or empty."""
     for file in NAMING_FILES:
         try:
             about = strict_json.loads(read_small(folder / file, MOST_BYTES), MOST_BYTES)
@@ -121,7 +121,7 @@ def read_stored_name(folder: Path) -> str:
 
 
 def existing_folder(word: str | Path, runs_dir: str | Path | None = None) -> Path:
-    """The folder of a run or study, or else the folder of that path. Raises NoRunError."""
+    """The folder of a run or study, else that path's folder. Raises NoRunError."""
     run = find_run(word, runs_dir)
     folder = run.folder if run.folder.is_dir() else Path(word)
     if not folder.is_dir():
@@ -132,7 +132,9 @@ def existing_folder(word: str | Path, runs_dir: str | Path | None = None) -> Pat
 def no_run_error(
     run: NamedRun, servers: Sequence[str] = (), others: Sequence[str] = ()
 ) -> NoRunError:
-    """The error for a run that ``servers``, which have ``others``, or its folder lack."""
+    """The error for a run that neither its folder nor ``servers``, which have ``others``,
+    contain.
+    """
     folders = [] if servers else sorted(run.folder.parent.glob("*"))
     known = list(dict.fromkeys([*others, *(path.name for path in folders if read_run_name(path))]))
     suggestion = format_suggestion(run.run, known)
@@ -146,9 +148,9 @@ def no_run_error(
 def checkpoint_path(
     word: str | Path, which: str = "best", runs_dir: str | Path | None = None
 ) -> Path:
-    """The file itself, or the best policy or the newest checkpoint of a run.
+    """The file itself, or the best policy or newest checkpoint of a run.
 
-    Raises NoRunError for an unknown run, RunFolderError for one without that checkpoint.
+    Raises NoRunError for an unknown run, RunFolderError for a missing checkpoint.
     """
     path = Path(word)
     if path.is_file() or path.suffix in FILE_SUFFIXES:

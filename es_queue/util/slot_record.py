@@ -38,15 +38,15 @@ COLUMNS = (
     "length",
     "behaviour",
 )
-#: Those that hold floats; the others hold integers.
+#: Columns of floats; the others contain integers.
 FLOATS = ("fitness", "return", "behaviour")
-#: A longer published vector is left out of the file.
+#: A longer published vector is not stored.
 MAX_PUBLISHED_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
 class SlotRecord:
-    """One generation. columns: by name, as the module tells; published: float32 [task.size], or
+    """One generation. columns: by name, as in the module; published: float32 [task.size], or
     empty.
     """
 
@@ -79,9 +79,7 @@ class SlotRecord:
         return buffer.getvalue()
 
     def row(self, slot: int, individual: int) -> dict[str, Any] | None:
-        """What was recorded of an individual of this generation's own slots; None if nothing
-        was.
-        """
+        """The record of an individual in this generation's own slots, or None."""
         matches = (self.columns["generation"] == self.task.generation) & (
             self.columns["slot"] == slot
         )
@@ -91,7 +89,7 @@ class SlotRecord:
         return {name: self.columns[name][rows[individual]].tolist() for name in COLUMNS}
 
     def format_extent(self) -> str:
-        """Which slots of its own it has, in a few words."""
+        """Its own recorded slots, in a few words."""
         slots = self.columns["slot"][self.columns["generation"] == self.task.generation]
         each = "two individuals (+ and -)" if (self.columns["sign"] < 0).any() else "one individual"
         return (
@@ -106,7 +104,7 @@ def record_path(run_dir: Path, generation: int) -> Path:
 
 
 def recorded_generations(run_dir: Path) -> list[int]:
-    """Of which generations a run's folder holds a record, ascending."""
+    """The generations with a record in a run's folder, ascending."""
     return sorted(
         int(path.stem)
         for path in (run_dir / FOLDER).glob("*.npz")
@@ -115,7 +113,7 @@ def recorded_generations(run_dir: Path) -> list[int]:
 
 
 def read_record(path: Path) -> SlotRecord:
-    """Raises RunFolderError in one sentence for a file that is missing, damaged or does not fit."""
+    """Raises RunFolderError with one sentence if the file is missing, damaged or inconsistent."""
     try:
         arrays = read_arrays(path, ("meta", "published", *COLUMNS))
         meta = decode_meta(arrays.pop("meta"))
@@ -148,8 +146,8 @@ def read_record(path: Path) -> SlotRecord:
 
 
 def is_valid_column(name: str, column: NDArray[Any]) -> bool:
-    """Whether an array can be the column of that name: its dimensions, its kind, and NaN as the
-    only number that is none.
+    """Whether an array can be the column of that name: its dimensions, its kind, and no infinite
+    number.
     """
     if column.ndim != (2 if name == "behaviour" else 1):
         return False

@@ -210,7 +210,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--insecure",
         action="store_true",
-        help=("suppress warnings about a passwordless or unencrypted Redis"),
+        help="suppress warnings about a passwordless or unencrypted Redis",
     )
     add(
         "--workers",
@@ -326,7 +326,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help=(
             "write settings, figures and the result for tensorboard, wandb or mlflow, into the "
-            "run's folder of that name; several with commas between (pip install "
+            "run's folder of that name; separate several with commas (pip install "
             "'es-queue[NAME]')"
         ),
     )

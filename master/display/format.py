@@ -1,4 +1,4 @@
-"""Formats a run's figures for people; prints nothing, and trusts no input."""
+"""Formats a run's figures for people. It prints nothing, and trusts no input."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from es_queue.util.command_path import format_command
 Value = float | int | str | None
 Record = dict[str, Value]
 
-#: Larger numbers are nobody's honest figures; all their digits would break a table.
+#: Larger numbers are not real figures; all their digits would break a table.
 LARGEST_WHOLE = 1e15
-#: A larger figure cannot be drawn: the span of an axis, a sum or a square of such figures
-#: overflows.
+#: A larger figure cannot be drawn: an axis, a sum or a square of such figures overflows.
 LARGEST_DRAWN = 1e30
 BAR_SIGNS = "▁▂▃▄▅▆▇█"
-#: Fields of a record that count what went wrong and was made good, with what a person calls it.
+#: Fields of a record that count faults from which the run recovered, with their names for people.
 RECOVERY_FIELDS = (
     ("recovered", "blocks recovered"),
     ("reissued", "re-issued"),
@@ -29,14 +28,12 @@ RECOVERY_FIELDS = (
     ("late", "late"),
     ("failed", "slots failed"),
 )
-#: A recipe's expectations hold for its method alone.
+#: A recipe's expectations apply only to its method.
 METHOD_SETTINGS = ("strategy", "policy")
 
 
 def finite_or_none(value: object) -> float | None:
-    """The value as a finite float; None for anything else, text that reads as a number included as
-    that number.
-    """
+    """The value, or a text that is a number, as a finite float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (Real, str)):
         return None
     try:
@@ -47,20 +44,20 @@ def finite_or_none(value: object) -> float | None:
 
 
 def drawable_or_none(value: object) -> float | None:
-    """The value as ``finite`` reads it; None also for what no axis can show."""
+    """``finite_or_none`` of the value; None also if no axis can show it."""
     number = finite_or_none(value)
     return number if number is not None and abs(number) <= LARGEST_DRAWN else None
 
 
 def parse_number(text: str) -> int | float | None:
-    """The number that a text is, None if it is none."""
+    """The number in a text, or None."""
     return (
         int(text) if text.isascii() and text.isdigit() and len(text) < 20 else finite_or_none(text)
     )
 
 
 def format_values(values: Mapping[str, object]) -> dict[str, str]:
-    """Plain text for people: floats with as many digits as they need, nothing for None."""
+    """Plain text for people: floats with the digits they need, nothing for None."""
     return {
         name: f"{value:.6g}" if isinstance(value, float) else str(value)
         for name, value in values.items()
@@ -69,7 +66,7 @@ def format_values(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def format_whole(value: object) -> str:
-    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``; a dash for what is no number."""
+    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``; a dash if it is not a number."""
     number = finite_or_none(value)
     if number is None:
         return "-"
@@ -77,7 +74,7 @@ def format_whole(value: object) -> str:
 
 
 def format_compact(value: object) -> str:
-    """1234567 as ``1.23 M``; a dash for what is no number."""
+    """1234567 as ``1.23 M``; a dash if it is not a number."""
     number = finite_or_none(value)
     if number is None:
         return "-"
@@ -88,8 +85,8 @@ def format_compact(value: object) -> str:
 
 
 def format_score(value: object) -> str:
-    """A return or a loss: one decimal, none from 10,000 on, two decimals below 10, up to three
-    significant digits below 1; a dash for what is no number.
+    """A return or a loss: one decimal, none from 10,000 on, two below 10, up to three significant
+    digits below 1; a dash if it is not a number.
     """
     number = finite_or_none(value)
     if number is None:
@@ -106,7 +103,7 @@ def format_score(value: object) -> str:
 
 
 def format_mean_std(mean: object, std: object) -> str:
-    """``123.4 ± 5.6``; the mean alone where there is no deviation."""
+    """``123.4 ± 5.6``; only the mean without a deviation."""
     deviation, size = finite_or_none(std), abs(finite_or_none(mean) or 0.0)
     if deviation is None:
         return format_score(mean)
@@ -115,7 +112,7 @@ def format_mean_std(mean: object, std: object) -> str:
 
 
 def format_percent(fraction: object) -> str:
-    """0.352 as ``35 %``; what rounds to none or to all is told as less than that."""
+    """0.352 as ``35 %``; a fraction above 0 never becomes 0 %, one below 1 never 100 %."""
     number = finite_or_none(fraction)
     if number is None:
         return "-"
@@ -127,7 +124,7 @@ def format_percent(fraction: object) -> str:
 
 
 def format_duration(seconds: object) -> str:
-    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash for what is no time."""
+    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash if it is not a time."""
     number = finite_or_none(seconds)
     if number is None or number < 0:
         return "-"
@@ -145,9 +142,7 @@ def format_duration(seconds: object) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as blocks of rising height, the lowest to the highest; neighbours are averaged to
-    fit the width.
-    """
+    """The values as blocks from low to high; neighbours are averaged to fit the width."""
     if not values or width < 1:
         return ""
     values = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
@@ -168,7 +163,7 @@ def format_graph(values: Sequence[float], width: int) -> str:
 
 
 def format_waiting_workers(workers: int, slots: int) -> str:
-    """That a generation has too few slots for all who are there; empty if it has enough."""
+    """A note that a generation has too few slots for all workers; empty if it has enough."""
     if workers <= slots:
         return ""
     return (
@@ -178,13 +173,13 @@ def format_waiting_workers(workers: int, slots: int) -> str:
 
 
 def format_bar(done: float, total: float, width: int) -> str:
-    """How much of the total is done."""
+    """The completed part of the total."""
     filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
     return "█" * filled + "░" * (width - filled)
 
 
 def format_expectation(config: RunConfig, env_steps: object) -> str:
-    """What the environment's recipe gave near so many training steps; empty without one, or with
+    """The recipe's expected evaluation near that many training steps; empty without one, or with
     another method.
     """
     points = expected_points(config.env)
@@ -200,8 +195,8 @@ def format_expectation(config: RunConfig, env_steps: object) -> str:
 
 
 def format_training_return(record: Mapping[str, Value]) -> str:
-    """Mean, spread and best return of a generation's episodes, marked where training cut episodes
-    short; empty if a generation was evaluated alone.
+    """Mean, spread and best return of a generation's episodes, marked if training cut episodes
+    short; empty for a generation that was only evaluated.
     """
     if finite_or_none(record.get("return_mean")) is None:
         return ""
@@ -214,7 +209,7 @@ def format_training_return(record: Mapping[str, Value]) -> str:
 
 
 def format_evaluation(record: Mapping[str, Value]) -> str:
-    """An evaluation's mean, spread and the run's best, or nothing if there was none."""
+    """An evaluation's mean, spread and the run's best, or empty."""
     if finite_or_none(record.get("eval_mean")) is None:
         return ""
     best = record.get("eval_best")
@@ -223,7 +218,7 @@ def format_evaluation(record: Mapping[str, Value]) -> str:
 
 
 def format_recoveries(record: Mapping[str, Value]) -> str:
-    """What went wrong with workers and was made good, so far; empty if nothing did."""
+    """The worker faults so far from which the run recovered, or empty."""
     counts = [
         (format_whole(count), word)
         for name, word in RECOVERY_FIELDS
@@ -233,15 +228,15 @@ def format_recoveries(record: Mapping[str, Value]) -> str:
 
 
 def format_centre_rank(rank: object) -> str:
-    """The share of a generation's individuals that the policy without perturbation beats; empty
-    where it did not play.
+    """The share of a generation's individuals that the unperturbed policy beats; empty if it did
+    not play.
     """
     has_rank = finite_or_none(rank) is not None
     return f"better than {format_percent(rank)} of the perturbed" if has_rank else ""
 
 
 def format_progress(done: object, limit: float) -> str:
-    """``1.23 M of 10.00 M`` where there is a limit."""
+    """``1.23 M of 10.00 M`` if there is a limit."""
     return f"{format_compact(done)} of {format_compact(limit)}" if limit else format_compact(done)
 
 

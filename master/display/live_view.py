@@ -76,9 +76,8 @@ class LiveView(DisplayView):
 
     def _store_record(self, record: Record) -> None:
         self._record = record
-        if (
-            finite_or_none(record.get("return_mean")) is not None
-        ):  # the last generation of a run is evaluated alone
+        # the last generation of a run is only evaluated
+        if finite_or_none(record.get("return_mean")) is not None:
             self._last_trained = record
         mean = finite_or_none(record.get("eval_mean"))
         if mean is not None:

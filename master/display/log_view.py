@@ -1,4 +1,4 @@
-"""Output of a run that cannot redraw: a log, only the end, or JSON; and its stream."""
+"""Output of a run that cannot be redrawn: a log, only the end, or JSON; and its stream."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from master.display.format import (
     format_whole,
 )
 
-#: A log has at most a line in so many seconds, evaluations and the ends apart.
+#: A log has at most one line in this many seconds, plus evaluations, the first and the last.
 LEAST_LINE_SECONDS = 1.0
-#: While a generation is open, a log has at least a line in so many seconds.
+#: While a generation is open, a log has at least one line in this many seconds.
 MOST_SILENT_SECONDS = 30.0
-#: A first generation that takes longer than that is foretold after so many seconds.
+#: A first generation that takes longer is announced after this many seconds.
 LEAST_WAIT_SECONDS = 5.0
-#: More columns than any line has.
+#: No line has more columns.
 NO_LIMIT = 2**31
-#: For terminals that lack the signs on the left; each as wide as what it stands for, or redrawing
-#: would go wrong.
+#: For terminals that lack the signs on the left. Each is equally wide, or redrawing would fail.
 ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
 
 
 class DisplayView:
-    """One way to show a run; the methods are Reporter's. A view leaves out what it never shows."""
+    """One way to show a run, with Reporter's methods. A view omits methods that it does not
+    need.
+    """
 
     def started(self, about: Mapping[str, str]) -> None: ...
     def resumed(self, records: Sequence[Record]) -> None: ...
@@ -50,8 +51,8 @@ class DisplayView:
 
 
 class SafeStream(io.TextIOBase):
-    """A text stream that outlives its reader: a closed pipe makes it silent, a sign it cannot show
-    becomes a plain one.
+    """A text stream that outlives its reader: a closed pipe makes it silent, a sign that it cannot
+    encode becomes a plain one.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -65,12 +66,12 @@ class SafeStream(io.TextIOBase):
     def isatty(self) -> bool:
         try:
             return self._stream is not None and self._stream.isatty()
-        except ValueError:  # it was closed
+        except ValueError:  # it is closed
             return False
 
     @property
     def is_terminal(self) -> bool:
-        """Whether something can be redrawn in place there."""
+        """Whether text there can be redrawn in place."""
         return self.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
     def write(self, text: str) -> int:
@@ -83,7 +84,7 @@ class SafeStream(io.TextIOBase):
             self._call_safely(self._stream.flush)
 
     def write_line(self, text: str) -> None:
-        """Write one line, at once."""
+        """Write one line at once."""
         self.write(text + "\n")
         self.flush()
 
@@ -91,23 +92,21 @@ class SafeStream(io.TextIOBase):
         try:
             call(*arguments)
         except BlockingIOError:
-            # the reader is slow and the stream does not wait: these words are lost, later ones may
-            # not be
+            # the reader is slow and the stream does not block: this text is lost, but later text
+            # may not be
             pass
-        except (
-            OSError,
-            ValueError,
-        ):  # nobody reads any more, the terminal is gone, or the stream was closed
+        # no reader, terminal or open stream any more
+        except (OSError, ValueError):
             self._disconnect()
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody reads any more: then nothing need be shown."""
+        """Whether nobody reads any more, so that nothing needs to be shown."""
         return self._stream is None
 
     def _disconnect(self) -> None:
-        """Go quiet for good; what anyone else still prints there would fail when Python ends, so it
-        goes nowhere.
+        """Stay silent permanently. Later output of others would fail when Python ends, so it is
+        discarded.
         """
         stream, self._stream = self._stream, None
         try:
@@ -145,7 +144,7 @@ def _is_encodable(sign: str, encoding: str) -> bool:
 def format_start(
     run: str, config: RunConfig, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
-    """Where everything of a run is, how to watch it and how to join it."""
+    """The places of a run's files, how to watch it and how to join it."""
     description = (
         f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
         f"population {config.population}"
@@ -156,7 +155,7 @@ def format_start(
 def format_labelled(
     title: str, description: str, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
-    """A title and labelled texts. One that exceeds the columns is alone on a line, whole, so that
+    """A title and labelled texts. A text longer than the columns is alone on an uncut line, so that
     a command can be copied.
     """
     head = f"{title}: {description}"
@@ -170,7 +169,7 @@ def format_labelled(
 
 
 class GenerationPace:
-    """How long the open generation takes, told from its first result on."""
+    """The duration of the open generation, estimated from its first result on."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -180,8 +179,8 @@ class GenerationPace:
         self._start = self._clock()
 
     def estimate(self, figures: Record) -> tuple[float, float] | None:
-        """Seconds that the open generation takes, and how many of them are left; None before the
-        first result. Time without workers does not count.
+        """(seconds of the open generation, seconds left); None before the first result. Time
+        without workers does not count.
         """
         done, slots = finite_or_none(figures.get("answered")), finite_or_none(figures.get("slots"))
         if not figures.get("workers"):
@@ -215,7 +214,8 @@ class QuietView(DisplayView):
 
 class LogView(QuietView):
     """Plain lines: one per generation and at most one per second, but always the first, the last
-    and the evaluations. A long generation has a line every 30 seconds; the first is foretold.
+    and the evaluations. A long generation has a line every 30 seconds; a long first one is
+    announced.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class LogView(QuietView):
 
 
 class JsonView(DisplayView):
-    """JSON objects, one a line; ``quiet`` leaves out all but notes and the summary."""
+    """JSON objects, one per line; ``quiet`` leaves only notes and the summary."""
 
     def __init__(self, out: SafeStream, run: str, quiet: bool) -> None:
         self._out, self._run, self._quiet = out, run, quiet
@@ -316,7 +316,8 @@ class JsonView(DisplayView):
 
 
 class CallbackView(DisplayView):
-    """A view for Python: ``callback`` gets the figures of each generation, and notes are warnings.
+    """A view for Python: ``callback`` gets the figures of each generation, and notes become
+    warnings.
 
     keeps_going: False once the callback has returned False; it is not called again
     """
@@ -333,7 +334,7 @@ class CallbackView(DisplayView):
 
 
 class ProgressLine(CallbackView):
-    """The same, with one line that is rewritten while the run trains, as a notebook can show it."""
+    """The same, with one line that is rewritten while the run trains, for a notebook."""
 
     def __init__(
         self,
@@ -372,13 +373,13 @@ class ProgressLine(CallbackView):
 
 
 def is_notebook() -> bool:
-    """Whether this is the kernel of a notebook."""
+    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def format_json_line(record: Mapping[str, Value]) -> str:
-    """One JSON object in ASCII on one line; what is no finite number is null."""
+    """One JSON object in ASCII on one line; a number that is not finite is null."""
     sound = {
         name: None if isinstance(value, float) and finite_or_none(value) is None else value
         for name, value in record.items()
@@ -387,7 +388,7 @@ def format_json_line(record: Mapping[str, Value]) -> str:
 
 
 def _to_plain_value(value: object) -> Value:
-    """A number of numpy's as Python's, with its own NaN made null; anything else as text."""
+    """A number of numpy as Python's, NaN as None; anything else as text."""
     try:
         number = value.item()  # type: ignore[attr-defined]
     except (AttributeError, ValueError):

@@ -13,17 +13,17 @@ from es_queue.security.sanitize import sanitize
 LOGGER = logging.getLogger("es_queue")
 LOGGER.setLevel(logging.INFO)
 LOGGER.addHandler(logging.NullHandler())
-#: A worker may have chosen some of the words: only handlers that sanitise them get the records.
+#: Messages may contain words of a worker: only handlers that sanitise them get the records.
 LOGGER.propagate = False
-#: What a person must read at once, before the run has a view.
+#: Records that a person must read at once, before the run has a view.
 TERMINAL = LOGGER.getChild("terminal")
 LONGEST_NOTE = 1000
 MOST_NOTES, SECONDS = 4, 60.0
 
 
 class NoteHandler(logging.Handler):
-    """Passes each sentence to ``show``, as one line without control characters. It is attached to
-    ``logger`` inside of a ``with`` block. Sentences wait until there is a ``show``, each once.
+    """Passes each sentence to ``show``, as one line without control characters. A ``with`` block
+    attaches it to ``logger``. Sentences wait, without repetition, until there is a ``show``.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NoteHandler(logging.Handler):
             self._show(text)
 
     def show_in(self, show: Callable[[str], None]) -> None:
-        """From now on sentences go there, those that waited first."""
+        """Send sentences there from now on, the waiting ones first."""
         self._show = show
         for text in self._waiting:
             show(text)
@@ -58,8 +58,8 @@ class NoteHandler(logging.Handler):
 
 
 class LimitedNotes:
-    """Logs at most ``most`` sentences about one topic in SECONDS. It counts the rest, and the
-    next sentence says how many.
+    """Logs at most ``most`` sentences about one topic in SECONDS. It counts the rest, and the next
+    sentence contains the count.
     """
 
     def __init__(self, logger: logging.Logger, most: int = MOST_NOTES) -> None:

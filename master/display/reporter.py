@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["METRICS", "Record", "Reporter"]
 
 LOGGER = logging.getLogger("es_queue.display")
-#: The same sentence is not said again sooner.
+#: The same sentence is not repeated sooner.
 REPEAT_SECONDS = 30.0
-#: So many generations with equal returns in a row are worth a hint.
+#: This many generations in a row with equal returns cause a hint.
 EQUAL_GENERATIONS = 10
 EQUAL_RETURNS_HINT = (
     f"all returns were equal for {EQUAL_GENERATIONS} generations, so nothing was learnt: rewards "
     "may be too rare, --sigma may be too small to change an action, episodes may end too early, "
     "or every individual already reaches the highest return"
 )
-#: The end of a resumed run's metrics.jsonl that its view is given.
+#: The end of a resumed run's metrics.jsonl for its view.
 HISTORY_LINES, HISTORY_BYTES = 50_000, 4 * 2**20
-#: Sentences remembered, so that a flood of different ones does not fill the memory.
+#: Limit of remembered sentences, so that many different ones do not fill the memory.
 MOST_REMEMBERED = 1000
 
 
 class Reporter:
-    """What a run shows: a view of it, and the files in its folder. For one thread; no method raises
-    because of what it is given, or because nobody reads.
+    """The output of a run: a view of it, and the files in its folder. For one thread. No method
+    raises because of its arguments, or without a reader.
 
     trackers: experiment trackers that get the same figures
     """
@@ -57,8 +57,8 @@ class Reporter:
         self._equal_generations = 0
 
     def started(self, about: dict[str, str]) -> None:
-        """Say once where everything is, how another terminal can watch and how workers join. A
-        view of a resumed run is given its history.
+        """Show once where everything is, how to watch from another terminal and how workers join.
+        The view of a resumed run gets its history.
         """
         self._view.started(about)
         with suppress(OSError):
@@ -72,15 +72,15 @@ class Reporter:
         self._note_equal_returns(record)
 
     def live(self, figures: Record) -> None:
-        """What changes between generations, about once per second; for a live terminal alone.
+        """Changes between generations, about once per second; only for a live terminal.
 
-        figures: workers, answered, slots, steps_per_second, waiting (a few words, None while
-        nothing waits), and whatever of a generation's record is newer.
+        figures: workers, answered, slots, steps_per_second, waiting (a few words, or None), and
+        newer fields of a generation's record.
         """
         self._view.live(figures)
 
     def note(self, text: str) -> None:
-        """A sentence for people, unless it was said within the last 30 seconds."""
+        """A sentence for people, unless it was shown within the last 30 seconds."""
         now = self._clock()
         if now - self._last_noted.get(text, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return
@@ -90,12 +90,12 @@ class Reporter:
         self._view.note(text)
 
     def summary(self, record: Record) -> None:
-        """The end of the run; the last thing said."""
+        """The end of the run, shown last."""
         warn([tracker.summary(record) for tracker in self._trackers])
         self._view.summary(record)
 
     def close(self) -> None:
-        """Put the terminal back in order and close the file; calling it again is harmless."""
+        """Restore the terminal and close the files; it can be called again."""
         self._view.close()
         warn([file.close() for file in self._files])
 

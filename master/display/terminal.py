@@ -18,11 +18,11 @@ from rich.text import Text
 
 from master.display.log_view import SafeStream
 
-#: Redrawn at most so often; news may come faster.
+#: The shortest time between redraws; data may come faster.
 DRAW_SECONDS = 0.2
 #: A narrower terminal narrows the panel.
 MOST_WIDTH = 120
-#: Blanks between the columns of a table.
+#: Spaces between the columns of a table.
 COLUMN_GAP = 2
 #: A table without lines.
 PLAIN: dict[str, Any] = {
@@ -31,7 +31,7 @@ PLAIN: dict[str, Any] = {
     "pad_edge": False,
     "padding": (0, COLUMN_GAP, 0, 0),
 }
-#: The last column of a table gives way down to this width before a column is left out.
+#: The last column of a table shrinks to this width before a column is omitted.
 LEAST_COLUMN_WIDTH = 12
 
 
@@ -42,13 +42,13 @@ def make_console(out: SafeStream) -> Console:
 
 
 class FittingTable(Table):
-    """A table without lines that leaves out columns if the terminal is too narrow. Its first
-    column is never cut.
+    """A table without lines that omits columns if the terminal is too narrow. Its first column is
+    never cut.
 
     Args:
-        rows: Cells without styles of their own have the ``styles`` of their text.
-        right: Headers of columns that are aligned to the right.
-        expendable: Headers of columns that can be left out, in that order.
+        rows: Cells without their own style have the ``styles`` of their text.
+        right: Headers of right-aligned columns.
+        expendable: Headers of columns that may be omitted, in that order.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FittingTable(Table):
         super().__init__(**PLAIN)
         self._expendable = [headers.index(header) for header in expendable]
         for place, header in enumerate(headers, 1):
-            # rich narrows the column that may wrap, and cuts its texts, which may not.
+            # rich narrows the column that may wrap, and cuts texts that may not.
             side: JustifyMethod = "right" if header in right else "left"
             self.add_column(Text(header), justify=side, no_wrap=place < len(headers))
         for row in rows:
@@ -110,7 +110,7 @@ def make_fields(rows: Iterable[tuple[str, Text]], width: int) -> Table:
 
 
 def format_plain_table(table: Table) -> Iterator[str]:
-    """A table as lines for files and other programs: nothing is cut, folded or coloured."""
+    """A table as lines for files and other programs: not cut, wrapped or coloured."""
     columns = [
         [str(text) for text in ([column.header] if table.show_header else []) + [*column.cells]]
         for column in table.columns
@@ -133,9 +133,9 @@ def make_panel(content: RenderableType, title: str) -> Panel:
 
 
 class LivePanel:
-    """Something at the end of a terminal that is redrawn in place, with lines above it.
+    """A panel at the end of a terminal that is redrawn in place, with lines above it.
 
-    It draws only in the caller's thread. ``render`` gives what is to be seen now; ``clock`` gives
+    It draws only in the caller's thread. ``render`` returns its content; ``clock`` returns
     monotonic seconds.
     """
 
@@ -152,7 +152,7 @@ class LivePanel:
             console=self._console,
             auto_refresh=False,
             vertical_overflow="crop",
-            # What others print into a terminal would tear the panel; into a file it stays as it is.
+            # Other output would tear the panel in a terminal; a file gets it unchanged.
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
             redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         )
@@ -168,11 +168,11 @@ class LivePanel:
         return self._console.height
 
     def print_line(self, line: str) -> None:
-        # Never broken by us: a command that the terminal wraps by itself can still be copied whole.
+        # Not wrapped here: a command that the terminal wraps can still be copied whole.
         self._console.print(Text(line), soft_wrap=True)
 
     def draw(self) -> None:
-        """Redraw, unless that was just done."""
+        """Redraw, unless it was just redrawn."""
         now = self._clock()
         if now - self._last_drawn < DRAW_SECONDS:
             return
@@ -181,7 +181,7 @@ class LivePanel:
         self._live.update(self._render(), refresh=True)
 
     def close(self) -> None:
-        """Leave the panel as it is last, and the terminal to others."""
+        """Leave the last panel on the screen, and release the terminal."""
         if self._live.is_started:
             self._live.update(self._render())
             self._live.stop()

@@ -18,15 +18,15 @@ from es_queue.security.sanitize import sanitize
 LOGGER = logging.getLogger("es_queue.display")
 VIDEO_FOLDER = "videos"
 INSTALL = "pip install 'es-queue[video]'"
-#: A film that is under way when its run ends is waited for so long.
+#: The longest wait for a film when its run ends.
 LAST_VIDEO_SECONDS = 30.0
 NICENESS = 10
 MOST_WORDS = 4_000
 
 
 class VideoJobs:
-    """One run's films, made one after the other from the records of generations, which wait for
-    their turn. Trouble is said once and ends the filming, not the run.
+    """One run's films, made one after the other from the records of generations. Trouble is
+    reported once and ends the filming, not the run.
     """
 
     def __init__(self, run_dir: Path, every: int, noise_dir: Path | None) -> None:
@@ -41,12 +41,12 @@ class VideoJobs:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr_file: IO[bytes] | None = None
         self._next_generation = 0
-        #: The generation that is filmed now, and those that wait for their turn.
+        #: The generation being filmed, and those that wait.
         self._filmed: int | None = None
         self._queue = deque[int]()
 
     def needs(self, generation: int) -> bool:
-        """Whether the generation's record must be there until its film is made."""
+        """Whether the generation's record must stay until its film is made."""
         return bool(self._every) and (
             generation >= self._next_generation
             or generation == self._filmed
@@ -54,14 +54,14 @@ class VideoJobs:
         )
 
     def add(self, generation: int) -> None:
-        """The generation's record has been written, from which es-play makes its policy."""
+        """The generation's record exists now, from which es-play makes its policy."""
         if self._every and generation >= self._next_generation:
             self._next_generation = generation - generation % self._every + self._every
             self._queue.append(generation)
         self._start_next()
 
     def drop(self, generation: int) -> None:
-        """The generation's record is gone."""
+        """The generation's record was removed."""
         if generation == self._filmed or generation in self._queue:
             if generation == self._filmed:
                 self._filmed = None
@@ -80,7 +80,7 @@ class VideoJobs:
         try:
             self._close_stderr()
             self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-            # A session of its own, so that Ctrl-C in the terminal is the master's alone.
+            # In its own session, so that Ctrl-C in the terminal reaches only the master.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -93,11 +93,11 @@ class VideoJobs:
             self._disable(str(error))
             return
         self._filmed = generation
-        with suppress(OSError):  # it has ended already
+        with suppress(OSError):  # it has already ended
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 
     def close(self, seconds: float = LAST_VIDEO_SECONDS) -> None:
-        """Wait for each film for so long, and end the one that takes longer; with 0 seconds make no
+        """Wait so long for each film, and end one that takes longer; with 0 seconds, start no
         other.
         """
         try:
@@ -110,7 +110,7 @@ class VideoJobs:
                     self._start_next()
         except subprocess.TimeoutExpired:
             pass
-        finally:  # whoever will not wait any longer leaves no player behind
+        finally:  # even if interrupted, leave no player behind
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
@@ -118,7 +118,7 @@ class VideoJobs:
             self._close_stderr()
 
     def _is_busy(self) -> bool:
-        """Whether a film is under way. One that has failed is said."""
+        """Whether a film is being made. A failed one is reported."""
         if self._process is None:
             return False
         code = self._process.poll()
@@ -126,7 +126,7 @@ class VideoJobs:
             return True
         self._process = None
         is_kept, self._filmed = self._filmed is not None, None
-        if code and is_kept:  # a record that went meanwhile is no trouble
+        if code and is_kept:  # a record that was removed meanwhile is no trouble
             lines = self._read_stderr()
             self._disable(lines[-1] if lines else f"es-play ended with {code}")
         return False
@@ -151,7 +151,7 @@ class VideoJobs:
 
 
 def validate_video_support(every: int) -> None:
-    """Raises UsageError if a run asks for films and the package for them is missing."""
+    """Raises UsageError if a run needs films but their package is missing."""
     if not every:
         return
     try:

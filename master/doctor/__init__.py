@@ -1,1 +1,1 @@
-"""es-status --doctor: what is wrong with Redis, this host and the workers, each with its fix."""
+"""es-status --doctor: problems with Redis, this host and the workers, each with its fix."""

@@ -1,4 +1,4 @@
-"""es-status --doctor: checks everything that a run needs, one line per check, with a fix for each
+"""es-status --doctor: checks everything that a run needs, one line per check, with a fix per
 problem.
 
 It writes nothing to Redis. With a run's name, it imports the run's environment, as a worker would.
@@ -60,7 +60,7 @@ from master.services.private_server import server_binary
 from master.status.redis_reader import RedisReader
 from master.status.run_folders import RunFolder
 
-#: Servers of ./runs that are looked at when none is named.
+#: The most servers of ./runs to check if none is named.
 MOST_SERVERS = 8
 MOST_LISTENERS = 1000
 SETTINGS = ("bind", "protected-mode", "save", "client-output-buffer-limit")
@@ -74,7 +74,7 @@ def run_doctor(
     *,
     as_json: bool,
 ) -> int:
-    """Run all checks and print them; returns the exit code. ``choose`` gives the servers, or
+    """Run all checks and print them; returns the exit code. ``choose`` returns the servers, or
     raises.
     """
     findings = examine(given, choose, None if as_json else out)
@@ -94,7 +94,7 @@ def run_doctor(
 
 
 def exit_code_of(findings: Sequence[Finding]) -> int:
-    """As the module's first words say."""
+    """See the module."""
     failed_names = {finding.name for finding in findings if finding.state == FAILED}
     if failed_names & SERVER_CHECKS:
         return RedisError.exit_code
@@ -120,7 +120,7 @@ SERVER_CHECKS = {
 
 
 class FindingList(list[Finding]):
-    """Findings in order, each printed to ``out``, if there is one, as soon as it is there."""
+    """Findings in order, each printed to ``out``, if given, at once."""
 
     def __init__(self, out: SafeStream | None) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def examine(
 
 @named("redis")
 def check_no_server() -> Finding:
-    """No run has begun, or all of them have ended: that is no fault."""
+    """No run has begun, or all have ended: this is no fault."""
     try:
         server_binary()
     except RedisError as error:
@@ -179,12 +179,12 @@ def has_run(client: ReadOnlyClient, run: str) -> bool:
 
 
 def examine_server(client: ReadOnlyClient, given: argparse.Namespace, notes: FindingList) -> bool:
-    """Whether the server answers; the checks of it."""
+    """Check the server; returns whether it responds."""
     try:
         notes.add(*doctor_server.check_server(read_server(client)))
         notes.add(check_rights(client, given.run or "doctor"))
     except (RedisError, CommandDenied) as error:
-        # The sentence about a password says itself what to correct.
+        # The sentence about a password contains its own fix.
         fix = "" if "password" in str(error) else "start it, or correct RQ_REDIS_URL or --redis-url"
         notes.add(failed(str(error), fix).named("redis"))
         return False
@@ -239,7 +239,7 @@ def check_rights(client: ReadOnlyClient, run: str) -> Finding:
 
 
 def examine_host(notes: FindingList) -> None:
-    """Packages of this host; its environments and noise come with the run."""
+    """Check packages of this host; its environments and noise come with the run."""
     notes.add(
         doctor_host.check_packages(
             doctor_host.package_folders(), doctor_host.package_folders(more=[str(Path.cwd())])
@@ -266,7 +266,7 @@ def examine_disks(run_dir: Path, notes: FindingList) -> Path | None:
 def examine_runs(
     clients: Sequence[ReadOnlyClient], given: argparse.Namespace, notes: FindingList
 ) -> None:
-    """The named run where a server knows it; else what can be told without one."""
+    """The named run if a server knows it; else what is known without one."""
     runs = runs_folder(given.runs_dir)
     folder = examine_disks(given.run_dir or given.run_folder or runs, notes)
     client = next(
@@ -302,7 +302,7 @@ def examine_run(
     run_keys = keys.RunKeys(given.run)
     server = client.server
     seen = server.find_run(given.run)
-    if seen is None:  # it went away meanwhile
+    if seen is None:  # it has gone in the meantime
         notes.add(no_run(given.run))
         return
     digest = noise_digest(server.read_string(run_keys.task, MAX_TASK))
@@ -331,7 +331,7 @@ def examine_run(
 
 
 def noise_digest(task: bytes | None) -> str | None:
-    """The digest of the run's table as its open task tells it."""
+    """The digest of the run's table in its open task."""
     try:
         return None if task is None else Task.decode(task).noise
     except DecodeError:
@@ -341,7 +341,7 @@ def noise_digest(task: bytes | None) -> str | None:
 def examine_queue(
     client: ReadOnlyClient, given: argparse.Namespace, queue: str, needed: bool, notes: FindingList
 ) -> None:
-    """RQ's own registries: who listens, and whether RQ is suspended."""
+    """RQ's own registries: its workers, and whether RQ is suspended."""
     try:
         state = read_queue(client, given, queue)
     except CommandDenied as why:
@@ -359,7 +359,7 @@ def examine_queue(
 def read_queue(
     client: ReadOnlyClient, given: argparse.Namespace, queue: str
 ) -> doctor_run.QueueState:
-    # optional: rq, since the doctor has to work where it cannot be imported
+    # optional: rq, because the doctor must work even if rq cannot be imported
     from es_queue.protocol.seats import is_seat_of, waiting_seat_ids
 
     prefix = keys.rq_worker("")

@@ -1,4 +1,4 @@
-"""A finding of the doctor: one line, and its fix; on a terminal with signs and colours."""
+"""A finding of the doctor: one line, and its fix; with signs and colours on a terminal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LONGEST_LINE = 2000
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check. ``state`` is ok, warning or failed; ``fix`` is empty if nothing
-    needs one.
+    """The outcome of one check. ``state`` is ok, warning or failed; ``fix`` is empty if none is
+    needed.
 
-    A line break in ``fix`` precedes each command: it is shown whole on a line of its own.
+    A line break in ``fix`` precedes each command, which gets its own uncut line.
     """
 
     name: str
@@ -50,12 +50,12 @@ def failed(text: str, fix: str) -> Finding:
 
 
 def unknown(why: object, fix: str) -> Finding:
-    """What this user may not read is no fault, but it is not known to be well either."""
+    """Something that this user may not read: not a fault, but not known to be good either."""
     return warning(f"unknown: {why}", fix)
 
 
 def named(name: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
-    """The name of what a check finds."""
+    """Sets the name of a check's finding."""
 
     def decorate(check: Callable[P, Finding]) -> Callable[P, Finding]:
         @wraps(check)
@@ -109,8 +109,8 @@ def print_on_terminal(finding: Finding, out: SafeStream) -> None:
 
 
 def wrap_finding(finding: Finding, width: int) -> list[str]:
-    """The text and the fix, wrapped to the right of the name; commands stand whole on their lines,
-    so they can be copied.
+    """The text and the fix, wrapped to the right of the name; commands are not wrapped, so they can
+    be copied.
     """
     margin = " " * (2 + 8 + NAME_WIDTH + 1)
     first, *rest = wrap_text(sanitize(finding.text, LONGEST_LINE), "", width - len(margin)) or [""]

@@ -28,8 +28,8 @@ from master.services.child_process import signal_name
 
 DEADLINE_SECONDS = 60.0
 LONGEST_ANSWER = 2**14
-#: The path ends as that of ``rq worker`` does: our packages' folder, then the current one, for a
-#: user's own modules.
+#: The path ends like that of ``rq worker``: our packages' folder, then the current one, for a
+#: user's modules.
 PROBE_PROGRAM = """\
 import json, os, sys
 sys.path += [folder for folder in (sys.argv[2], ".") if folder not in sys.path]
@@ -66,8 +66,8 @@ os.write(int(sys.argv[1]), json.dumps(answer).encode())
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """An environment as ``EnvironmentRequest`` names it; importing that one needs Gymnasium, which
-    may be what is broken.
+    """An environment as in ``EnvironmentRequest``, whose import needs Gymnasium, which may be
+    broken.
     """
 
     id: str
@@ -80,9 +80,7 @@ class ProbeRequest:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What came of an environment: what it is like, or an error. Both are texts of
-    someone else's.
-    """
+    """The result of a probe: a description or an error. Both texts are untrusted."""
 
     id: str
     description: str = ""
@@ -92,7 +90,7 @@ class ProbeResult:
 def probe_environments(
     requests: Sequence[ProbeRequest], seconds: float = DEADLINE_SECONDS
 ) -> list[ProbeResult]:
-    """Make each environment and play a step of it, all at once, with a deadline for each."""
+    """Create each environment and play one step, all at once, with a deadline for each."""
     deadline = time.monotonic() + seconds
     probes = [EnvironmentProbe(request) for request in requests]
     try:
@@ -103,12 +101,12 @@ def probe_environments(
 
 
 class EnvironmentProbe:
-    """One environment in its process."""
+    """One environment in its own process."""
 
     def __init__(self, request: ProbeRequest) -> None:
         self._request = request
         self._pipe, child_pipe = os.pipe()
-        # -P: the current folder comes last, and not first as it would with -c.
+        # -P: the current folder comes last, not first as with -c.
         command = [
             sys.executable,
             "-P",
@@ -140,9 +138,8 @@ class EnvironmentProbe:
                 self._request.id,
                 error=f"it hangs: creating it and one step took longer than {seconds:g} s",
             )
-        os.set_blocking(
-            self._pipe, False
-        )  # a process that it has left behind may hold the other end
+        # a process that it left behind may hold the other end
+        os.set_blocking(self._pipe, False)
         try:
             answer = json.loads(os.read(self._pipe, LONGEST_ANSWER))
         except (OSError, ValueError):
@@ -163,7 +160,7 @@ class EnvironmentProbe:
         )
 
     def end(self) -> None:
-        """End what is left of it, its children too."""
+        """End what remains of it, with its children."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -181,7 +178,7 @@ def check_packages(
     master_folders: Mapping[str, Path | None], worker_folders: Mapping[str, Path | None]
 ) -> Finding:
     """master_folders: the folder from which Python imports each of our packages here;
-    worker_folders: those that ``rq worker`` would import, which looks into the current folder too.
+    worker_folders: the same for ``rq worker``, which also searches the current folder.
     """
     home = host_info.source_root()
     importers = {"Python": master_folders, "rq worker in this folder": worker_folders}
@@ -198,7 +195,7 @@ def check_packages(
 
 
 def package_folders(more: Iterable[str] = ()) -> dict[str, Path | None]:
-    """Where Python finds each of our packages."""
+    """The folder in which Python finds each of our packages."""
     return {name: host_info.package_folder(name, more) for name in OUR_PACKAGES}
 
 
@@ -274,8 +271,8 @@ def environment_fix(error: str) -> str:
 
 @dataclass(frozen=True)
 class NoiseTableState:
-    """This host's table as its files tell it. stored_digest: the digest beside it, None if there
-    is none; is_sound: whether its content has it.
+    """This host's table. stored_digest: the digest beside it, or None; is_sound: whether its
+    content matches.
     """
 
     path: str
@@ -286,7 +283,7 @@ class NoiseTableState:
 
 
 def read_noise_state(size: int, folder: Path) -> NoiseTableState:
-    """Read the whole table of ``size`` floats where there is one; none is made."""
+    """Read the whole table of ``size`` floats if it exists; none is made."""
     # start-up: numpy
     from es_queue.numerics.noise_table import DEFAULT_SEED, map_table, stored_digest, table_path
     from es_queue.numerics.normals import table_digest
@@ -302,7 +299,7 @@ def read_noise_state(size: int, folder: Path) -> NoiseTableState:
 
 @named("noise")
 def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
-    """run_digest: the digest of the run's table, None if its task does not tell."""
+    """run_digest: the digest of the run's table, None if its task has none."""
     if state.trouble:
         return failed(sanitize(state.trouble), "choose another folder with ES_QUEUE_NOISE_DIR")
     bytes_ = format_bytes(4 * state.size)
@@ -326,13 +323,13 @@ def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
 
 
 def noise_folder() -> tuple[Path | None, str]:
-    """This user's folder of noise tables, or why there is none."""
+    """This user's folder of noise tables, or the reason why there is none."""
     try:
         # start-up: numpy
         from es_queue.numerics.noise_table import default_folder
 
         return default_folder(), ""
-    except (EsQueueError, OSError, ImportError) as error:  # numpy may be what is broken
+    except (EsQueueError, OSError, ImportError) as error:  # numpy may be broken
         return None, str(error)
 
 
@@ -341,7 +338,7 @@ def noise_folder() -> tuple[Path | None, str]:
 
 @named("disk")
 def check_disks(free: Mapping[str, int | None]) -> Finding:
-    """free: bytes by what the place is for."""
+    """free: bytes by the purpose of each folder."""
     text = ", ".join(
         f"{what} {'unknown' if count is None else format_bytes(count)}"
         for what, count in free.items()
@@ -370,8 +367,8 @@ def free_space(run_dir: Path, noise: Path | None) -> dict[str, int | None]:
 
 
 def format_rq_fix(what: str, url: str, secret: bool, *words: str) -> str:
-    """``what`` by the exact line for ``rq``; secret: the URL holds something that does not belong
-    on a command line.
+    """``what`` with the exact line for ``rq``; secret: the URL has a part that does not belong on a
+    command line.
     """
     command, first, rest = format_command("rq"), words[0], " ".join(map(quote, words[1:]))
     if secret:

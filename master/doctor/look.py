@@ -1,4 +1,4 @@
-"""The doctor's access to Redis: bounded reads that report refusals, and trials of rights that write
+"""The doctor's access to Redis: bounded reads that report refusals, and tests of rights that write
 nothing.
 """
 
@@ -31,12 +31,12 @@ MOST_SET_BYTES = 2 * 2**20
 
 
 class CommandDenied(Exception):  # noqa: N818 - it is an answer
-    """This user may not send the command, or the server does not have it; the text says which."""
+    """This user may not send the command, or the server lacks it; the text says which."""
 
 
 class ReadOnlyClient:
-    """One server, asked question by question. Raises RedisError if it does not answer at all,
-    CommandDenied if the user may not send it.
+    """One server. Raises RedisError if it does not respond at all, CommandDenied if the user may
+    not send a command.
     """
 
     def __init__(self, server: RedisReader) -> None:
@@ -45,7 +45,7 @@ class ReadOnlyClient:
         self.redis: Any = server._client
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """The answer, None if a key is of another type than it should be."""
+        """The reply; None if a key has another type than it should."""
         try:
             return call(self.redis)
         except redis.exceptions.NoPermissionError as error:
@@ -59,7 +59,7 @@ class ReadOnlyClient:
             raise self.server.to_redis_error(error) from None
 
     def ping(self) -> float:
-        """Seconds that a PING takes: the best of three on an open connection."""
+        """Seconds of a PING: the best of three on an open connection."""
         self.ask(lambda client: client.ping())
         return min(self._ping_seconds() for _ in range(3))
 
@@ -69,15 +69,15 @@ class ReadOnlyClient:
         return time.perf_counter() - began
 
     def clock_offset(self) -> float:
-        """Seconds by which the server's clock is ahead of this host's; exact to half a
-        round trip.
+        """Seconds by which the server's clock is ahead of this host's; exact to half a round
+        trip.
         """
         before = time.time()
         seconds, micros = self.ask(lambda client: client.time())
         return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
 
     def members(self, key: str, most: int) -> list[str]:
-        """Members of a set, in order: ``most`` at the most, none longer than a name can be.
+        """At most ``most`` members of a set, sorted, without those that are too long for a name.
 
         Raises RedisError for a set that is too large.
         """
@@ -97,7 +97,7 @@ class ReadOnlyClient:
         )
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
-        """The short fields of each hash: a hostile value is never fetched."""
+        """The short fields of each hash: a hostile value is never read."""
         hashes, _ = bounded_reads.hash_fields(
             self._ask_many, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
         )
@@ -119,16 +119,16 @@ class ReadOnlyClient:
         results: list[Any] = self.ask(send) if waiting else []
         return results
 
-    # --- who we are
+    # --- this user
 
     @property
     def has_password(self) -> bool:
-        """Whether the URL holds more than its name here shows."""
+        """Whether the URL has more than its displayed name."""
         return bool(settings_of(self.redis).get("password"))
 
     @property
     def user(self) -> str:
-        """The user that the server knows us by, else the URL's."""
+        """The user by which the server knows us, else the URL's."""
         with suppress(CommandDenied):
             if name := self.ask(lambda client: client.acl_whoami()):
                 return sanitize(to_text(name), 60)
@@ -139,17 +139,16 @@ class ReadOnlyClient:
         return bool(settings_of(self.redis).get("path"))
 
     def denied_commands(self, commands: Sequence[Command]) -> list[Command] | None:
-        """Those of the commands that this user may not send; None if not even MULTI is allowed.
+        """The commands that this user may not send; None if not even MULTI is allowed.
 
-        They are queued in a transaction, where Redis looks at each one's rights, and the
-        transaction is thrown
-        away: nothing is carried out. A server notes refusals in its ACL LOG.
+        They are queued in a transaction, in which Redis checks each one's rights, and the
+        transaction is discarded: none is executed. A server notes refusals in its ACL LOG.
         """
         pool = self.redis.connection_pool
         connection = self.ask(lambda _: pool.get_connection())
         begun = False
         try:
-            # MULTI is sent on its own: without it the others would be carried out.
+            # MULTI is sent on its own: without it the others would be executed.
             (is_refused,) = self._are_refused(connection, [("MULTI",)])
             begun = not is_refused
             if is_refused:
@@ -183,8 +182,8 @@ class ReadOnlyClient:
 
 
 def format_refusal(sentence: str) -> str:
-    """``this user may not INFO`` from "… has no permissions to run the 'info' command"; else what
-    the server said.
+    """``this user may not INFO`` from "… has no permissions to run the 'info' command"; else the
+    server's text.
     """
     word = sentence.split("'")
     if "run the" in sentence and len(word) >= 3:

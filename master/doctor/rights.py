@@ -1,4 +1,4 @@
-"""Commands of master, worker and RQ, as trials of a user's rights."""
+"""Commands of master, worker and RQ, to test a user's rights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from master.doctor.look import Command
 
 PROBE_WORKER, PROBE_PUBLICATION, PROBE_SCRIPT_DIGEST = "doctor-1-000000", "0.1-00000000", "0" * 40
 MOST_LISTED = 6
-#: A user to whom all of these are refused is one for looking.
+#: A user who may send none of these can only read.
 WRITE_COMMANDS = {"HSET", "XADD", "BLMOVE", "RPUSH"}
 
 
 def master_commands(run: str, queue: str) -> list[Command]:
-    """What es-master sends; what its scripts call counts as sent by it."""
+    """The commands of es-master, with those of its scripts."""
     run_keys = keys.RunKeys(run)
     results, parameters, claims, life = (
         run_keys.results(PROBE_PUBLICATION),
@@ -68,7 +68,7 @@ def master_commands(run: str, queue: str) -> list[Command]:
 
 
 def worker_commands(run: str, queue: str) -> list[Command]:
-    """What a seat sends, and RQ's worker around it."""
+    """The commands of a seat, and of RQ's worker around it."""
     run_keys = keys.RunKeys(run)
     life, claims, results, rq_life = (
         run_keys.worker(PROBE_WORKER),
@@ -119,7 +119,7 @@ def worker_commands(run: str, queue: str) -> list[Command]:
 
 
 def seat_commands(run: str, queue: str) -> list[Command]:
-    """What opening and closing a seat takes: both do it."""
+    """The commands that open and close a seat: master and worker need both."""
     job, waiting = keys.rq_job("doctor"), keys.rq_queue(queue)
     return [
         ("INCRBY", keys.RunKeys(run).seatno, "1"),
@@ -136,9 +136,7 @@ def seat_commands(run: str, queue: str) -> list[Command]:
 def check_rights(
     user: str, as_master: Sequence[Command] | None, as_worker: Sequence[Command] | None
 ) -> Finding:
-    """as_master, as_worker: refused commands of each, None if not even a transaction
-    is allowed.
-    """
+    """as_master, as_worker: refused commands of each, None if not even a transaction is allowed."""
     is_reader = as_worker is None or {command[0] for command in as_worker} >= WRITE_COMMANDS
     if as_master is None or as_worker is None or is_reader:
         fix = (
@@ -165,8 +163,8 @@ def check_rights(
 
 
 def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
-    """The line that grants what is missing: command by command where that is little, else all that
-    the role has.
+    """The line that grants the missing rights: each command if they are few, else all rights of the
+    role.
     """
     granted: dict[str, set[str]] = {}
     for command in missing:
@@ -186,7 +184,7 @@ def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
 
 
 def patterns_of(command: Command) -> set[str]:
-    """Patterns for the keys and channels of a command, the same for every run."""
+    """Patterns for the keys and channels of a command, equal for every run."""
     patterns = set()
     for part in command[1:]:
         kind, _, rest = part.partition(":")
@@ -201,7 +199,7 @@ def patterns_of(command: Command) -> set[str]:
 
 
 def format_commands(commands: Iterable[Command]) -> str:
-    """``HSET es:…:progress, EVALSHA`` and how many more."""
+    """``HSET es:…:progress, EVALSHA``, and the number of the others."""
     labels = list(dict.fromkeys(f"{command[0]}{format_key(command)}" for command in commands))
     more = f" and {len(labels) - MOST_LISTED} more" if len(labels) > MOST_LISTED else ""
     return ", ".join(labels[:MOST_LISTED]) + more

@@ -14,7 +14,7 @@ from master.doctor.host import check_box2d, format_rq_fix
 from master.status.redis_reader import ORPHANED, RunSummary, Texts
 
 LISTENER_FIELDS = ("hostname", "queues", "state", "last_heartbeat", "version")
-#: Packages whose version may change a run's numbers, or what is said on the network.
+#: Packages whose version may change a run's numbers, or its messages in Redis.
 COMPARED_PACKAGES = ("es-queue", "numpy", "gymnasium")
 MOST_HOSTS = 6
 VERSION = re.compile(r"([a-z0-9_-]{1,40}) ([^\s,]{1,40})")
@@ -23,13 +23,13 @@ STATES_NEEDING_WORKERS = (RUNNING, PAUSED)
 
 @dataclass(frozen=True)
 class QueueState:
-    """One queue as RQ's own registries tell it.
+    """One queue in RQ's own registries.
 
-    listeners: what each living worker of the queue says of itself; elsewhere: the queues of all
-    living workers;
-    seats: open ones of the run, of all runs where no run was named; url: without its password;
-    secret: it had one;
-    local: no other machine reaches the server by it
+    listeners: what each living worker of the queue reports; elsewhere: the queues of all living
+    workers
+    seats: open ones of the run, or of all runs if none was named; url: without its password;
+    secret: whether it had one
+    local: whether no other machine can reach the server with it
     """
 
     queue: str
@@ -44,7 +44,7 @@ class QueueState:
 
 @named("listening")
 def check_listening(state: QueueState, needed: bool) -> Finding:
-    """needed: a run waits for workers now."""
+    """needed: whether a run waits for workers now."""
     queue, count = sanitize(state.queue, 60), len(state.listeners)
     if count:
         hosts = format_hosts(about.get("hostname", "a host") for about in state.listeners)
@@ -73,8 +73,8 @@ def check_suspended(state: QueueState) -> Finding:
 
 @dataclass(frozen=True)
 class RunCheckInput:
-    """A run and its living workers as their keys tell them; local_versions: this host's versions;
-    noise: digest of the run's table.
+    """A run and its living workers, from their keys; local_versions: this host's versions; noise:
+    digest of the run's table.
     """
 
     summary: RunSummary
@@ -120,7 +120,7 @@ def check_state(summary: RunSummary) -> Finding:
 
 @named("workers")
 def check_workers(run: str, workers: Sequence[Texts]) -> Finding:
-    """How many serve, and what those say that refuse."""
+    """How many serve, and why others refuse."""
     refusing = [about for about in workers if about.get("refuses")]
     joined = len(workers) - len(refusing)
     if refusing:
@@ -157,7 +157,7 @@ def check_fingerprint(workers: Sequence[Texts]) -> Finding:
 
 @named("fleet versions")
 def check_worker_versions(workers: Sequence[Texts], here: str) -> Finding:
-    """here: this host's versions line."""
+    """here: this host's version line."""
     ours, others = parse_versions(here), defaultdict[str, list[str]](list)
     for about in workers:
         theirs = parse_versions(about.get("versions", ""))
@@ -179,7 +179,7 @@ def check_worker_versions(workers: Sequence[Texts], here: str) -> Finding:
 
 @named("fleet folders")
 def check_worker_packages(workers: Sequence[Texts]) -> Finding:
-    """From which folders workers import our packages: two places on one host are mostly an
+    """The folders from which workers import our packages: two on one host are usually an
     accident.
     """
     by_host = defaultdict[str, set[str]](set)
@@ -236,7 +236,7 @@ def check_worker_box2d(workers: Sequence[Texts]) -> list[Finding]:
     return [check_box2d(names, sanitize(name, 60)) for name, names in some]
 
 
-# --- words
+# --- text
 
 
 def parse_versions(versions: str) -> dict[str, str]:
@@ -245,7 +245,7 @@ def parse_versions(versions: str) -> dict[str, str]:
 
 
 def group_hosts(workers: Sequence[Texts], name: str) -> dict[str, list[str]]:
-    """Hosts by what their workers say under ``name``; the silent ones are left out."""
+    """Hosts by what their workers report as ``name``, without those that report nothing."""
     hosts = defaultdict[str, list[str]](list)
     for about in workers:
         if about.get(name):
@@ -260,7 +260,7 @@ def format_groups(hosts: Mapping[str, Iterable[str]], most: int) -> str:
 
 
 def format_hosts(names: Iterable[str]) -> str:
-    """``a, b and 3 more hosts``; a host that is there several times stands once, with its count."""
+    """``a, b and 3 more hosts``; a repeated host appears once, with its count."""
     counts = Counter(sanitize(name, 60) for name in names)
     labels = [f"{name} ×{count}" if count > 1 else name for name, count in sorted(counts.items())]
     more = f" and {len(labels) - MOST_HOSTS} more hosts" if len(labels) > MOST_HOSTS else ""

@@ -17,7 +17,7 @@ LEAST_LEFT_BYTES = 64 * 2**20
 LEAST_LEFT_FRACTION = 0.10
 CONNECTIONS_PER_WORKER = 6
 LEAST_WORKERS = 20
-#: Fragmentation of a small server says nothing.
+#: Fragmentation of a small server means nothing.
 FRAGMENTED_FROM = 64 * 2**20
 INFO_FIX = "let an administrator grant it: +info"
 
@@ -26,11 +26,11 @@ Information = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ServerState:
-    """What was asked of one server. information: INFO's fields; settings: those of CONFIG that it
-    tells.
+    """The state of one server. information: INFO's fields; settings: the CONFIG values that it
+    reveals.
 
-    ping: seconds; ahead: seconds of its clock before ours, None if it did not tell; strangers:
-    whether it serves clients without a password; denied: what was not told, and why, by question
+    ping: seconds; ahead: seconds of its clock before ours, or None; strangers: whether it accepts
+    clients without a password; denied: the refused questions, with the reason
     """
 
     name: str
@@ -47,7 +47,7 @@ class ServerState:
 
 
 def check_server(state: ServerState) -> list[Finding]:
-    """All checks of the server but that of the user's rights."""
+    """All checks of the server except the user's rights."""
     private, denied = state.on_socket or state.on_loopback, state.denied
     alive = f"{state.name} answers a PING in {format_milliseconds(state.ping)}"
     findings = [ok(alive).named("redis")]
@@ -88,7 +88,7 @@ def check_version(information: Information) -> Finding:
 
 @named("eviction")
 def check_eviction(information: Information, is_private: bool) -> Finding:
-    """is_private: only this host reaches the server."""
+    """is_private: whether only this host reaches the server."""
     policy = sanitize(information.get("maxmemory_policy", "noeviction"), 40)
     limit = info_number(information, "maxmemory")
     if limit <= 0 and is_private:
@@ -114,7 +114,7 @@ def check_eviction(information: Information, is_private: bool) -> Finding:
 def check_persistence(
     information: Information, settings: Mapping[str, str], denied: str = ""
 ) -> Finding:
-    """denied: why CONFIG was not told; INFO alone does not say whether snapshots are asked for."""
+    """denied: why CONFIG is unknown; INFO does not show whether snapshots are configured."""
     if info_number(information, "loading"):
         return warning("the server is still loading its data", "wait until it is ready")
     for name, what in (
@@ -194,9 +194,9 @@ def check_connections(information: Information) -> Finding:
 
 
 def check_replies(settings: Mapping[str, str], is_private: bool) -> list[Finding]:
-    """A warning where one command may take any memory; nothing if CONFIG does not tell.
+    """A warning if one command may take any memory; empty if CONFIG is unknown.
 
-    is_private: only this host reaches the server.
+    is_private: whether only this host reaches the server.
     """
     words = settings.get("client-output-buffer-limit", "").split()
     if is_private or words[:2] != ["normal", "0"]:
@@ -265,7 +265,7 @@ def check_clock(offset: float | None, denied: str = "") -> Finding:
 
 
 def info_number(information: Information, name: str) -> float:
-    """A figure of INFO, 0 if there is none."""
+    """A number of INFO, or 0."""
     return finite_or_none(information.get(name)) or 0.0
 
 
@@ -274,7 +274,7 @@ def format_milliseconds(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes as people read them."""
+    """Bytes in a readable unit."""
     for size, unit in ((1e12, "TB"), (1e9, "GB")):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -282,7 +282,7 @@ def format_bytes(count: float) -> str:
 
 
 def parse_settings(answers: Sequence[Mapping[Any, Any]]) -> dict[str, str]:
-    """CONFIG GET's answers as text."""
+    """The replies of CONFIG GET as text."""
     return {
         to_text(name): to_text(value)
         for answer in answers

@@ -16,14 +16,14 @@ from es_queue.numerics.aggregates import (
 from es_queue.numerics.arrays import Doubles
 
 POINTS = 200
-#: Of a band's edge: it is drawn a pixel or two wide.
+#: A band's edge is drawn a pixel or two wide.
 RESAMPLES = 2000
 STATISTICS = {"mean": means, "iqm": interquartile_means}
 
 
 @dataclass(frozen=True)
 class Band:
-    """x, middle, low and high, float64 [n]. shade: what low and high are, empty if there is one
+    """x, middle, low and high, float64 [n]. shade: what low and high are, empty for a single
     run.
     """
 
@@ -38,9 +38,8 @@ def compute_band(curves: Sequence[tuple[Doubles, Doubles]], statistic: str = "me
     """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval; of two or
     three runs, with their range.
 
-    Between its points a run's curve is straight. A run that has ended keeps its last value: it has
-    stopped because it was done. The band begins where all have begun. Raises ValueError without a
-    curve that has a point.
+    A run's curve is straight between its points. A run that has ended keeps its last value. The
+    band begins where all have begun. Raises ValueError if no curve has a point.
     """
     known = [curve for curve in curves if len(curve[0])]
     if not known:
@@ -66,9 +65,7 @@ def compute_band(curves: Sequence[tuple[Doubles, Doubles]], statistic: str = "me
 
 
 def rolling_mean(y: Doubles, width: int) -> Doubles:
-    """The mean of the newest ``width`` values at each place, of fewer at the beginning; float64
-    [n].
-    """
+    """The mean of the newest ``width`` values at each place, of fewer at the start; float64 [n]."""
     sums = np.concatenate([[0.0], np.cumsum(y)])
     places = np.arange(1, len(y) + 1)
     starts = np.maximum(0, places - width)

@@ -18,32 +18,31 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'es-queue[plot]'"
 SUFFIXES = (".png", ".svg", ".pdf")
-#: Seconds and the unit of a time axis that reaches three of it.
+#: The unit of a time axis that reaches three of it, with its seconds.
 TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
-#: Okabe and Ito's, apart for every kind of sight; black stays for what is common to all.
+#: Okabe and Ito's colours, distinct for all kinds of colour vision; black is for common lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
 GREY = "#777777"
-#: So that curves differ in grey too.
+#: So that curves also differ without colour.
 LINE_STYLES: Sequence[LineStyleType] = ("-", "-.", ":", (0, (6, 1)))
 BAND_ALPHA = 0.18
 
 
-#: Text stays text; a name with a dollar sign is no formula; ids do not change from one drawing to
-#: the next.
+#: Text stays text, a name with a dollar sign is no formula, and ids are the same in every drawing.
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "es-queue",
     "text.parse_math": False,
     "legend.fontsize": 9,
 }
-#: A panel is as wide as a column of a paper, in letters of 8 pt.
+#: A panel is as wide as a paper's column, with text of 8 pt.
 PAPER_STYLE: Any = STYLE | {"font.size": 8, "legend.fontsize": 7}
 PAPER_SCALE = 3.4 / 7.0
 
 
 @contextmanager
 def plot_style(is_paper: bool = False) -> Iterator[None]:
-    """Within it a picture is made and saved. Raises UsageError if matplotlib is missing."""
+    """Within it, a figure is made and saved. Raises UsageError if matplotlib is missing."""
     try:
         # optional: matplotlib
         from matplotlib import rc_context
@@ -54,7 +53,7 @@ def plot_style(is_paper: bool = False) -> Iterator[None]:
 
 
 def make_figure(width: float, height: float) -> Figure:
-    """An empty picture of so many inches."""
+    """An empty figure, in inches."""
     # optional: matplotlib
     from matplotlib.figure import Figure
 
@@ -62,7 +61,7 @@ def make_figure(width: float, height: float) -> Figure:
 
 
 def style_axes(axes: Axes, x: str, y: str) -> None:
-    """Named axes, a light grid, and nothing that is no data."""
+    """Label the axes, with a light grid and no decoration."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(True, color="#dddddd", linewidth=0.6)
@@ -71,7 +70,7 @@ def style_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def draw_target(axes: Axes, target: object) -> None:
-    """A dashed line at a return, if it is one."""
+    """A dashed line at a return, if it is a number."""
     level = drawable_or_none(target)
     if level is None:
         return
@@ -88,8 +87,8 @@ def draw_target(axes: Axes, target: object) -> None:
 
 
 def format_x(axes: Axes, axis: str) -> None:
-    """1.5 M instead of 1500000 along x; hours, minutes or seconds along time. The curves are
-    drawn.
+    """1.5 M instead of 1500000 along x; hours, minutes or seconds along time. Call it after
+    drawing.
     """
     # optional: matplotlib
     from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -106,8 +105,8 @@ def format_x(axes: Axes, axis: str) -> None:
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write a PNG, SVG or PDF, whole or not at all. Raises UsageError for another suffix, and where
-    it cannot be written.
+    """Write a complete PNG, SVG or PDF, or nothing. Raises UsageError for another suffix, or if it
+    cannot be written.
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(

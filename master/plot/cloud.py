@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 12
-#: Numbers of a behaviour, whose principal components take time with their square.
+#: Most numbers of a behaviour: the time of its principal components grows with their square.
 MOST_NUMBERS = 1000
 
 
 def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") -> Figure:
-    """A panel a generation on common axes; without ``generations`` the newest that the run's folder
-    holds. Raises UsageError or RunFolderError.
+    """One panel per generation on common axes; without ``generations``, the newest in the run's
+    folder. Raises UsageError or RunFolderError.
     """
     records = [read_record(path) for path in chosen_files(run_dir, generations)]
     points = [individual_points(record) for record in records]
@@ -61,7 +61,7 @@ def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") 
 
 
 def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
-    """The files of the generations. Raises UsageError for one that was not kept."""
+    """The files of the generations. Raises UsageError for a missing one."""
     there = recorded_generations(run_dir)
     if not there:
         raise UsageError(
@@ -83,9 +83,10 @@ def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
 
 
 def individual_points(record: SlotRecord) -> tuple[Doubles, Doubles, bool]:
-    """(places float64 [n, b], fitness [n], whether places are behaviours) of all who have a result.
+    """(places float64 [n, b], fitness [n], whether places are behaviours) of all individuals with a
+    result.
 
-    Where nothing of an episode was compared, its length and its return are the place.
+    Without a behaviour, an individual's place is its length and its return.
     """
     columns = record.columns
     numbers = columns["behaviour"].shape[1]
@@ -100,9 +101,10 @@ def individual_points(record: SlotRecord) -> tuple[Doubles, Doubles, bool]:
         if has_behaviour
         else np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
     )
+    # a comparison with NaN is false
     valid = (np.abs(columns["fitness"]) <= LARGEST_DRAWN) & (np.abs(where) <= LARGEST_DRAWN).all(
         axis=1
-    )  # NaN is not
+    )
     if not valid.any():
         raise UsageError(
             f"generation {record.task.generation} has no individual with a result: draw another "
@@ -112,8 +114,8 @@ def individual_points(record: SlotRecord) -> tuple[Doubles, Doubles, bool]:
 
 
 def project_points(where: Doubles, has_behaviour: bool) -> tuple[tuple[str, str], Doubles]:
-    """How the two axes are called, and the places on them, float64 [n, 2]; of more than two numbers
-    the two principal components.
+    """The labels of the two axes, and the places on them, float64 [n, 2]: two principal components
+    if there are more numbers.
     """
     if not has_behaviour:
         return ("length of the episodes, steps", "return"), where
@@ -124,8 +126,8 @@ def project_points(where: Doubles, has_behaviour: bool) -> tuple[tuple[str, str]
     centred = where - where.mean(axis=0)
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
     shares = 100 * sizes**2 / max(float((sizes**2).sum()), 1e-300)
-    # A direction's sign is free: the largest weight is positive, so that the same run gives the
-    # same picture.
+    # A direction's sign is arbitrary: the largest weight is positive, so the same run gives the
+    # same figure.
     components = directions[:2] * np.sign(
         np.take_along_axis(directions[:2], np.abs(directions[:2]).argmax(axis=1)[:, None], axis=1)
     )
@@ -138,7 +140,7 @@ def project_points(where: Doubles, has_behaviour: bool) -> tuple[tuple[str, str]
 def _draw_points(
     panel: Axes, where: Doubles, fitness: Doubles, limits: tuple[float, float]
 ) -> None:
-    """The fittest lie on top."""
+    """The fittest are on top."""
     order = np.argsort(fitness, kind="stable")
     panel.scatter(
         where[order, 0],

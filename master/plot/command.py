@@ -111,7 +111,7 @@ def make_parser() -> CommandParser:
 
 
 def draw_and_save(given: argparse.Namespace) -> str:
-    """Write the picture; returns what was drawn, in one line. Raises UsageError."""
+    """Write the figure; returns a line that describes it. Raises UsageError."""
     runs = read_runs(given.runs, given.runs_dir)
     for run in runs:
         if run.left_out:
@@ -130,7 +130,7 @@ def draw_and_save(given: argparse.Namespace) -> str:
 
 
 def beyond(run: RunCurves) -> str:
-    """What is said of a run with figures that cannot be drawn."""
+    """A note about a run with figures that cannot be drawn."""
     count = f"{run.left_out:,} figure{'s' * (run.left_out != 1)}"
     return (
         f"{run.folder / METRICS} has {count} beyond ±{LARGEST_DRAWN:g}: "

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.typing import LineStyleType
 
-#: How the common figures are called where people read them.
+#: Labels of the common figures.
 METRIC_LABELS = {
     "eval_mean": "evaluation: mean return\nof the unperturbed policy",
     "return_mean": "mean return of the population",
     "fitness_mean": "mean fitness of the population",
     "eval_best": "best evaluation so far",
 }
-#: A curve is named by these settings, as far as the picture's runs differ in them.
+#: The settings that name a curve, if the figure's runs differ in them.
 BUDGETS = ("generations", "max_steps", "max_seconds", "keep_generations")
 NAMING_SETTINGS = ("strategy", "policy", "schedule", "population", "learning_rate", "sigma")
 
@@ -48,8 +48,8 @@ def learning_curves(
     title: str = "",
     labels: Sequence[str] = (),
 ) -> Figure:
-    """One panel for each of ``axes``, beside each other. labels: names of the curves, in the order
-    of ``runs``. Raises UsageError where no run has the metric, or for another number of labels.
+    """One panel for each of ``axes``, side by side. labels: names of the curves, in the order of
+    ``runs``. Raises UsageError if no run has the metric, or for a wrong number of labels.
     """
     groups = group_runs(runs)
     if labels:
@@ -111,7 +111,7 @@ def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
 
 
 def _draw_band(panel: Axes, band: Band, colour: str, line: LineStyleType, label: str) -> None:
-    # matplotlib leaves names that begin with an underscore out of a legend.
+    # matplotlib omits names that begin with an underscore from a legend.
     label = f" {label}" if label.startswith("_") else label
     label = f"{label} ({band.shade})" if band.shade else label
     panel.plot(band.x, band.middle, color=colour, linestyle=line, linewidth=1.8, label=label)
@@ -120,7 +120,7 @@ def _draw_band(panel: Axes, band: Band, colour: str, line: LineStyleType, label:
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    """Runs that differ by their seeds alone, under a name that says how the group differs from the
+    """Runs that differ only by seed, by a name that describes how the group differs from the
     others.
     """
     groups: dict[str, list[RunCurves]] = {}
@@ -137,9 +137,7 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
 
 
 def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
-    """The settings in which it differs from the others; the strategy and the policy where there are
-    none.
-    """
+    """The settings in which it differs from the others, else the strategy and the policy."""
     tasks = {other.task for other in others}
     settings = {name for other in others for name in other.config}
     settings -= {*IGNORED_SETTINGS, *NAMING_SETTINGS, *BUDGETS, "env", "objective"}
@@ -153,7 +151,7 @@ def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
 
 
 def format_setting(run: RunCurves, name: str) -> str:
-    """A setting as a curve's name tells it."""
+    """A setting in a curve's name."""
     value, option = run.config.get(name, "?"), option_fields().get(name)
     if option is not None and value == option.default:
         value = option.metadata["default_word"] or value

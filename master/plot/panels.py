@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Generations over which the rolling mean goes.
+#: Generations in the rolling mean.
 ROLLING_GENERATIONS = 10
 
 

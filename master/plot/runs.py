@@ -1,4 +1,4 @@
-"""Reads runs for plots: curves from metrics.jsonl, and the settings in which runs agree."""
+"""Reads runs for plots: curves from metrics.jsonl, and the settings that runs share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from master.display.reporter import METRICS
 from master.status.run_folders import read_settings
 from master.storage.metrics_files import read_json_lines
 
-#: What a curve can be drawn over: a record's field, and how the axis is called.
+#: The horizontal axes: a record's field, and the label.
 AXES = {
     "steps": ("env_steps", "environment steps"),
     "time": ("seconds", "wall-clock seconds"),
@@ -30,20 +30,19 @@ AXES = {
     "episodes": ("episodes", "episodes"),
 }
 MOST_LINES = 2_000_000
-#: Neighbouring records become one when there are so many; each keeps so many figures at most.
+#: With more records, neighbours are merged; each keeps at most this many figures.
 MOST_RECORDS = 50_000
 MOST_FIGURES = 100
-#: What may differ between runs of one group: it says nothing of how they learn.
+#: Runs of one group may differ in these, which do not affect learning.
 IGNORED_SETTINGS = ("seed", "run", "workers", "block")
 
 
 @dataclass(frozen=True)
 class RunCurves:
-    """One run: its folder, its settings, and its records in the order of generations, each
-    generation once.
+    """One run: its folder, its settings, and its records by generation, without repetition.
 
-    left_out: how many figures of its metrics are too large to be drawn, or not finite; the records
-    do not have them.
+    left_out: number of figures in its metrics that are too large to draw, or not finite; the
+    records lack them.
     """
 
     folder: Path
@@ -62,7 +61,7 @@ class RunCurves:
 
     @cached_property
     def group(self) -> str:
-        """Equal for runs that differ by their seeds alone."""
+        """Equal for runs that differ only by seed."""
         return json.dumps(
             {
                 name: value
@@ -84,7 +83,7 @@ class RunCurves:
 
 
 def read_runs(paths: Sequence[Path], runs_dir: str | None = None) -> list[RunCurves]:
-    """Every run that the words name: runs, studies (``--seeds``), or folders of several of both.
+    """All runs that the words name: runs, studies (``--seeds``), or folders of them.
 
     Raises NoRunError for a word that names none, UsageError for a folder without one.
     """
@@ -102,7 +101,7 @@ def read_runs(paths: Sequence[Path], runs_dir: str | None = None) -> list[RunCur
 
 
 def find_run_folders(path: Path) -> Iterator[Path]:
-    """The folder itself, or those of runs one or two levels below it."""
+    """The folder itself, or run folders one or two levels below it."""
     if (path / METRICS).is_file():
         yield path
         return
@@ -117,8 +116,8 @@ def find_run_folders(path: Path) -> Iterator[Path]:
 
 
 def read_run(folder: Path) -> RunCurves:
-    """The run of a folder. A generation that stands there twice (a resumed run) counts as it came
-    last. Raises UsageError for a file that cannot be read.
+    """The run of a folder. Of a repeated generation (a resumed run), the last counts. Raises
+    UsageError for an unreadable file.
     """
     records, left_out = Records(), 0
     try:
@@ -131,8 +130,7 @@ def read_run(folder: Path) -> RunCurves:
 
 
 class Records:
-    """The figures of a run's generations, in their order; of many generations each record stands
-    for several.
+    """The figures of a run's generations, in order; in a long run, each record represents several.
 
     kept: the newest figures of ``each`` generations, so that a rare evaluation is among them
     """
@@ -142,7 +140,7 @@ class Records:
         self._each, self._open = 1, 0
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """A generation, if it names one; those that it repeats are forgotten."""
+        """Add a generation, if the line has one, and remove those that it repeats."""
         figures = ((name, drawable_or_none(value)) for name, value in line.items())
         record = dict(
             islice(
@@ -169,13 +167,14 @@ class Records:
 def pairs_of(
     records: Sequence[dict[str, float]],
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-    """Neighbours, two and two; their count is even."""
+    """Neighbours in pairs; their count is even."""
     return zip(records[::2], records[1::2], strict=True)
 
 
 def is_too_large(value: object) -> bool:
-    """Whether a value is a number, or a text of one, that cannot be drawn: beyond LARGEST_DRAWN, or
-    not finite."""
+    """Whether a value, or the number in a text, cannot be drawn: beyond LARGEST_DRAWN, or not
+    finite.
+    """
     if isinstance(value, str):
         return finite_or_none(value) is not None and drawable_or_none(value) is None
     return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN

@@ -183,9 +183,7 @@ def _check_torn(name: str, data: mmap.mmap, place: int, head: re.Pattern[bytes])
     """Raises _UnfitError unless the file ends within a count or a length."""
     rest = bytes(data[place : place + LONGEST_HEAD])
     if rest and (head.fullmatch(rest) is None or place + len(rest) < len(data)):
-        raise _UnfitError(
-            f"{name} contains at byte {place} something that no private server writes"
-        )
+        raise _UnfitError(f"{name} contains data at byte {place} that no private server writes")
 
 
 def _printable(word: bytes) -> str:

@@ -32,7 +32,7 @@ private server has ended, its folder is read. es-status writes nothing.
 examples:
   es-status                 all runs
   es-status RUN --watch     one run, redrawn until it ends
-  es-status --doctor        problems of Redis, workers and this host, with fixes
+  es-status --doctor        problems with Redis, workers and this host, with fixes
   es-status --web           curves and workers in a browser
 
 exit codes:

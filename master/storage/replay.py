@@ -224,7 +224,7 @@ def perturbation_spreads(
     if missing:
         raise RunFolderError(
             f"generation {step.generation} of the replay log learnt from publication "
-            f"{missing[0][:60]}, which the log does not know"
+            f"{missing[0][:60]}, which the log lacks"
         )
     return known
 

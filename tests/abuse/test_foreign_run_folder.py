@@ -496,7 +496,7 @@ def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds
 # --- what its settings name
 
 
-CALLED_REFUSAL = re.compile("is of Python's own library|called only if ES_QUEUE_ALLOW names")
+CALLED_REFUSAL = re.compile("is in Python's own library|called only if ES_QUEUE_ALLOW names")
 #: Those settings that make a run call a function, with one of Python's own library or of a package.
 CALLING: dict[str, dict[str, Any]] = {
     "environment": {"env": "subprocess:getoutput", "env_arg": {"cmd": "touch called"}},

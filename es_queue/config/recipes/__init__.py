@@ -1,8 +1,7 @@
-"""Recipes: tuned settings per environment, with expected evaluation points, and published settings
-by name.
+"""Recipes: tuned settings per environment, with expected evaluation points, and published settings.
 
-A recipe is a TOML file. It is the default for the environments that it names, and ``--recipe``
-selects it by name.
+A recipe is a TOML file. It is the default for its environments, and ``--recipe`` selects it by
+name.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ __all__ = ["Expectation", "expected_points", "named_recipe", "recipe_for", "reci
 class Expectation:
     """An evaluation after ``steps`` counted training steps.
 
-    reward: a return, the lower end of the spread in ``note``
-    note:   the spread over seeds, and if it was measured
+    reward: a return, the lowest in ``note``
+    note:   the spread over seeds, and whether it was measured
     """
 
     steps: int
@@ -32,8 +31,8 @@ class Expectation:
 
 
 def recipe_for(env_id: str) -> dict[str, Any]:
-    """Option values tuned for this environment id, by the names of RunConfig's fields; empty when
-    there are none.
+    """Setting values tuned for this environment id, by field name of RunConfig; empty without a
+    recipe.
     """
     return dict(_recipes().get(env_id, {}).get("options", {}))
 
@@ -44,12 +43,12 @@ def expected_points(env_id: str) -> tuple[Expectation, ...]:
 
 
 def recipe_names() -> list[str]:
-    """The names under which recipes can be asked for."""
+    """The names of all recipes."""
     return sorted(_recipes_by_name())
 
 
 def named_recipe(name: str) -> dict[str, Any]:
-    """Option values of the recipe of that name. Raises UsageError if there is none."""
+    """Setting values of the recipe with that name. Raises UsageError if there is none."""
     if name not in _recipes_by_name():
         raise UsageError(
             f"there is no recipe {name!r}; the recipes are {', '.join(recipe_names())}"
@@ -59,7 +58,7 @@ def named_recipe(name: str) -> dict[str, Any]:
 
 @cache
 def _recipes() -> dict[str, dict[str, Any]]:
-    """Every recipe under every environment id that it names."""
+    """Every recipe by each of its environment ids."""
     recipes: dict[str, dict[str, Any]] = {}
     for recipe in _load_files():
         recipes.update(dict.fromkeys(recipe.get("environments", ()), recipe))

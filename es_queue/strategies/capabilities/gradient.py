@@ -35,7 +35,7 @@ class GradientStrategy(Strategy):
         Setting(
             "learning_rate_schedule",
             "constant",
-            "factor of the learning rate over generations: constant, exponential:RATE[,LEAST], "
+            "factor of the learning rate per generation: constant, exponential:RATE[,LEAST], "
             "linear:END,N or piecewise:N=FACTOR,...",
         ),
         Setting(

@@ -36,7 +36,7 @@ class CMAES(CSAES):
     name: ClassVar[str] = "cma_es"
     settings: ClassVar[tuple[Setting, ...]] = (ACTIVE,)
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for more than ``MOST_PARAMETERS``."""
         super().__init__(config, size, pace)
         if size > MOST_PARAMETERS:

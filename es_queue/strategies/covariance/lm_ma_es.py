@@ -42,7 +42,7 @@ class LMMAES(CSAES):
         ),
     )
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         super().__init__(config, size, pace)
         self.directions = config.directions or 4 + int(3 * math.log(size))
 

@@ -46,15 +46,13 @@ HOST = re.compile(
 
 
 def parse_web_address(text: str) -> Address:
-    """``ADDRESS:PORT`` with what it leaves open: loopback, and a port of our own. Raises
-    UsageError.
-    """
+    """Parse ``ADDRESS:PORT``; the defaults are loopback and port 8642. Raises UsageError."""
     given = parse_address(text, "web")
     return Address(given.host or LOOPBACK, given.port or DEFAULT_PORT)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is this host for itself alone."""
+    """Whether an address or name is reachable only from this host."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"

@@ -15,24 +15,12 @@ import pytest
 
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import Environment, EnvironmentRequest
+from es_queue.environments.registry import BODIES
 from es_queue.environments.spaces import ActionSpec
 from es_queue.environments.stock import StockEnvironment
 from tests.cases import each_case
 from tests.parts import wrapped_environment
 
-MUJOCO = (
-    "Ant",
-    "HalfCheetah",
-    "Hopper",
-    "Humanoid",
-    "HumanoidStandup",
-    "InvertedDoublePendulum",
-    "InvertedPendulum",
-    "Pusher",
-    "Reacher",
-    "Swimmer",
-    "Walker2d",
-)
 ATARI = ("Pong", "Breakout", "SpaceInvaders", "Frostbite")
 with_mujoco = pytest.mark.skipif(
     importlib.util.find_spec("mujoco") is None, reason="MuJoCo is not installed"
@@ -84,7 +72,7 @@ def is_clean(request: EnvironmentRequest, seeds: range, steps: int) -> bool:
 
 
 @with_mujoco
-@each_case("environment", MUJOCO)
+@each_case("environment", BODIES)
 def test_an_episode_of_mujoco_does_not_depend_on_those_before_it(environment: str) -> None:
     assert is_clean(EnvironmentRequest(f"{environment}-v5"), range(3), 120)
 
