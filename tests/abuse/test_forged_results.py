@@ -71,12 +71,15 @@ class Intruder:
     def enrol(self, worker: str, host: str) -> str:
         """Write what a worker that joined says of itself."""
         numerics = self.client.hget(self.keys.progress, "numerics") or b"0" * 32
-        self.client.sadd(self.keys.workers, worker)
-        self.client.hset(
+        # At once, as a worker does: the master removes ids that have no information from the set.
+        pipeline = self.client.pipeline(transaction=True)
+        pipeline.hset(
             self.keys.worker(worker),
             mapping={"host": host, "rq_name": host, "pid": "1", "numerics": numerics},
         )
-        self.client.pexpire(self.keys.worker(worker), 600_000)
+        pipeline.pexpire(self.keys.worker(worker), 600_000)
+        pipeline.sadd(self.keys.workers, worker)
+        pipeline.execute()
         return worker
 
     def send(self, answer: Answer) -> None:
