@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from types import FunctionType
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from es_queue.errors import UsageError
 
@@ -25,9 +27,13 @@ def environment_settings(env: GivenEnvironment) -> dict[str, Any]:
     Raises UsageError with the reason if workers could not make the same environment.
     """
     if isinstance(env, str):
+        if ":" not in env and (spec := gymnasium.registry.get(env)) is not None:
+            _refuse_if_registered_here(spec)
         return {"env": env}
     if isinstance(env, gymnasium.Env):
         return _settings_of_registered(env) if env.spec is not None else _settings_of_object(env)
+    if isinstance(env, EnvSpec):
+        raise UsageError(f"env is a specification: give its id, {env.id!r}")
     if not isinstance(env, FunctionType | type):
         raise UsageError(
             f"env is an object of the class {type(env).__name__}, which workers cannot create: "
@@ -74,6 +80,8 @@ def _settings_of_registered(env: GymEnvironment) -> dict[str, Any]:
             "function that makes it"
         )
     made_by = type(env.unwrapped).__module__
+    if made_by == "__main__":
+        _refuse_if_registered_here(spec)
     is_known = made_by.partition(".")[0] in REGISTERED_BY
     return {
         "env": spec.id if is_known else f"{made_by}:{spec.id}",
@@ -86,6 +94,18 @@ def _settings_of_registered(env: GymEnvironment) -> dict[str, Any]:
         ),
         "wrapper": [wrapper.entry_point for wrapper in spec.additional_wrappers],
     }
+
+
+def _refuse_if_registered_here(spec: EnvSpec) -> None:
+    """Raises UsageError for an environment that no installed package registers by itself."""
+    entry = spec.entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    plugins = {plugin.module.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")}
+    if module.partition(".")[0] not in plugins.union(REGISTERED_BY):
+        raise UsageError(
+            f"env is {spec.id}, which workers cannot make, because only this program has "
+            f"registered it: call gymnasium.register in a module, and give 'module:{spec.id}'"
+        )
 
 
 def _settings_of_object(env: GymEnvironment) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class TrainOptions(TypedDict, total=False):
     queue: str
     run: str | None
     run_dir: str | Path | None
+    runs_dir: str | Path | None
     noise_dir: str | Path | None
 
 
@@ -85,9 +86,10 @@ def train(
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
             ``es_queue.config.changeable.RESUMABLE``.
         progress: Show a line that is rewritten while the run trains; by default in a notebook.
-        options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir`` and ``noise_dir``, as
-            the flags. Without ``redis_url`` it starts a private server and local workers, whatever
-            the environment says. ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password of another.
+        options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir`` and
+            ``noise_dir``, as the flags. Without ``redis_url`` it starts a private server and local
+            workers, whatever the environment says. ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the
+            password of another.
 
     Raises:
         EsQueueError: In one sentence.
@@ -110,7 +112,7 @@ def train(
     if resume is None and ((config is None and env is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
-    for name in ("run_dir", "noise_dir"):
+    for name in ("run_dir", "runs_dir", "noise_dir"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     if given.get("redis_url") is not None:

@@ -142,7 +142,7 @@ def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(
     about: dict[str, Any] = {
         "redis_url": runs.url,
         "workers": 0,
-        "run_dir": runs.folder / "python",
+        "runs_dir": str(runs.folder),
         "noise_dir": runs.noise,
     }
     with pytest.raises(KeyboardInterrupt):

@@ -78,8 +78,31 @@ def test_what_workers_can_make_too_is_named(env: Any, settings: dict[str, Any]) 
         (Sized(size=4), "does not record its constructor's arguments"),
         (TimeLimit(CartPoleEnv(), 5), "does not record its constructor's arguments"),
         (gymnasium.make("CartPole-v1", max_episode_steps=7), "with 7 steps"),
+        (gymnasium.spec("CartPole-v1"), "a specification: give its id, 'CartPole-v1'"),
     ],
 )
 def test_what_workers_cannot_make_is_refused_with_the_reason(env: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         environment_settings(env)
+
+
+@each_case("entry_point", [f"{HERE}:Plain", Plain, make_plain])
+def test_an_id_that_only_the_program_has_registered_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, entry_point: Any
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Own-v0", entry_point)
+    with pytest.raises(UsageError, match="'module:Own-v0'"):
+        environment_settings("Own-v0")
+    assert environment_settings(f"{HERE}:Own-v0") == {"env": f"{HERE}:Own-v0"}
+
+
+def test_an_environment_of_the_program_itself_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Own-v0", type("Program", (Plain,), {"__module__": "__main__"}))
+    with pytest.raises(UsageError, match="'module:Own-v0'"):
+        environment_settings(gymnasium.make("Own-v0", disable_env_checker=True))
