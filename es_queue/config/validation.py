@@ -470,6 +470,8 @@ def _unused_option_error(
 ) -> UsageError:
     value = getattr(config, name)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    if value is False:
+        text = f"False (--no-{name.replace('_', '-')})"
     return UsageError(
         f"{name} is {text}, but the {chooser} {chosen} does not use it: leave it out, or "
         f"use the {chooser} {_format_choices(users)}"

@@ -191,7 +191,7 @@ def show_individual(given: Namespace) -> None:
     episodes, video_line = play_recorded(given, record, selector)
     about = {
         "run": record.run,
-        "checkpoint": str(folder),
+        "checkpoint": str(record_path(folder, selector.generation)),
         "generation": selector.generation,
         "env": record.config.task,
         "policy": record.config.policy_name,
