@@ -21,6 +21,7 @@ from es_queue import errors  # noqa: E402 - the checkout's own
 from es_queue.config.run_config import option_fields  # noqa: E402
 from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
+from master.cli.worker_command import main as es_worker  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
 from tools import write_settings  # noqa: E402
@@ -78,6 +79,8 @@ def flags_page() -> str:
         *actions(parser_of(es_play)),
         "\n## es-plot\n",
         *actions(parser_of(es_plot)),
+        "\n## es-worker\n",
+        *actions(parser_of(es_worker)),
     ]
     return "\n".join(parts) + "\n"
 

@@ -126,12 +126,14 @@ def client_from_url(url: str) -> redis.Redis:
 
 
 def tested_client(url: str) -> redis.Redis:
-    """``client_from_url`` after one PING. Raises RedisError if TLS prevents the connection; other
-    failures may pass.
+    """``client_from_url`` after one PING. Raises RedisError if TLS prevents the connection or the
+    password is refused; other failures may pass.
     """
     client = client_from_url(url)
     try:
         client.ping()
+    except redis.exceptions.AuthenticationError as error:
+        raise authentication_error(redacted_url(url), error) from None
     except redis.exceptions.RedisError as error:
         if problem := find_tls_problem(client, error):
             raise RedisError(f"Redis at {redacted_url(url)} cannot be used: {problem}") from None

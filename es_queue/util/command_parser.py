@@ -1,4 +1,4 @@
-"""The command lines of es-master, es-status, es-play and es-plot."""
+"""The command lines of all es- commands."""
 
 from __future__ import annotations
 

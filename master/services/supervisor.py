@@ -46,8 +46,8 @@ class SignalFlags:
         os.set_blocking(self._read, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number, handler in (
-            (signal.SIGTERM, self._request_end),
-            (signal.SIGINT, self._kill_and_exit),
+            (signal.SIGTERM, self.request_end),
+            (signal.SIGINT, self.kill_and_exit),
             (signal.SIGCHLD, lambda *_: None),
             (signal.SIGHUP, lambda *_: None),
         ):
@@ -57,10 +57,12 @@ class SignalFlags:
         if select.select([self._read], [], [], seconds)[0]:
             os.read(self._read, 4096)
 
-    def _request_end(self, *_: object) -> None:
+    def request_end(self, *_: object) -> None:
+        """The handler of a signal that asks for an orderly end."""
         self.end_requested = True
 
-    def _kill_and_exit(self, *_: object) -> None:
+    def kill_and_exit(self, *_: object) -> None:
+        """The handler of a signal that ends everything at once."""
         self._kill_children()
         os._exit(EXIT_INTERRUPTED)
 

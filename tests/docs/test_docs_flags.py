@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from master.cli.flags import make_parser
+from master.cli.worker_command import main as es_worker
 from master.plot.command import main as es_plot
 from master.status.command import main as es_status
 from tests.docs.pages import named, pages
 from tests.docs.test_docs_reference import writer
 from workers.play.cli import main as es_play
 
-COMMAND = re.compile(r"\b(es-master|es-status|es-play|es-plot)\b([^`\n#&|]*)")
+COMMAND = re.compile(r"\b(es-master|es-status|es-play|es-plot|es-worker)\b([^`\n#&|]*)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 #: What comes after the first cell of a row is ours.
 OWN_CELLS = re.compile(r"`(--[a-z][^`]*)`")
@@ -30,6 +31,7 @@ def known() -> dict[str, set[str]]:
         "es-status": es_status,
         "es-play": es_play,
         "es-plot": es_plot,
+        "es-worker": es_worker,
     }
     found = {name: set(parser_of(main)._option_string_actions) for name, main in commands.items()}
     return {**found, "es-master": set(make_parser()._option_string_actions)}
@@ -38,7 +40,7 @@ def known() -> dict[str, set[str]]:
 def unknown(text: str) -> list[str]:
     """Commands with a flag that they do not know."""
     found = []
-    for part in re.split(r"(?=\bes-(?:master|status|play|plot)\b)", text):
+    for part in re.split(r"(?=\bes-(?:master|status|play|plot|worker)\b)", text):
         for name, words in COMMAND.findall(part.partition("`")[0]):
             found += [f"{name} {flag}" for flag in FLAG.findall(words) if flag not in known()[name]]
     return found

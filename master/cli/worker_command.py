@@ -1,0 +1,127 @@
+"""es-worker: workers of this host for a Redis that runs share, restarted when they end."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
+from es_queue.protocol.connection import ANY_ERROR, redacted_url, tested_client
+from es_queue.security.sanitize import sanitize
+from es_queue.util.command_parser import CommandParser, add_version
+from master.cli.options import MOST_WORKERS, parse_whole_number
+from master.cli.redis_url import named_url
+from master.services.local_workers import LocalWorkers, default_workers
+from master.services.supervisor import SignalFlags
+
+EPILOG = """examples:
+  es-worker --redis-url redis://host:6379             one worker per core, for every run there
+  RQ_REDIS_URL="$(cat es-queue-url)" es-worker        a private server that listens (--listen)
+  es-worker --redis-url redis://host --workers 2 gpu  two workers of the queue "gpu"
+
+Workers wait while Redis is away, and one that ends is started again. Ctrl-C or SIGTERM ends them in
+order: they hand back the work that they have not finished."""
+#: How often ended workers are looked for, besides at each signal of an ended child.
+LOOK_SECONDS = 1.0
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser(
+        "es-worker", "Run workers on this host, and restart those that end.", epilog=EPILOG
+    )
+    parser.add_argument(
+        "queue",
+        nargs="?",
+        default="default",
+        metavar="QUEUE",
+        help="RQ queue, as of es-master --queue [default: default]",
+    )
+    parser.add_argument(
+        "--redis-url",
+        metavar="URL",
+        help=(
+            "server of the runs; put a password in RQ_REDIS_URL, not here [default: RQ_REDIS_URL, "
+            "then REDIS_URL]"
+        ),
+    )
+    parser.add_argument(
+        "--redis-password-file",
+        metavar="FILE",
+        help=(
+            "file with the password of that Redis [default: ES_QUEUE_REDIS_PASSWORD, "
+            "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
+        ),
+    )
+    parser.add_argument(
+        "--workers", metavar="N", help="number of workers [default: one per core of this host]"
+    )
+    parser.add_argument(
+        "--log-dir",
+        type=Path,
+        metavar="PATH",
+        help="folder for worker-1.log and so on [default: a new folder for temporary files]",
+    )
+    add_version(parser)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    try:
+        work_until_told(make_parser().parse_words(words))
+    except EsQueueError as error:
+        print(f"es-worker: {sanitize(error, 2000)}", file=sys.stderr)
+        return error.exit_code
+    return EXIT_DONE
+
+
+def work_until_told(given: argparse.Namespace) -> None:
+    """Start the workers, and restart those that end, until a signal ends all. Raises UsageError,
+    RedisError and RunFolderError.
+    """
+    count = default_workers()
+    if given.workers is not None:
+        count = parse_whole_number("workers", given.workers, MOST_WORKERS)
+    if count == 0:
+        raise UsageError("--workers is 0, so nothing would be done: use 1 or more")
+    url = named_url(given.redis_url, given.redis_password_file, warn)
+    if url is None:
+        raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
+    check_access(url)
+    logs = given.log_dir or Path(tempfile.mkdtemp(prefix="es-worker-"))
+    workers = LocalWorkers(count, given.queue, url, logs)
+    signals = SignalFlags(workers.kill)
+    signal.signal(signal.SIGINT, signals.request_end)
+    try:
+        workers.start()
+        print(
+            f"es-worker: {count} worker{'s' * (count > 1)} for {redacted_url(url)}, queue "
+            f"{given.queue}; logs in {logs}",
+            flush=True,
+        )
+        while not signals.end_requested:
+            for number in workers.supervise():
+                warn(f"worker {number} ended and was restarted; {logs / f'worker-{number}.log'}")
+            signals.wait(LOOK_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, signals.kill_and_exit)
+        workers.stop()
+
+
+def check_access(url: str) -> None:
+    """Raises RedisError for a server that refuses this client; one that is away may return."""
+    try:
+        tested_client(url).ping()
+    except ANY_ERROR:
+        warn(f"Redis at {redacted_url(url)} does not answer yet: the workers keep trying")
+
+
+def warn(text: str) -> None:
+    print(f"es-worker: WARNING: {sanitize(text, 1000)}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
