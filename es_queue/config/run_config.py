@@ -277,7 +277,7 @@ class RunConfig(PolicySettings, StrategySettings):
     max_lag: int = option(
         8,
         "search",
-        "most generations by which a result may be late (async); later results do not count",
+        "with --schedule async: most generations by which a result may be late",
         unit="generations",
         allowed=(1, 100),
     )
