@@ -44,7 +44,8 @@ def start_lines(
             "join": f"{allowed}{format_command('rq')} worker --url {url}{queue_name}",
             **join_instructions(server.folder, server.socket_path, queue, allowed),
         }
-    variables, flag = "", f" --url {url}"
+    variables, flag, named = "", f" --url {url}", redis_flags(url, password_file)
+    stay = f"{allowed}es-worker{queue_name}{named}"
     if shown := url_without_password(url, password_file):
         path = quote(password_path(password_file))
         variables = f"{PASSWORD_FILE}={path} RQ_CONNECTION_CLASS={CONNECTION_CLASS} "
@@ -52,8 +53,9 @@ def start_lines(
     elif has_secret(url):
         flag, queue_name = "", f"{queue_name}{BY_VARIABLE}"
     return {
-        "watch": f"{format_command('es-status')} {run.word}{redis_flags(url, password_file)}",
+        "watch": f"{format_command('es-status')} {run.word}{named}",
         "join": f"{variables}{allowed}rq worker{flag}{queue_name}",
+        "stay": stay,
     }
 
 

@@ -88,9 +88,14 @@ def test_a_password_file_is_named_where_a_command_needs_it(
         "RQ_CONNECTION_CLASS=es_queue.protocol.connection.RedisWithPassword "
         "ES_QUEUE_ALLOW=installed,maze rq worker --url redis://ada@h:7/1 night"
     )
+    assert lines["stay"] == (
+        "ES_QUEUE_ALLOW=installed,maze es-worker night --redis-url redis://ada@h:7/1 "
+        "--redis-password-file '/keys/es pass'"
+    )
 
 
 def test_a_password_without_a_file_leaves_a_command_that_a_shell_accepts() -> None:
     lines = start_lines("redis://:secret@h", "night", NamedRun("r", Path("f")), None)
     assert lines["join"] == "rq worker night  # RQ_REDIS_URL must hold this server's URL"
+    assert lines["stay"] == "es-worker night  # RQ_REDIS_URL must hold this server's URL"
     assert "secret" not in str(lines)
