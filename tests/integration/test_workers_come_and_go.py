@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import redis
@@ -13,6 +14,7 @@ from rq.suspension import resume, suspend
 from rq.worker import Worker
 
 from tests.integration.processes import (
+    CLOCKS,
     WALKER,
     Master,
     Processes,
@@ -84,6 +86,20 @@ def test_a_worker_that_leaves_gives_its_block_back_and_another_finishes_the_run(
     assert run.summary()["digest"] == quiet_digest(WALKER)
     assert run.total("recovered") == 0  # nothing had to be taken from the dead
     assert_nothing_is_left(seen)
+
+
+def test_a_worker_process_is_replaced_when_it_is_old_and_the_bits_stay(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    run = start_master("aged", {**WALKER, "block": 2})
+    worker = processes.worker(valkey_url, clocks=replace(CLOCKS, seat_lease=0.2))
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    assert worker.said().count("left: its lease has expired") >= 2
+    assert worker.process.poll() is None and run.total("recovered") == 0
+    assert_nothing_is_left(Seen(redis_client, "aged"))
 
 
 def assert_nothing_is_left(seen: Seen) -> None:
