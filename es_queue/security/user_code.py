@@ -50,11 +50,15 @@ def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
 
 def modules_to_allow(config: RunConfig) -> list[str]:
     """The modules of a run that ES_QUEUE_ALLOW must name on a worker: loose ones, and those whose
-    function may be called, such as an objective or an environment without an id. It treats a class
-    as a function, because it imports nothing.
+    function is called: an objective, a behaviour, or a function that makes the environment. It
+    imports nothing: an environment's name in a module that is not imported counts as a function.
     """
     called = [config.objective, config.behaviour]
-    if config.env.rpartition(":")[2].isidentifier():
+    module, _, name = config.env.rpartition(":")
+    if name.isidentifier() and (
+        module not in sys.modules
+        or isinstance(getattr(sys.modules[module], name, None), FunctionType)
+    ):
         called.append(config.env)
     functions = [reference.rpartition(":")[0] for reference in called]
     loose = disallowed_modules(named_modules(config), INSTALLED)

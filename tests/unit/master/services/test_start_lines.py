@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,19 @@ def measure(environment): return [1.0]
 """
 
 
+def install_lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the package ``lab`` importable as an installed one."""
+    (folder / "lab").mkdir()
+    (folder / "lab" / "__init__.py").touch()
+    (folder / "lab" / "worlds.py").write_text(WORLDS)
+    (folder / "lab-1.dist-info").mkdir()
+    (folder / "lab-1.dist-info" / "top_level.txt").write_text("lab\n")
+    (folder / "lab-1.dist-info" / "METADATA").write_text("Name: lab\nVersion: 1\n")
+    monkeypatch.syspath_prepend(folder)
+    for name in ("lab", "lab.worlds"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 def join_line(**settings: Any) -> str:
     modules = modules_to_allow(RunConfig(backend="stock", **settings))
     return start_lines("redis://h", "default", NamedRun("r", Path("f")), None, modules)["join"]
@@ -40,7 +55,6 @@ def test_the_join_line_allows_the_loose_modules_of_a_run_and_no_installed_ones()
     "settings",
     [
         {"env": "lab.worlds:make_pole"},
-        {"env": "lab.worlds:Pole"},
         {"objective": "lab.worlds:loss", "parameters": 3},
         {"env": "CartPole-v1", "strategy": "novelty", "behaviour": "lab.worlds:measure"},
     ],
@@ -49,21 +63,26 @@ def test_the_join_line_allows_the_loose_modules_of_a_run_and_no_installed_ones()
 def test_a_worker_started_with_the_join_line_plays_the_functions_of_an_installed_package(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "lab").mkdir()
-    (tmp_path / "lab" / "__init__.py").touch()
-    (tmp_path / "lab" / "worlds.py").write_text(WORLDS)
-    (tmp_path / "lab-1.dist-info").mkdir()
-    (tmp_path / "lab-1.dist-info" / "top_level.txt").write_text("lab\n")
-    (tmp_path / "lab-1.dist-info" / "METADATA").write_text("Name: lab\nVersion: 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    install_lab(tmp_path, monkeypatch)
     config, table = RunConfig(seed=1, backend="stock", **settings), NoiseTable.in_memory(2**16)
     variable = dict(word.split("=") for word in join_line(**settings).split() if "=" in word)
     monkeypatch.setenv(ALLOW, variable[ALLOW])
     assert join(config, EpisodeControl(), table=table).numerics
     monkeypatch.setenv(ALLOW, "installed")
-    if settings.get("env") != "lab.worlds:Pole":
-        with pytest.raises(Refusal, match=f"set {ALLOW}=installed,lab.worlds"):
-            join(config, EpisodeControl(), table=table)
+    with pytest.raises(Refusal, match=f"set {ALLOW}=installed,lab.worlds"):
+        join(config, EpisodeControl(), table=table)
+
+
+def test_a_class_of_an_installed_package_needs_no_permission_in_the_join_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_lab(tmp_path, monkeypatch)
+    importlib.import_module("lab.worlds")
+    assert join_line(env="lab.worlds:Pole") == "rq worker --url redis://h"
+    assert join_line(env="lab.worlds:make_pole").startswith(f"{ALLOW}=installed,lab.worlds ")
+    monkeypatch.setenv(ALLOW, "installed")
+    config = RunConfig(seed=1, backend="stock", env="lab.worlds:Pole")
+    assert join(config, EpisodeControl(), table=NoiseTable.in_memory(2**16)).numerics
 
 
 def test_the_join_line_of_a_private_server_has_its_address(tmp_path: Path) -> None:
