@@ -35,6 +35,8 @@ METRIC_LABELS = {
     "fitness_mean": "mean fitness of the population",
     "eval_best": "best evaluation so far",
 }
+#: Below a time axis with runs that cannot be compared by their time.
+MIXED_TIME = "(only some of the runs shared their workers)"
 #: The settings that name a curve, if the figure's runs differ in them.
 BUDGETS = ("generations", "max_steps", "max_seconds", "keep_generations")
 NAMING_SETTINGS = ("strategy", "policy", "schedule", "population", "learning_rate", "sigma")
@@ -96,6 +98,8 @@ def _draw(
     label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
     style_axes(panel, AXES[axis][1], label)
     format_x(panel, axis)
+    if axis == "time" and len({run.is_shared for run in runs}) > 1:
+        panel.set_xlabel(f"{panel.get_xlabel()}\n{MIXED_TIME}")
     panel.legend(loc="lower right", frameon=False)
 
 

@@ -41,14 +41,16 @@ IGNORED_SETTINGS = ("seed", "run", "workers", "block")
 class RunCurves:
     """One run: its folder, its settings, and its records by generation, without repetition.
 
-    left_out: number of figures in its metrics that are too large to draw, or not finite; the
-    records lack them.
+    left_out:  number of figures in its metrics that are too large to draw, or not finite; the
+               records lack them
+    is_shared: whether its study has other runs, with which it shared the workers
     """
 
     folder: Path
     config: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
     left_out: int = 0
+    is_shared: bool = False
 
     @property
     def seed(self) -> str:
@@ -126,7 +128,14 @@ def read_run(folder: Path) -> RunCurves:
             records.add(line)
     except OSError as error:
         raise UsageError(f"{folder / METRICS} cannot be read: {error.strerror}") from None
-    return RunCurves(folder, read_settings(folder / "config.json"), records.kept, left_out)
+    settings = read_settings(folder / "config.json")
+    return RunCurves(folder, settings, records.kept, left_out, shares_workers(folder))
+
+
+def shares_workers(folder: Path) -> bool:
+    """Whether the folder is that of a study's run, and the study has other runs."""
+    study = folder.resolve().parent
+    return (study / STUDY_FILE).is_file() and sum(1 for _ in study.glob(f"*/{METRICS}")) > 1
 
 
 class Records:

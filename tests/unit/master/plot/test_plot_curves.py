@@ -13,9 +13,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from es_queue.util.run_folder import STUDY_FILE
 from master.plot import command
 from master.plot.bands import POINTS, compute_band, rolling_mean
-from master.plot.curves import group_runs, learning_curves
+from master.plot.curves import MIXED_TIME, group_runs, learning_curves
 from master.plot.panels import draw_panels
 from master.plot.runs import read_run, read_runs
 from master.storage.metrics_files import LONGEST_LINE
@@ -238,6 +239,18 @@ def test_axes_have_plain_units_and_each_panel_has_its_legend(
     shown = texts(tmp_path / "a.svg")
     assert {text: shown.count(f">{text}<") for text in expected} == expected
     assert "mathdefault" not in shown
+
+
+@each_case(("others", "is_noted"), [("alone", True), ("study/s3", False)])
+def test_a_time_axis_tells_if_only_some_of_its_runs_shared_their_workers(
+    tmp_path: Path, others: str, is_noted: bool
+) -> None:
+    for name in ("study/s1", "study/s2", others):
+        run(tmp_path / name, evaluated(1, 2, 3), run=name)
+    (tmp_path / "study" / STUDY_FILE).write_text("{}")
+    folders = [str(tmp_path / name) for name in ("study", others)]
+    assert command.main([*folders, "--out", str(tmp_path / "a.svg")]) == 0
+    assert texts(tmp_path / "a.svg").count(MIXED_TIME) == is_noted
 
 
 def test_the_style_paper_draws_a_column_and_letters_of_8_points(tmp_path: Path) -> None:
