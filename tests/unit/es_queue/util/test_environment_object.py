@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 from gymnasium.envs.box2d import BipedalWalker
 from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 
 from es_queue.errors import UsageError
@@ -90,19 +91,16 @@ def test_what_workers_cannot_make_is_refused_with_the_reason(env: Any, reason: s
 def test_an_id_that_only_the_program_has_registered_is_refused_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch, entry_point: Any
 ) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
-    gymnasium.register("Own-v0", entry_point)
-    with pytest.raises(UsageError, match="'module:Own-v0'"):
-        environment_settings("Own-v0")
-    assert environment_settings(f"{HERE}:Own-v0") == {"env": f"{HERE}:Own-v0"}
+    monkeypatch.setitem(gymnasium.registry, "Here-v0", EnvSpec("Here-v0", entry_point))
+    with pytest.raises(UsageError, match="'module:Here-v0'"):
+        environment_settings("Here-v0")
+    assert environment_settings(f"{HERE}:Here-v0") == {"env": f"{HERE}:Here-v0"}
 
 
 def test_an_environment_of_the_program_itself_is_refused_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
-    gymnasium.register("Own-v0", type("Program", (Plain,), {"__module__": "__main__"}))
-    with pytest.raises(UsageError, match="'module:Own-v0'"):
-        environment_settings(gymnasium.make("Own-v0", disable_env_checker=True))
+    program = type("Program", (Plain,), {"__module__": "__main__"})
+    monkeypatch.setitem(gymnasium.registry, "Here-v0", EnvSpec("Here-v0", program))
+    with pytest.raises(UsageError, match="'module:Here-v0'"):
+        environment_settings(gymnasium.make("Here-v0", disable_env_checker=True))
