@@ -331,6 +331,13 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"biases": False},
+        (
+            "biases is False (--no-biases), but the policy linear does not use it: leave it out, "
+            "or use the policy mlp"
+        ),
+    ),
+    (
         {"activation": "relu"},
         (
             "activation is relu, but the policy linear does not use it: leave it out, or use "

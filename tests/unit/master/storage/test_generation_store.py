@@ -171,6 +171,7 @@ def test_a_snapshot_is_played_as_the_record_of_its_generation(
     assert snapshot["generation"] == 2 and snapshot["checkpoint"].endswith(
         "generation-00000002.npz"
     )
+    assert record["checkpoint"] == str(record_path(recorded, 2)), "each output names its file"
     assert snapshot["eval_mean"] == record["eval_mean"]
     assert "the run has kept none" in refused(capsys, 6, saved, "--generation", 3)
 
