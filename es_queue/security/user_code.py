@@ -53,16 +53,14 @@ def modules_to_allow(config: RunConfig) -> list[str]:
     function is called: an objective, a behaviour, or a function that makes the environment. It
     imports nothing: an environment's name in a module that is not imported counts as a function.
     """
-    called = [config.objective, config.behaviour]
-    module, _, name = config.env.rpartition(":")
-    if name.isidentifier() and (
-        module not in sys.modules
-        or isinstance(getattr(sys.modules[module], name, None), FunctionType)
-    ):
-        called.append(config.env)
-    functions = [reference.rpartition(":")[0] for reference in called]
-    loose = disallowed_modules(named_modules(config), INSTALLED)
-    return list(dict.fromkeys((*loose, *filter(None, functions))))
+    modules = disallowed_modules(named_modules(config), INSTALLED)
+    for reference in filter(None, (config.objective, config.behaviour, config.env)):
+        module, _, name = reference.rpartition(":")
+        thing = getattr(sys.modules.get(module), name, None)
+        is_called = thing is None or reference != config.env or isinstance(thing, FunctionType)
+        if module and name.isidentifier() and is_called:
+            modules += [module] if thing is None else _called_modules(module, thing)
+    return list(dict.fromkeys(modules))
 
 
 def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()) -> dict[str, str]:
@@ -248,7 +246,8 @@ def check_called(what: str, module: str, function: object) -> None:
     if is_trusted():
         return
     error_type = MissingPackage if _guard is None else RunFolderError
-    for name in (module, _defining_module(function)):
+    names = _called_modules(module, function)
+    for name in names:
         if is_of_python(name):
             raise error_type(
                 f"the {what} is a function of Python's library ({name[:80]}), which is not called "
@@ -258,8 +257,16 @@ def check_called(what: str, module: str, function: object) -> None:
             trust = "" if _guard is None else ", or, if you trust the file, use --trust"
             raise error_type(
                 f"the {what} is a function of the module {name[:80]}, which is called only if "
-                f"{ALLOW} names the module: set {ALLOW}={INSTALLED},{name[:80]}{trust}"
+                f"{ALLOW} names the module: set {ALLOW}={','.join((INSTALLED, *names))[:200]}"
+                f"{trust}"
             )
+
+
+def _called_modules(module: str, function: object) -> list[str]:
+    """The modules that ES_QUEUE_ALLOW must name for a function, in the module that the run names
+    and in the one that defines it.
+    """
+    return list(dict.fromkeys((module, _defining_module(function))))
 
 
 def _defining_module(function: object) -> str:

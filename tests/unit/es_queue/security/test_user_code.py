@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from operator import methodcaller
 from os import system
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from es_queue.security.user_code import (
     check_called,
     disallowed_reason,
     environment_allowing,
+    modules_to_allow,
     named_modules,
 )
 from tests.cases import each_case
@@ -125,6 +127,18 @@ def test_what_an_allowed_module_defines_is_called(
     with pytest.raises(MissingPackage, match=f"{ALLOW}=installed,{__name__}"):
         monkeypatch.setenv(ALLOW, "other")
         check_called("objective", __name__, function)
+
+
+def test_a_borrowed_function_needs_both_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That which the run names, and that which defines it."""
+    monkeypatch.setitem(sys.modules, "front", SimpleNamespace(measured=measured))
+    both = f"front,{__name__}"
+    assert modules_to_allow(RunConfig(objective="front:measured")) == both.split(",")
+    with pytest.raises(MissingPackage, match=f"{ALLOW}=installed,{both}"):
+        monkeypatch.setenv(ALLOW, "front")
+        check_called("objective", "front", measured)
+    monkeypatch.setenv(ALLOW, both)
+    check_called("objective", "front", measured)
 
 
 @each_case("function", [system, partial(system), partial(partial(system)), methodcaller("run")])
