@@ -1,4 +1,6 @@
-"""Environments, the back ends that step them, and what each needs; readable without numpy."""
+"""Environments, the back ends that step them, and the packages that each needs; readable without
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Backend:
-    """How environments are stepped.
+    """How episodes are stepped.
 
-    text: for ``--help``; extra: of es-queue, that installs its packages, or empty
+    text: for ``--help``; extra: the extra of es-queue with its packages, or empty
     reads_inside: whether behaviours inside an environment can be read
     """
 

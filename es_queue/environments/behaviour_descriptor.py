@@ -99,7 +99,7 @@ def behaviour_vector(values: Any) -> Floats:
 
 
 def validate_length(numbers: int) -> None:
-    """Raises EnvironmentFailure for a behaviour that does not fit into a result."""
+    """Raises EnvironmentFailure for a behaviour too long for a result."""
     if not 0 < numbers <= MAX_NUMBERS:
         raise EnvironmentFailure(
             f"the behaviour has {numbers} numbers, but must have 1 to {MAX_NUMBERS}: "

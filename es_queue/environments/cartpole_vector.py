@@ -26,7 +26,7 @@ _START = 0.05
 
 
 class CartPoleVectorEnvironment:
-    """CartPole's episodes, to the bit those of the scalar environment.
+    """CartPole's episodes, identical to the bit to those of the scalar environment.
 
     arguments: of the environment's class, from ARGUMENTS
     """

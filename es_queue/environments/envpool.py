@@ -63,10 +63,10 @@ def has_task(environment_id: str, task: str) -> bool:
 
 
 class EnvPoolVectorEnvironment:
-    """Episodes of one EnvPool task: a new pool for every batch, because EnvPool takes seeds only
-    then.
+    """Episodes of one EnvPool task. Each batch has a new pool, because EnvPool takes seeds only at
+    creation.
 
-    A slot whose episode is over must not be stepped: EnvPool would begin another episode there.
+    Do not step a slot whose episode is over: EnvPool would begin another episode there.
     """
 
     min_episodes = MIN_AT_ONCE
@@ -116,8 +116,8 @@ class EnvPoolVectorEnvironment:
         rows: NDArray[np.int32],
         *more: NDArray[Any],
     ) -> tuple[Any, ...]:
-        """Flat float32 observations and what belongs to them, in the order of ``rows``, which
-        ascend.
+        """Flat float32 observations, and the values that belong to them, for ``rows`` in ascending
+        order.
         """
         seen = observations.reshape(len(observations), -1).astype(np.float32, copy=False)
         order = about["env_id"]

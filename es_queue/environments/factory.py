@@ -72,7 +72,7 @@ class ResolvedEnvironment:
 
     @property
     def is_stock(self) -> bool:
-        """Whether one library's own objects play it."""
+        """Whether a library's own environment plays it."""
         return self.backend in ("stock", "gym")
 
     @property
@@ -83,9 +83,9 @@ class ResolvedEnvironment:
     def has_equal_backends(self) -> bool:
         """Whether lean and EnvPool are known to play the same episodes to the bit.
 
-        BipedalWalker-v2 is not among them: EnvPool has the lidar of version 3. That of version 2
-        differs from it now and then on the normal terrain too (22 of 8.5 million readings at random
-        poses), and often on Hardcore's.
+        BipedalWalker-v2 is not among them, because EnvPool has the lidar of version 3. Version 2's
+        sometimes differs on normal terrain too (22 of 8.5 million readings at random poses), and
+        often on Hardcore's.
         """
         return self.is_walker and self.entry.entry_point == WALKER_V3
 
@@ -96,7 +96,7 @@ class ResolvedEnvironment:
     @cached_property
     def backend(self) -> str:
         """Never "auto"; "any" stays, because each host decides for itself. Raises UsageError if it
-        is unknown or does not play this environment.
+        is unknown or cannot play this environment.
         """
         requested = self.request.backend
         if requested not in (AUTO, *BACKENDS):
@@ -210,7 +210,7 @@ class ResolvedEnvironment:
         return LeanMarvin() if is_marvin else LeanWalker(*self.walker_variant)
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
-        """Open the environment for rendered episodes; Gymnasium's own for those of EnvPool."""
+        """Open the environment for rendered episodes; Gymnasium's own one in place of EnvPool's."""
         if self.is_stock or not self.is_walker:
             return StockEnvironment(self.entry, self.request, render_mode)
         try:
@@ -251,7 +251,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
 
 
 def _open_beside(stock: StockEnvironment, resolved: ResolvedEnvironment) -> Environment:
-    """The environment that plays instead of Gymnasium's own, which described the spaces."""
+    """The environment that plays in place of Gymnasium's, which only described the spaces."""
     stock.close()
     spec = stock.spec
     if (
@@ -319,7 +319,7 @@ def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[
 
 def portable_request(request: EnvironmentRequest) -> EnvironmentRequest:
     """The same episodes, to the bit, from a back end that every installation has and that plays one
-    by one, where there is one.
+    by one, if there is one.
     """
     if request.parameters:
         return request

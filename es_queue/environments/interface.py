@@ -20,16 +20,15 @@ class EnvironmentRequest:
     id:        a Gymnasium id; ``module:Id-v0`` imports the user's module first
     arguments: keyword arguments for ``gymnasium.make``
     wrappers:  ``module:Class`` each, applied in order as ``Class(env)``
-    behaviour: what of an episode is compared, see ``behaviour_descriptor.resolve_behaviour``; empty
-    where nothing is
-    action_bins: into which box actions are cut, see ``action_bins.parse_bins``
-    parameters: of an objective, length of its vector; ``id`` is its ``module:function`` then. 0: an
+    behaviour: the behaviour that is compared, see ``behaviour_descriptor.resolve_behaviour``; empty
+    for none
+    action_bins: values that a box action is discretised to, see ``action_bins.parse_bins``
+    parameters: length of an objective's vector (``id`` is then its ``module:function``); 0 for an
     environment
-    backend:   "auto" (EnvPool where it is installed and proven equal to lean, else lean where it
-    exists, else stock),
-               "lean" (a BipedalWalker of our own; CartPole vectorised, equal to stock), "envpool",
-               "stock", "gym" (the old one's), or "any": lean or EnvPool, as each host has it, where
-               both give the same bits
+    backend:   "auto" (EnvPool if it is installed and known to be equal to lean, else lean if it
+    exists, else stock), "lean" (es-queue's BipedalWalker and vectorised CartPole), "envpool",
+    "stock", "gym" (the old gym's), or "any" (lean or EnvPool, whichever a host has, if both give
+    the same bits)
     preprocessing: of an Atari game, a name of ``atari.settings.PRESETS``, "auto" or "none"
     """
 
@@ -88,8 +87,9 @@ class Environment(Protocol):
         """Observation [observation_size], reward, and whether the environment ended the episode.
 
         action: float32 array of the box's shape, Python int (discrete), int64 array (multidiscrete)
-        or
-                int8 array (multibinary). The observation is the caller's to keep.
+        or int8 array (multibinary)
+
+        The caller owns the observation.
         """
         ...
 
@@ -97,7 +97,7 @@ class Environment(Protocol):
 
 
 class BehaviourEnvironment(Environment, Protocol):
-    """An Environment that reports behaviours that are not observed."""
+    """An Environment that reports behaviours that its observations do not contain."""
 
     def behaviour(self) -> Floats:
         """Float32 [b] of the episode so far."""
@@ -126,27 +126,27 @@ class RenderedEnvironment(Environment, Protocol):
 
 
 class VectorEnvironment(Protocol):
-    """Many episodes played at once, a row each; like an Environment it applies no step limit.
+    """Many episodes played at once, one per row. Like an Environment, it applies no step limit.
 
-    min_episodes: how many episodes are played faster at once than one by one
-    max_episodes: how many are best played at once
+    min_episodes: the fewest episodes that are faster together than one by one
+    max_episodes: the best number of episodes to play together
     """
 
     min_episodes: int
     max_episodes: int
 
     def reset(self, seeds: Sequence[int]) -> Floats:
-        """Begin one episode per seed and forget all former ones; returns the first observations [B,
+        """Begin one episode per seed and forget all former ones. Returns the first observations [B,
         observation_size].
         """
         ...
 
     def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, Doubles, Mask]:
-        """Step the episodes ``rows`` [R], ascending and not over, with one action each; an episode
-        that is left out is over for good.
+        """Step the episodes ``rows`` [R], ascending, with one action each. An episode that is over
+        or was left out cannot be stepped again.
 
         Returns observations [R, observation_size] in C order, rewards [R], and which episodes ended
-        [R]; the caller owns the arrays.
+        [R]. The caller owns the arrays.
         """
         ...
 

@@ -24,10 +24,10 @@ MAX_NUMBERS, MAX_DEPTH = 2**26, 16
 
 @dataclass(frozen=True)
 class ObservationLeaf:
-    """An array of ``size`` numbers, flattened in C order; with ``choices`` a one-hot for each of
+    """An array of ``size`` numbers, flattened in C order; with ``choices``, a one-hot for each of
     its whole numbers.
 
-    choices: how many values each whole number has; () for an array of numbers as they are
+    choices: the number of values of each whole number; () for an array of plain numbers
     starts:  the smallest value of each
     """
 
@@ -122,8 +122,8 @@ def make_encoder(tree: ObservationTree) -> Encoder:
 def named_parts(
     tree: ObservationTree, name: str = "", start: int = 0
 ) -> tuple[tuple[str, int, int], ...]:
-    """(name, start, size) of each leaf in the flat vector, as ``arm.position`` where groups are
-    nested; no name if there is only one leaf.
+    """(name, start, size) of each leaf in the flat vector, such as ``arm.position`` for nested
+    groups; no name if there is only one leaf.
     """
     if isinstance(tree, ObservationLeaf):
         return ((name, start, tree.size),)

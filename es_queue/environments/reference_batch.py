@@ -1,7 +1,7 @@
 """The reference batch of virtual batch normalisation: observations under random actions.
 
-A pure function of the run's seed and environment, so every process makes it for itself and nothing
-is published.
+It depends only on the run's seed and environment, so every process makes it for itself, and it is
+not published.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def make_reference_batch(config: RunConfig) -> Floats | None:
     """float32[BATCH_SIZE, observation_size] for a resolved config, read-only; None without virtual
     batch normalisation.
 
-    Raises EnvironmentFailure if the environment cannot be created, raises, or yields observations
-    that no layer can normalise.
+    Raises EnvironmentFailure if the environment cannot be created, raises, or returns observations
+    that cannot be normalised.
     """
     if config.batch_norm != VIRTUAL:
         return None

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 class ActionSpec:
     """An action space.
 
-    kind:   "box", "discrete", "multidiscrete" or "multibinary"; "vector" for the whole vector of
-    parameters, as it is
+    kind:   "box", "discrete", "multidiscrete", "multibinary", or "vector" for the whole vector of
+    parameters
     shape:  shape of the action that the environment takes ("discrete": empty)
     low, high: bounds of a box, flattened in C order (empty otherwise; infinite bounds allowed)
-    sizes:  number of choices: one entry for "discrete", one a group for "multidiscrete",
-            one entry (number of bits) for "multibinary"
+    sizes:  number of choices: one entry for "discrete", one per group for "multidiscrete", one
+    entry (number of bits) for "multibinary"
     starts: the smallest value of each choice, same length as ``sizes`` (zeros for "multibinary")
-    bins:   values from -1 (low) to 1 (high) of which each number of a box is one; none if it is
-    any
+    bins:   values from -1 (low) to 1 (high) that each number of a box can take; empty for any value
     """
 
     kind: str
@@ -36,7 +35,7 @@ class ActionSpec:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a policy puts out for one action."""
+        """The number of a policy's outputs for one action."""
         if self.kind == "vector":
             return self.shape[0]
         return len(self.low) * (len(self.bins) or 1) if self.kind == "box" else sum(self.sizes)
@@ -59,21 +58,20 @@ class EnvironmentSpec:
     observation_size: length of the flat float32 observation (a discrete observation is one-hot)
     step_limit:       the environment's own limit in steps, None if it has none
     reward_threshold: the registered return at which the task counts as solved
-    highest_reward:   the largest reward of one step where the environment declares it
-    lowest_reward:    the smallest one, where the environment declares it
-    backend:          "lean", "envpool", "stock", "gym", or "any" where each host decides; never
-    "auto"
-    clean_reset:      whether one object may play many episodes without a trace of the former
-    behaviour:        what of an episode is compared, and how many numbers it has; empty and 0 if
-    nothing is
-    lives:            how many an episode begins with, 0 if there are none or nobody tells
-    note:             a sentence for who starts a run of it, empty if there is nothing to say
-    observation_shape: shape of the array that an observation was before it was flattened in C
-    order, () if that had one dimension or there is none
-    observation:      what Dict, Tuple and MultiDiscrete observations are made of, None for others
-    observation_low, observation_high: declared bounds of each number of an observation, of arrays
-    alone; () if none are
-    observation_scale: the largest number seen in a few random steps, None if nobody looked
+    highest_reward:   the largest reward of one step, if the environment declares it
+    lowest_reward:    the smallest one, if the environment declares it
+    backend:          "lean", "envpool", "stock", "gym", or "any" if each host decides; never "auto"
+    clean_reset:      whether one object can play many episodes that do not depend on each other
+    behaviour:        the behaviour that is compared, and its length; empty and 0 for none
+    lives:            lives at the start of an episode; 0 if there are none, or the number is
+    unknown
+    note:             a sentence for the user who starts a run; empty for none
+    observation_shape: shape of the observation array before it was flattened in C order, () for a
+    vector or no array
+    observation:      the parts of Dict, Tuple and MultiDiscrete observations; None for others
+    observation_low, observation_high: declared bounds of each number of an observation array; () if
+    there are none
+    observation_scale: the largest number in a few random steps, None if it was not measured
     discrete_start:   smallest value of a discrete observation space, None if observations are
     arrays
     """
@@ -100,8 +98,8 @@ class EnvironmentSpec:
 
     @property
     def observation_parts(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, start, size) of each part of the flat observation; one without a name where it has
-        no parts.
+        """(name, start, size) of each part of the flat observation; a single one without a name if
+        it has no parts.
         """
         # start-up: numpy, which a command line is read without
         from es_queue.environments.observation_layout import named_parts

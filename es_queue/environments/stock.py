@@ -47,12 +47,11 @@ Adapter = Callable[[Any], Any]
 def observation_tree(
     space: spaces.Space[Any], environment_id: str, name: str = ""
 ) -> ObservationTree:
-    """What the observations of ``space`` are made of; ``name``: of the part that is looked at.
+    """The parts of the observations of ``space``; ``name`` is the part's.
 
-    Box and MultiBinary are flattened in C order; Discrete and each part of MultiDiscrete become
-    one-hot; the parts of Dict and Tuple follow one another in the space's own order, in which
-    Gymnasium sorts the names of a Dict. Raises EnvironmentFailure for any other space, and for a
-    name that is no text.
+    Box and MultiBinary are flattened in C order. Discrete and each part of MultiDiscrete become
+    one-hot. The parts of Dict and Tuple keep the space's order; Gymnasium sorts a Dict's names.
+    Raises EnvironmentFailure for any other space, and for a name that is not text.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return array_leaf(space.shape)
@@ -98,7 +97,9 @@ def _one_hot(sizes: list[int], starts: list[int]) -> ObservationLeaf:
 
 
 def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
-    """The ActionSpec of ``space``; EnvironmentFailure for one that no policy can serve."""
+    """The ActionSpec of ``space``. Raises EnvironmentFailure for a space that policies do not
+    support.
+    """
     if isinstance(space, spaces.Box):
         low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
         return ActionSpec("box", shape=space.shape, low=low, high=high)
@@ -119,8 +120,8 @@ def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
 
 
 def action_adapter(space: spaces.Space[Any]) -> Adapter:
-    """What makes of a policy's action one that the environment takes: a box of integers gets the
-    nearest.
+    """A function from a policy's action to one that the environment takes: for a box of integers,
+    the nearest ones.
     """
     if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
         return lambda action: np.rint(action).astype(space.dtype)
@@ -145,7 +146,7 @@ GymEnvironment = gymnasium.Env[Any, Any]
 
 
 class StockEnvironment:
-    """A Gymnasium environment as an Environment of ours; made again for each episode unless it is
+    """A Gymnasium environment as es-queue's Environment; made again for each episode unless it is
     known to reset cleanly.
 
     Raises EnvironmentFailure or UsageError if it cannot be made.
@@ -193,8 +194,8 @@ class StockEnvironment:
         )
 
     def _reward_range(self) -> tuple[float | None, float | None]:
-        """The finite ends of the ``reward_range`` that the outermost object declares; for the upper
-        one, else what is known.
+        """The finite ends of the ``reward_range`` that the outermost object declares; a missing
+        upper end is the known one.
         """
         declared = getattr(self._environment, "reward_range", None)
         ends = (-np.inf, np.inf) if declared is None else declared
@@ -238,14 +239,14 @@ class StockEnvironment:
 
 
 def composite_tree(tree: ObservationTree) -> ObservationTree | None:
-    """What must be known of observations beside their size and shape; None for an array and for one
-    Discrete.
+    """The parts of observations, if size and shape do not describe them; None for an array and for
+    one Discrete.
     """
     return None if isinstance(tree, ObservationLeaf) and len(tree.choices) < 2 else tree
 
 
 def declared_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Lower and upper bounds of a one-dimensional Box, infinite ones among them; else none."""
+    """Lower and upper bounds of a one-dimensional Box, including infinite ones; else none."""
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
         return (), ()
     return tuple(map(float, space.low)), tuple(map(float, space.high))
@@ -276,12 +277,12 @@ def make_environment(
 
 
 def _silence_mujoco() -> None:
-    """Keep MuJoCo from writing each of its warnings to the terminal and into MUJOCO_LOG.TXT of the
-    current folder.
+    """Keep MuJoCo from writing its warnings to the terminal and to MUJOCO_LOG.TXT in the current
+    folder.
 
-    They tell of old attributes in Gymnasium's models and of simulations that a wild policy has made
-    unstable. What is called in place of that is a function in C, since an exception that a signal's
-    handler raised there would end the process.
+    They concern old attributes in Gymnasium's models, and simulations that a policy has made
+    unstable. The handler is a C function, because an exception raised in it (by a signal's handler)
+    would end the process.
     """
     with suppress(ImportError):  # making the environment says what to install
         importlib.import_module("mujoco").set_mju_user_warning(operator.not_)
@@ -320,7 +321,7 @@ def _format_make_error(
 
 
 def _load_wrapper(path: str) -> Any:
-    """The class that ``module:Class`` names; UsageError where there is none."""
+    """The class that ``module:Class`` names. Raises UsageError if there is none."""
     module, _, name = path.partition(":")
     if not module or not name:
         raise UsageError(f"the wrapper {path!r} is not of the form module:Class")

@@ -49,12 +49,12 @@ def make_policy(
 ) -> Policy:
     """The policy that ``config`` names, for float32[observation_size] and ``action``.
 
-    shape: see ``EnvironmentSpec.observation_shape``; reference: float32[N, observation_size], what
-    ``batch_norm virtual`` normalises by, needed where the policy is to be bound
+    shape: see ``EnvironmentSpec.observation_shape``
+    reference: float32[N, observation_size], the batch of ``batch_norm virtual``; ``bind`` needs it
 
-    Raises UsageError for an unknown policy or activation, for spaces without a number in them,
-    where a policy on pictures would get none, for numbers of ``observe`` that the observation
-    lacks, and for more parameters than a run can have.
+    Raises UsageError for an unknown policy or activation, for spaces without numbers, for an image
+    policy without images, for ``observe`` numbers that the observation lacks, and for more
+    parameters than a run can have.
     """
     inputs = PolicyInputs(observation_size, action.outputs, shape, reference)
     policy = _make_by_kind(config, action, inputs)

@@ -28,8 +28,9 @@ class ActionMap:
     """Raw outputs -> actions of one space.
 
     bound: how a box is kept inside its bounds: "clip" to the finite ones, or "tanh" onto all of
-    them. Raises UsageError for an unknown kind of space or bound, and for tanh with infinite
-    bounds.
+    them
+
+    Raises UsageError for an unknown kind of space or bound, and for tanh with infinite bounds.
     """
 
     def __init__(self, spec: ActionSpec, bound: str) -> None:
@@ -45,12 +46,13 @@ class ActionMap:
         self._shape = None if spec.shape == (flat,) or self._is_discrete else spec.shape
 
     def act_one(self, raw: Floats, noise: Floats | None = None) -> Any:
-        """The action of one environment for float32[outputs]; the result is the caller's.
+        """The action of one environment for float32[outputs]; the caller owns the result.
 
-        noise: float32[n] for a box of n numbers, added before the bound, or to the chosen bins;
-        only boxes take it
-        box: float32[shape]; discrete: int; multidiscrete: int64[shape]; multibinary: int8[shape]
-        Raises NonFiniteOutput.
+        noise: float32[n] for a box of n numbers, added before the bound, or to the values of the
+        bins; other spaces take none
+
+        Returns float32[shape] for a box, int for discrete, int64[shape] for multidiscrete,
+        int8[shape] for multibinary. Raises NonFiniteOutput.
         """
         # Summed as Python floats: never overflows for float32, and faster than isfinite().all()
         # below 100 outputs.
@@ -65,7 +67,7 @@ class ActionMap:
         """The actions of many environments for float32[B, outputs]: an array [B, …] of what act_one
         returns.
 
-        Raises NonFiniteOutput naming the rows at fault.
+        Raises NonFiniteOutput with the affected rows.
         """
         finite = np.isfinite(raw)
         if not finite.all():
@@ -103,7 +105,7 @@ def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
 
 
 def box_clip(spec: ActionSpec, bound: str) -> ActionFunction:
-    """Into the bounds, float32; an infinite bound cuts nothing."""
+    """Clips to the bounds, float32; an infinite bound has no effect."""
     if bound != "clip":
         raise UsageError(f"there is no action bound {bound!r}; choose clip or tanh")
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
@@ -111,9 +113,7 @@ def box_clip(spec: ActionSpec, bound: str) -> ActionFunction:
 
 
 def box_tanh(spec: ActionSpec) -> ActionFunction:
-    """low + (tanh x + 1)/2 · (high - low), float32; rounding may not carry it over the
-    upper bound.
-    """
+    """low + (tanh x + 1)/2 · (high - low), float32, never above the upper bound after rounding."""
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
     with np.errstate(all="ignore"):
         half = (high - low) * np.float32(0.5)
@@ -131,8 +131,8 @@ def box_tanh(spec: ActionSpec) -> ActionFunction:
 
 
 def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
-    """The bin with the largest output for each number, the lowest among equals: low + (v + 1)/2 ·
-    (high - low).
+    """The value low + (v + 1)/2 · (high - low) of the bin v with the largest output, per number;
+    the lowest of equal ones.
     """
     if bound != "clip":
         raise UsageError(
@@ -150,7 +150,7 @@ def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
 
 
 def discrete(spec: ActionSpec) -> ActionFunction:
-    """Index of the largest output, the lowest among equals, from the space's start."""
+    """Index of the largest output, counted from the space's start; the lowest of equal ones."""
     start = spec.starts[0]
     return lambda raw: raw.argmax(axis=-1) + start
 

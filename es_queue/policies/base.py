@@ -34,10 +34,10 @@ INIT = Setting(
 class PolicyInputs:
     """The inputs and outputs that a policy must fit.
 
-    observation_size, outputs: see Policy; shape: of the observation, see
-    ``EnvironmentSpec.observation_shape``
-    reference: float32[N, observation_size], what ``batch_norm virtual`` normalises by, None if the
-    policy is not to be bound
+    observation_size, outputs: see Policy
+    shape: see ``EnvironmentSpec.observation_shape``
+    reference: float32[N, observation_size], the batch of ``batch_norm virtual``; None if the policy
+    is not to be bound
     """
 
     observation_size: int
@@ -48,20 +48,18 @@ class PolicyInputs:
 
 @dataclass(frozen=True, slots=True)
 class BoundPolicy:
-    """Weights of B individuals, ready to be called; it holds views of them, so keep the vector
-    unchanged.
+    """The weights of B individuals, ready to act. It holds views, so do not change the vector.
 
     count:    B
-    act_one:  float32[d] -> float32[outputs], C-contiguous input, only for B = 1; the result is the
-    caller's
+    act_one:  float32[d] -> float32[outputs], C-contiguous input, only for B = 1; the caller owns
+    the result
     act_many: float32[B, d] -> float32[B, outputs], row b by individual b's weights
-    memory:   float32[B, m], what individual b keeps from step to step of an episode; both functions
-    read it and write
-              it in place. m is the policy's ``memory_size``, 0 for one without memory.
+    memory:   float32[B, m], the memory of each individual within an episode, which both functions
+    read and update; m is the policy's ``memory_size``, 0 without memory
 
-    Both give the same bits for the same row and memory, whatever B is. Neither silences numpy's
-    floating-point warnings: the rollout enters ``np.errstate(all="ignore")`` once, the action map
-    reports non-finite outputs.
+    Both give the same bits for the same row and memory, for any B. Neither silences numpy's
+    floating-point warnings: the rollout enters ``np.errstate(all="ignore")`` once, and the action
+    map reports non-finite outputs.
     """
 
     count: int
@@ -90,18 +88,16 @@ class BoundPolicy:
 
 
 class Policy(ABC):
-    """Flat vector -> raw outputs; the layout of the vector is part of each class.
+    """Flat vector -> raw outputs. Each class defines the layout of its vector.
 
     observation_size: d, length of the flat float32 observation
-    outputs:          how many numbers come out for one action
+    outputs:          numbers that the policy returns for one action
     size:             length of the flat vector
-    memory_size:      m, how many numbers an individual keeps from step to step; an episode begins
-    with zeros
-    reference:        float32[N, d], observations by which the policy normalises; None if it does
-    not, or is not to be bound
-    row_length:       r, where the flat vector begins with a matrix [d, r], of which ``--observe``
-    leaves out rows; 0 where it begins otherwise
-    takes_pixels:     whether observations are pictures of numbers from 0 to 1, which are not
+    memory_size:      m, numbers of memory per individual, zero when an episode begins
+    reference:        float32[N, d], the observations that the policy normalises by; None without
+    row_length:       r, if the flat vector begins with a matrix [d, r], whose rows ``--observe``
+    can leave out; else 0
+    takes_pixels:     whether observations are images of numbers from 0 to 1, which are not
     normalised
     """
 
@@ -132,16 +128,16 @@ class Policy(ABC):
 
     @abstractmethod
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size], the first parameters: a pure function of (seed, init).
+        """float32[size], the first parameters, which depend only on (seed, init).
 
-        init: auto, zero, orthogonal or normal; auto is the class's own choice. Raises UsageError
-        for another.
+        init: auto (the class's own choice), zero, orthogonal or normal. Raises UsageError for
+        others.
         """
 
     @abstractmethod
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """The policies of float32[B, size], as views of it. Raises ValueError for another shape or
-        type.
+        """The policies of float32[B, size], as views. Raises ValueError for another shape or
+        dtype.
         """
 
     def checked(self, parameters: Floats) -> Floats:
@@ -179,11 +175,11 @@ def row_product(weights: Floats) -> Forward:
 
 
 def stacked_product(x: Floats, weights: Floats) -> Floats:
-    """float32[B, d] and float32[B, d, outputs] -> x[b] @ weights[b] for every b, with the bits of
-    one by one.
+    """float32[B, d] and float32[B, d, outputs] -> x[b] @ weights[b], with the same bits as one by
+    one.
 
-    vecmat is ``matmul(x[:, None, :], weights)[:, 0]`` with the same bits and less overhead. One
-    matrix shared by all rows, its transpose, or einsum would give other bits.
+    vecmat is ``matmul(x[:, None, :], weights)[:, 0]`` with less overhead. One matrix shared by all
+    rows, its transpose, or einsum would give other bits.
     """
     product: Floats = np.vecmat(x, weights)
     return product

@@ -44,10 +44,11 @@ OPTIONAL_SETTINGS = ("batch_norm", "biases", "observe")
 class SavedPolicy:
     """Observation -> action as in evaluation: normalised, without action noise.
 
-    config:     the run's settings as far as they shape a policy, defaults for the rest
-    policy:     of which ``parameters`` are the flat vector
+    config:     the settings that shape the policy; defaults for the rest
+    policy:     the policy of the flat vector ``parameters``
     action:     the action space
-    parameters: float32[size]; statistics: of its observations, float32[d] each
+    parameters: float32[size]
+    statistics: of the observations, float32[d] each
     """
 
     def __init__(
@@ -72,16 +73,16 @@ class SavedPolicy:
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], imports: bool = False
     ) -> SavedPolicy:
-        """From ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and what else rebuilds the
-        policy.
+        """The policy of ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and ``meta``.
 
-        meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict), and
-        where the observation space is discrete "discrete_observation" (n) and "observation_start"
-        (0 where absent); where observations are arrays "observation_shape"; where they are a Dict,
-        a Tuple or MultiDiscrete "observation" (``observation_layout.to_json``). With virtual batch
-        normalisation, "reference" [N, d] is among the arrays.
-        imports: whether the module of a user's own policy may be imported, whatever it is
-        Raises RunFolderError with one sentence for whatever does not fit.
+        meta: "config" (RunConfig.to_dict), "observation_size" and "action" (ActionSpec.to_dict).
+        For a discrete observation space also "discrete_observation" (n) and "observation_start"
+        (default 0), for arrays "observation_shape", for a Dict, a Tuple or MultiDiscrete
+        "observation" (``observation_layout.to_json``). With virtual batch normalisation, the arrays
+        include "reference" [N, d].
+        imports: whether the module of a user's own policy may be imported, whichever it is
+
+        Raises RunFolderError with one sentence if anything does not fit.
         """
         parameters = finite_vector(arrays, "parameters")
         mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
@@ -126,10 +127,12 @@ class SavedPolicy:
     def act(self, observation: Any) -> Any:
         """The action for one observation of the environment, in the form that its ``step`` takes.
 
-        observation: an array of any shape, flattened to float32 in C order, the integer of a
-        discrete space, or the mapping, tuple or array of integers that a Dict, Tuple or
-        MultiDiscrete space yields. Raises UsageError for an observation of another size,
-        NonFiniteOutput where the policy breaks down.
+        observation: an array of any shape (flattened to float32 in C order), the integer of a
+        discrete space, or the mapping, tuple or array of integers of a Dict, Tuple or MultiDiscrete
+        space
+
+        Raises UsageError for an observation of another size, NonFiniteOutput if an output is not
+        finite.
         """
         try:
             flat = self._encode(observation)
@@ -187,7 +190,7 @@ def policy_settings(values: Mapping[str, Any]) -> RunConfig:
 
 def validate_import(name: str) -> None:
     """Raises RunFolderError for a policy ``module:Class`` whose module is neither imported nor
-    allowed: the file may be a stranger's.
+    allowed: the file may be someone else's.
     """
     module = name.rpartition(":")[0]
     if module and module not in sys.modules and disallowed_reason([module]):

@@ -23,9 +23,7 @@ class ConstantPolicy(Policy):
         return "vector", self.size
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]: zeros for auto and zero, of the standard normal distribution for
-        normal.
-        """
+        """float32[size]: zeros for auto and zero, standard normal numbers for normal."""
         drawn = draw_unlayered(self.size, seed, init, "a vector has no layers")
         return drawn.astype(np.float32)
 

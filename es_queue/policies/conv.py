@@ -27,24 +27,22 @@ from es_queue.policies.layers.virtual_norm import (
 
 
 class ConvPolicy(Policy):
-    """Convolutions, then a hidden layer or a recurrent cell, then x @ W + b; each but the last
-    followed by the activation.
+    """Convolutions, then a hidden layer or a recurrent cell, then x @ W + b. The activation follows
+    each layer except the last.
 
-    The flat vector holds, layer by layer, a matrix in C order and then b (where there are biases):
-    a convolution's is [kernel, kernel, channels, count]; the next layer sees what comes out as
-    [height, width, count] in C order; that of any other layer is W transposed, [columns, rows],
-    which BLAS multiplies up to three times as fast here. A cell has W_in [rows, gates · units],
-    b_in, W_state [units, gates · units], b_state, each W transposed too (see
-    :mod:`es_queue.policies.layers.cells`).
+    The flat vector holds, layer by layer, a matrix in C order and then b (if there are biases). A
+    convolution's matrix is [kernel, kernel, channels, count], and its output is [height, width,
+    count] in C order. Other layers have W transposed, [columns, rows], which BLAS multiplies up to
+    three times as fast here. A cell has W_in [rows, gates · units], b_in, W_state [units, gates ·
+    units] and b_state, with each W transposed (see :mod:`es_queue.policies.layers.cells`).
 
-    With virtual batch normalisation (see :mod:`es_queue.policies.layers.virtual_norm`) follow
-    scale, shift [columns each] of the first convolution, of the second …, and of the hidden layer
-    where there is no cell.
+    With virtual batch normalisation (see :mod:`es_queue.policies.layers.virtual_norm`), scale and
+    shift [columns each] of each convolution follow, and those of the hidden layer if there is no
+    cell.
 
-    layout: which part of the flat vector is which;
+    layout:     the position of each part in the flat vector
     activation: as in the architecture
-    reference: the batch it is normalised by, float32[N, observation_size], None if nothing is
-    bound
+    reference:  float32[N, observation_size], the batch for normalisation; None if nothing is bound
     """
 
     kinds = tuple(ARCHITECTURES)
@@ -83,8 +81,8 @@ class ConvPolicy(Policy):
         return layout.kind, layout.image_shape, layout.outputs, layout.normalised
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is normal. Biases are zero (a forget gate's: one), the last layer is
-        small.
+        """float32[size]; auto is normal. Biases are zero (one for a forget gate), and the last
+        layer is small.
         """
         init = (
             "normal" if init == "auto" else init
@@ -106,7 +104,7 @@ class ConvPolicy(Policy):
         return vector
 
     def acting_layers(self, vector: Floats) -> list[Layer]:
-        """As ``layers``, of the plain policy that float32[size] acts as: with what normalises taken
+        """Like ``layers``, for the plain policy equal to float32[size]: the normalisation is folded
         into weights and biases.
         """
         layers = self.layout.layers(vector)
@@ -119,8 +117,8 @@ class ConvPolicy(Policy):
             ]
 
     def _normalised_layers(self, layers: list[Layer], scales: list[Layer]) -> list[Layer]:
-        """The normalised layers, each by what comes out of those before it for the
-        reference batch.
+        """The normalised layers, each by the outputs of the layers before it for the reference
+        batch.
         """
         images = [
             self.layout.image_shape.upright(observation)

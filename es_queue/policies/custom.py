@@ -25,8 +25,8 @@ def load_custom_policy(
     """The policy that ``module:Class`` names: a class that extends Policy (simplest: NumpyPolicy),
     or a torch.nn.Module.
 
-    It is created with (observation_size, outputs), and observation_shape if it takes that. Raises
-    UsageError if it cannot be imported, created or trained.
+    It is created with (observation_size, outputs), and with observation_shape if it takes that
+    argument. Raises UsageError if it cannot be imported, created or trained.
     """
     kind = load_policy_class(path)
     try:
@@ -99,8 +99,8 @@ def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: in
 
 
 def validate_actions(path: str, policy: Policy) -> None:
-    """Raises UsageError if there are no first parameters, or if many individuals act differently
-    from single ones.
+    """Raises UsageError if it has no first parameters, or if individuals act differently in a
+    batch.
     """
     first = [np.asarray(policy.initial(seed, "auto")) for seed in (1, 1)]
     if (
@@ -148,7 +148,7 @@ def validate_actions(path: str, policy: Policy) -> None:
 
 
 def probe_outputs(policy: Policy, rows: Floats) -> Floats:
-    """[2, TRIED_STEPS, B, outputs]: of two episodes of the same few observations."""
+    """float32[2, TRIED_STEPS, B, outputs] of two episodes with the same few observations."""
     bound = policy.bind(rows)
     observations = np.sin(
         np.arange(TRIED_STEPS * policy.observation_size, dtype=np.float32)

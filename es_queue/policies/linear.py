@@ -35,9 +35,7 @@ class LinearPolicy(Policy):
         return "linear", self.observation_size, self.outputs
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is zero, and the one layer counts as the last (x 0.01) for the
-        others.
-        """
+        """float32[size]; auto is zero. For others, the layer counts as the last (x 0.01)."""
         init = "zero" if init == "auto" else init
         shape = (self.observation_size, self.outputs)
         return draw_initial_weights([shape], 1.0, seed, init)[0].ravel()

@@ -106,11 +106,10 @@ class MlpPolicy(Policy):
 
 
 class NormalisedMlpPolicy(MlpPolicy):
-    """An mlp whose flat vector continues with scale, shift [columns each] of the first hidden
-    layer, of the second …
+    """An mlp whose flat vector continues with scale, shift [columns each] of each hidden layer.
 
     reference: float32[N, observation_size], see :mod:`es_queue.policies.layers.virtual_norm`; None
-    where nothing is bound
+    if nothing is bound
     """
 
     def __init__(
@@ -143,7 +142,7 @@ class NormalisedMlpPolicy(MlpPolicy):
         return np.concatenate([super().initial(seed, init), *norms])
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`; it holds weights of its own, no views."""
+        """See :meth:`Policy.bind`; it has copies of the weights instead of views."""
         each = [self.acting_layers(row) for row in self.checked(parameters)]
         layers = [
             (
@@ -155,8 +154,8 @@ class NormalisedMlpPolicy(MlpPolicy):
         return bind_layers(layers, ACTIVATIONS[self.activation])
 
     def acting_layers(self, vector: Floats) -> list[Layer]:
-        """Weights [rows, columns] and bias [columns] of the plain mlp that float32[size]
-        acts as.
+        """Weights [rows, columns] and bias [columns] of the plain mlp that is equal to
+        float32[size].
         """
         with np.errstate(all="ignore"):  # a policy that breaks down is noticed by its outputs
             return self._normalised_layers(vector)
@@ -182,9 +181,7 @@ class NormalisedMlpPolicy(MlpPolicy):
 def layer_views(
     shapes: list[tuple[int, int]], parameters: Floats, *, biases: bool = True
 ) -> list[Layer]:
-    """Views of the weights and the bias of each layer of ``shapes`` in float32[B, size]. Without
-    biases they are zeros, which change no output.
-    """
+    """Views of each layer's weights and biases (zeros without biases) in float32[B, size]."""
     layers, start = [], 0
     for rows, columns in shapes:
         middle = start + rows * columns
@@ -197,7 +194,7 @@ def layer_views(
 
 
 def bind_layers(layers: list[Layer], activate: Activation) -> BoundPolicy:
-    """The individuals whose weights and biases ``layers`` are."""
+    """The individuals with the weights and biases ``layers``."""
     count = len(layers[0][0])
     return BoundPolicy(count, forward_one(layers, activate), forward_many(layers, activate))
 

@@ -1,8 +1,8 @@
 """Makes a larger policy that acts like a smaller one: more observations, wider layers (net2wider,
 Chen, Goodfellow, Shlens 2016).
 
-New connections change no output: old units take nothing from new inputs, and new units have their
-own first weights, so that training can use them.
+New connections change no output: new inputs have no weight in old units. New units have first
+weights of their own, so that training can use them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def layer_arrays(policy: Policy, vector: Floats) -> list[LayerArrays]:
 
 
 def _embed(old: LayerArrays, new: LayerArrays) -> tuple[Floats, Floats]:
-    """The old layer in the corner of the new one, with zeros for new inputs."""
+    """The old layer in a corner of the new one, with zeros for new inputs."""
     (rows, columns), weights, bias = old[0].shape, new[0].copy(), new[1].copy()
     weights[rows:, :columns] = 0
     weights[:rows, :columns] = old[0]

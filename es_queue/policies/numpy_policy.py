@@ -13,10 +13,11 @@ from es_queue.policies.layers.initial_weights import draw_unlayered
 
 
 class NumpyPolicy(Policy):
-    """Extend it and define ``act``; ``__init__`` takes (observation_size, outputs) and declares the
+    """Extend it and define ``act``. ``__init__`` takes (observation_size, outputs) and declares the
     number of parameters.
 
-    If it also takes ``observation_shape``, it gets the observation array's shape, () for a vector.
+    If it also takes ``observation_shape``, it gets the shape of the observation array, () for a
+    vector.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class NumpyPolicy(Policy):
     def act(self, parameters: Floats, observation: Floats, memory: Floats) -> Any:
         """The raw outputs [outputs] of one individual.
 
-        parameters: float32[size], read-only; observation: float32[observation_size]
-        memory:     float32[memory_size], zeros when an episode begins; write in place what is to be
-        remembered
+        parameters:  float32[size], read-only
+        observation: float32[observation_size]
+        memory:      float32[memory_size], zeros when an episode begins; write to it what the next
+        step needs
         """
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size], the first parameters: a pure function of (seed, init). Zeros for auto;
+        """float32[size], the first parameters, which depend only on (seed, init). auto: zeros;
         normal: standard normal numbers / √size.
         """
         drawn = draw_unlayered(self.size, seed, init, "your own policy has no known layers")

@@ -18,10 +18,10 @@ from es_queue.policies.mlp import HIDDEN, Layer, layer_views
 class RecurrentPolicy(Policy):
     """h <- cell(x @ W_in + b_in, h @ W_state + b_state) for each layer of cells, then h @ W + b.
 
-    The flat vector is W_in, b_in, W_state, b_state of the first layer, of the second …, then W, b;
-    each matrix is [rows, columns] in C order, W_in [inputs, gates · units], W_state [units, gates ·
-    units]. The order of the gates is PyTorch's (see :mod:`es_queue.policies.layers.cells`). The
-    memory is that of the first layer, of the second …
+    The flat vector is W_in, b_in, W_state, b_state of each layer, then W, b. Each matrix is [rows,
+    columns] in C order: W_in [inputs, gates · units], W_state [units, gates · units]. The gates are
+    in PyTorch's order (see :mod:`es_queue.policies.layers.cells`). The memory is that of each layer
+    in turn.
 
     kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer; shapes: rows and
     columns of all matrices
@@ -61,9 +61,9 @@ class RecurrentPolicy(Policy):
         return self.kind, self.observation_size, self.hidden, self.outputs
 
     def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is orthogonal. Biases are zero, the last layer is small.
+        """float32[size]; auto is orthogonal. Biases are zero, and the last layer is small.
 
-        A forget gate's b_in is one, so that what is remembered stays at first (Gers et al. 2000,
+        A forget gate's b_in is one, so that it keeps its memory at first (Gers et al. 2000,
         Jozefowicz et al. 2015).
         """
         init = "orthogonal" if init == "auto" else init
@@ -104,7 +104,7 @@ class RecurrentPolicy(Policy):
         return BoundPolicy(len(parameters), act_one, act_many, memory)
 
     def _memories(self, memory: Floats) -> list[Floats]:
-        """Views of what each layer remembers, float32[B, states · units]."""
+        """Views of each layer's memory, float32[B, states · units]."""
         stops = np.cumsum([self.cell.states * units for units in self.hidden])
         return np.split(memory, stops[:-1], axis=1)
 

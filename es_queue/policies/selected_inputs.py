@@ -11,7 +11,7 @@ from es_queue.policies.base import BoundPolicy, Policy
 class SelectedInputsPolicy(Policy):
     """``policy`` on some numbers of an observation; the flat vector is that of ``policy``.
 
-    policy:  made for as many inputs as there are numbers
+    policy:  made for that number of inputs
     whole:   the same kind of policy, for the whole observation
     numbers: indices into the observation, in the order in which ``policy`` receives them
     """
@@ -42,7 +42,7 @@ class SelectedInputsPolicy(Policy):
         return BoundPolicy(bound.count, act_one, act_many, bound.memory)
 
     def for_whole(self, parameters: Floats) -> Floats:
-        """float32[whole.size]: with it ``whole`` acts as this policy does with ``parameters``
+        """float32[whole.size], with which ``whole`` acts like this policy with ``parameters``
         [size], up to rounding.
         """
         weights = parameters[: len(self.numbers) * self.whole.row_length]

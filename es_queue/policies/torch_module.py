@@ -20,13 +20,14 @@ from es_queue.policies.layers.initial_weights import draw_unlayered
 
 
 class TorchPolicy(Policy):
-    """outputs = module(observation[1, …]), for each individual by itself, so that bits do not
-    depend on how many there are.
+    """outputs = module(observation[1, …]), one individual at a time, so that bits do not depend on
+    their number.
 
     build: makes the module, whose first parameters come from torch's generator
-    shape: of the observation that the module is given, after the leading 1 A module with an
-    attribute ``memory_size`` is called with (observation[1, …], memory[1, memory_size]) and returns
-    both. Raises UsageError for a module that cannot be trained so.
+    shape: of the module's observation, after the leading 1
+
+    A module with an attribute ``memory_size`` is called with (observation[1, …], memory[1,
+    memory_size]) and returns both. Raises UsageError for a module that cannot be trained like this.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TorchPolicy(Policy):
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]; auto is what the module's constructor draws from torch's generator, which
-        is seeded and put back.
+        is seeded and then restored.
 
         normal: standard normal numbers / √(inputs of a unit) in matrices and kernels, zeros
         elsewhere.
@@ -81,7 +82,7 @@ class TorchPolicy(Policy):
         return bind_rows(act_row, memory)
 
     def module_with(self, row: Floats) -> Any:
-        """A module of its own with the parameters float32[size]."""
+        """A new module with the parameters float32[size]."""
         module = copy.deepcopy(self._module)
         self._torch.nn.utils.vector_to_parameters(self._torch.tensor(row), module.parameters())
         return module
@@ -107,7 +108,7 @@ class TorchPolicy(Policy):
         return flat
 
     def _build_module(self, seed: int) -> Any:
-        """The module in evaluation mode; torch's generator is as before."""
+        """The module in evaluation mode; torch's generator is restored."""
         with self._torch.random.fork_rng(devices=[]):
             self._torch.manual_seed(seed)
             return self._build().eval().requires_grad_(False)

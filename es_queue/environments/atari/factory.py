@@ -20,7 +20,7 @@ SpecAndArguments = tuple[EnvSpec, dict[str, Any]]
 
 
 def find_game(request: EnvironmentRequest) -> SpecAndArguments | None:
-    """The spec and the arguments of the requested game; None for an id of something else.
+    """The spec and the arguments of the requested game; None if the id is not an Atari game's.
 
     Raises MissingPackage without the emulator, UsageError for settings that do not fit the game or
     each other.
@@ -73,7 +73,7 @@ def validate_preprocessing(request: EnvironmentRequest) -> None:
 
 
 def _is_registered_elsewhere(name: str) -> bool:
-    """Whether somebody else has registered an environment of that name."""
+    """Whether another package has registered an environment of that name."""
     spec = gymnasium.registry.get(name)
     return spec is not None and not str(spec.entry_point).startswith("ale_py")
 

@@ -30,12 +30,12 @@ KINDS = ("grayscale", "rgb", "ram")
 
 class AreaResize:
     """uint8[h, w] → uint8[height, width], each new pixel the mean of the area that it covers,
-    rounded (half to even).
+    rounded half to even.
 
-    The same on every machine: in units of the smallest area that both grids share, all sums are
-    whole numbers below 2**24, which float32 holds exactly, whatever the order in which a BLAS adds.
-    OpenCV's INTER_AREA differs by 1 if a mean ends in about a half, which is some pixel in
-    3,500.
+    The result is the same on every machine: in units of the smallest area that both grids share,
+    all sums are whole numbers below 2**24. float32 represents these exactly, whatever order a BLAS
+    adds in. OpenCV's INTER_AREA differs by 1 for about one pixel in 3,500, whose mean is near a
+    half.
     """
 
     def __init__(self, before: tuple[int, int], after: tuple[int, int]) -> None:
@@ -55,8 +55,8 @@ class AreaResize:
 
 
 def _weights(before: int, after: int) -> tuple[int, Floats, int]:
-    """Along one side: groups that repeat, how much of each pixel a new one covers within a group,
-    and the sum of that.
+    """For one side: the number of repeated groups, the share of each pixel in a new one within a
+    group, and the sum of the shares.
     """
     groups = math.gcd(before, after)
     old, new = before // groups, after // groups
@@ -75,11 +75,11 @@ def _spread(weights: Floats, before: int, after: int) -> Floats:
 
 
 class ScreenPreprocessor:
-    """Looks at the game through ``grab``: the pictures, one or the brighter of two, as float32 of
-    ``shape`` in 0…1.
+    """Reads frames through ``grab``: one, or the brighter of two, as float32 of ``shape`` in 0…1.
 
-    frame: the shape of what the emulator shows; rows: those that are kept, (top, bottom); size: the
-    side of the square to which a grey screen is brought, 0 for as it is
+    frame: the shape of the emulator's frame
+    rows:  the rows that are kept, (top, bottom)
+    size:  side of the square to which a grey frame is resized; 0 keeps its size
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class ScreenPreprocessor:
         self.shape = (size, size) if size else kept
 
     def capture_previous(self) -> None:
-        """Remember the frame before the one that ``capture`` sees."""
+        """Remember the frame before the one that ``capture`` reads."""
         self._grab(self._previous)
 
     def capture(self, out: Floats, both: bool = False) -> None:
-        """The frame as it is, into ``out`` [shape]; with ``both`` each pixel the brighter one of it
-        and the one before.
+        """Write the current frame into ``out`` [shape]; with ``both``, the brighter pixels of it
+        and the frame before.
         """
         self._grab(self._screen)
         image = np.maximum(self._screen, self._previous, out=self._screen) if both else self._screen
@@ -111,8 +111,8 @@ class ScreenPreprocessor:
 
 
 def make_preprocessor(console: Any, kind: str, crop: str, size: int) -> ScreenPreprocessor:
-    """How ``console``, an ALEInterface with a game in it, is looked at. Raises UsageError if
-    that cannot be.
+    """The preprocessor for ``console``, an ALEInterface with a game. Raises UsageError for invalid
+    settings.
     """
     if kind not in KINDS:
         raise UsageError(f"env_arg obs_type is {kind!r}: use {', '.join(KINDS)}")
@@ -149,7 +149,7 @@ def _parse_crop(text: str, height: int) -> tuple[int, int]:
 
 
 class AtariConsole:
-    """The Arcade Learning Environment with the game ``rom`` in it.
+    """The Arcade Learning Environment with the game ``rom``.
 
     ale: the emulator, an ALEInterface; actions: those that the policy chooses from
 
@@ -185,7 +185,7 @@ class AtariConsole:
             self._reset()
 
     def _reset(self) -> None:
-        """The console as it was switched on: some games would else remember the game before."""
+        """Restore the state after power-on: some games would otherwise remember the game before."""
         self.ale.restoreState(self._initial_state)
         self.ale.reset_game()
         self._last = self.actions[0]
@@ -193,8 +193,8 @@ class AtariConsole:
     def repeat_action(
         self, action: int, capture_previous: Callable[[], object] | None = None
     ) -> tuple[float, bool]:
-        """Hold the action for its frames: the rewards' sum, and whether ``capture_previous`` was
-        called at the frame before the last.
+        """Hold the action for its frames. Returns the sum of rewards, and whether
+        ``capture_previous`` was called at the second-last frame.
         """
         frames = (
             self._low if self._low == self._high else self._stream.integer(self._low, self._high)
@@ -219,9 +219,7 @@ class AtariConsole:
 
 
 def _load_console(rom: str, settings: AtariSettings) -> Any:
-    """An ALEInterface with the game in it. Chance is ours, so the emulator's own has none
-    to add.
-    """
+    """An ALEInterface with the game. es-queue adds the randomness, so the emulator's own is off."""
     ale_py, roms = importlib.import_module("ale_py"), importlib.import_module("ale_py.roms")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     console = ale_py.ALEInterface()
@@ -254,10 +252,10 @@ FRAMES = 60
 
 
 class AtariGame(gymnasium.Env[Floats, Any]):
-    """One game, preprocessed. ``rom`` is the emulator's name of it; ``arguments`` are those of
+    """One preprocessed game. ``rom`` is the emulator's name of it; ``arguments`` are those of
     AtariSettings.
 
-    Raises UsageError for settings that cannot be, ImportError without ale-py.
+    Raises UsageError for invalid settings, ImportError without ale-py.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES}  # noqa: RUF012 - as Gymnasium has it
@@ -316,8 +314,8 @@ class AtariGame(gymnasium.Env[Floats, Any]):
         return self.ale.getScreenRGB()
 
     def _observation(self) -> Floats:
-        """The stack in the form that policies know: pictures in grey keep its axis, colours and
-        memory do not.
+        """The stack in the form that policies expect: grey frames keep its axis, colours and memory
+        do not.
         """
         if self.settings.obs_type == "ram":
             return self._stacked.reshape(-1)

@@ -40,10 +40,10 @@ _GAMES = """
 class AtariId:
     """The meaning of an id.
 
-    game:   as the ids write it: ``SpaceInvaders``; rom: as the emulator does: ``space_invaders``
-    ram:    whether the memory is observed, and not the screen
+    game:   in the ids' spelling: ``SpaceInvaders``; rom: in the emulator's: ``space_invaders``
+    ram:    whether the memory is observed instead of the screen
     skip:   frames that an action holds, the fewest and the most
-    sticky: probability with which a frame repeats the action before
+    sticky: probability with which a frame repeats the previous action
     """
 
     game: str
@@ -53,7 +53,7 @@ class AtariId:
 
     @property
     def rom(self) -> str:
-        """A digit begins no word unless it ends the name, as in ``TicTacToe3D``."""
+        """A digit begins a word only at the end of the name, as in ``TicTacToe3D``."""
         words = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z])(?=\d+[A-Z])"
         return re.sub(words, "_", self.game).lower()
 
@@ -65,8 +65,8 @@ class AtariId:
 
 
 def plain_arguments(about: AtariId) -> dict[str, Any]:
-    """The arguments of ale-py's own environment class; its range of frames leaves the upper end
-    out.
+    """The arguments of ale-py's own environment class, whose range of frames excludes its upper
+    end.
     """
     low, high = about.skip
     return {
@@ -80,9 +80,7 @@ def plain_arguments(about: AtariId) -> dict[str, Any]:
 
 
 def parse_atari_id(name: str) -> AtariId | None:
-    """The meaning of an id; None if it names no Atari game. A name without a version means the
-    newest.
-    """
+    """The meaning of an id; None if it names no Atari game. Without a version, it is the newest."""
     match = _FORM.fullmatch(name)
     if match is None:
         return None

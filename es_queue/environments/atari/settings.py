@@ -38,20 +38,20 @@ class AtariSettings:
 
     obs_type:   grayscale [stack, height, width], rgb [height, width, 3] or ram [stack * 128], each
     in 0…1
-    crop:       rows of a grey screen that are kept, ``top:bottom``, or none
-    size:       side of the square to which it is brought, in pixels; 0 leaves it as it is
-    stack:      the newest observations that the policy sees, oldest first; before the first step
-    all are the first
-    frameskip:  frames that an action holds: a number, or ``2-4`` for as many as chance says
-    max_of_two: each pixel is the brighter one of the last two frames, for games in which things
-    blink
-    noop_max:   up to so many frames, at least one, pass before the policy acts; 0 for none
-    fire_reset: the game is begun by FIRE and the action after it, where FIRE is its second action
-    repeat_action_probability: with which a frame repeats the action of the frame before
-    max_num_frames_per_episode: frames after which the episode is over, those before the first
-    action included
-    full_action_space: all 18 actions, also those that do nothing in this game
-    mode, difficulty: the game's switches, None for its own
+    crop:       rows of a grey frame that are kept, ``top:bottom``, or none
+    size:       side of the square to which it is resized, in pixels; 0 keeps its size
+    stack:      newest observations that the policy receives, oldest first; the first one is
+    repeated before the first step
+    frameskip:  frames that an action holds: a number, or ``2-4`` for a random number
+    max_of_two: each pixel is the brighter one of the last two frames, for games with blinking
+    objects
+    noop_max:   at most this many frames, at least one, pass before the policy acts; 0 for none
+    fire_reset: FIRE and the action after it begin the game, if FIRE is its second action
+    repeat_action_probability: probability with which a frame repeats the previous action
+    max_num_frames_per_episode: frames after which the episode ends, including those before the
+    first action
+    full_action_space: all 18 actions, also those without effect in this game
+    mode, difficulty: the game's switches, None for the game's default
     """
 
     obs_type: str = "grayscale"
@@ -105,7 +105,7 @@ class AtariSettings:
         return low, high
 
     def step_limit(self) -> int:
-        """Steps after which the most frames have passed, whatever chance says."""
+        """Steps after which the most frames have passed, whatever the random choices."""
         return -(-self.max_num_frames_per_episode // self.skip_range()[0])
 
 
@@ -117,7 +117,7 @@ def _validate_range(name: str, value: Any, low: int, high: int) -> None:
 
 
 def settings_of(arguments: dict[str, Any]) -> AtariSettings:
-    """The settings of these arguments. Raises UsageError for one that there is not."""
+    """The settings of these arguments. Raises UsageError for an unknown one."""
     known = [setting.name for setting in fields(AtariSettings)]
     for name in arguments:
         if name not in known:

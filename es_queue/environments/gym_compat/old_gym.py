@@ -88,7 +88,7 @@ def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 
 
 def _find_spec(registration: Any, name: str) -> Any:
-    """gym's spec of ``name``, of its newest version where the name has none."""
+    """gym's spec of ``name``; the newest version if the name has none."""
     with suppress(Exception):  # gym's errors for names that are none
         space, bare, version = registration.parse_env_id(name)
         if version is None and name not in registration.registry:
@@ -101,8 +101,8 @@ def _find_spec(registration: Any, name: str) -> Any:
 def make_gym_environment(
     entry: RegisteredEnvironment, wrappers: Sequence[Callable[..., Any]], render_mode: str | None
 ) -> gymnasium.Env[Any, Any]:
-    """``gym.make`` without a step limit and without checkers, the request's wrappers, and our
-    adapter around all.
+    """``gym.make`` without a step limit and checkers, then the request's wrappers, then the
+    adapter.
     """
     gym = load_gym()
     if entry.entry_point.startswith("gym.") and entry.entry_point.endswith("LunarLander"):
@@ -130,8 +130,8 @@ def make_gym_environment(
 
 
 def _probe_step_length(make: Callable[[int | None], OldGymAdapter]) -> int | None:
-    """How many values the wrappers expect of the step of what is inside, found by a step; None
-    where it gives as many.
+    """The number of values that the wrappers expect from an inner step, found by one step; None if
+    it is right already.
     """
     probe = make(None)
     try:
@@ -148,8 +148,8 @@ def _probe_step_length(make: Callable[[int | None], OldGymAdapter]) -> int | Non
 
 
 class _PythonFloatNumpy:
-    """NumPy for gym's lander: of a float32 number it made a double, as NumPy did before version 2;
-    Box2D takes no float32.
+    """NumPy for gym's lander: it converts float32 numbers to Python floats, as NumPy did before
+    version 2, because Box2D rejects float32.
     """
 
     def clip(self, value: Any, low: float, high: float) -> Any:
@@ -167,7 +167,7 @@ def _to_python_float(value: Any) -> Any:
 
 
 class OldGymAdapter(gymnasium.Env[Any, Any]):
-    """One environment of gym, wrapped or not, as Gymnasium's."""
+    """One environment of gym, wrapped or not, with Gymnasium's interface."""
 
     def __init__(self, environment: Any, render_mode: str | None) -> None:
         if not all(
@@ -194,8 +194,8 @@ class OldGymAdapter(gymnasium.Env[Any, Any]):
         return outcome, {}
 
     def _reset_past_wrappers(self, seed: int | None) -> Any:
-        """Hand the seed past wrappers that know none, to the innermost environment's reset or to
-        its older ``seed``.
+        """Pass the seed to the innermost environment's reset or older ``seed``, past wrappers that
+        take none.
         """
         innermost = self._unwrapped
         if not _accepts_seed(innermost):
@@ -223,7 +223,7 @@ class OldGymAdapter(gymnasium.Env[Any, Any]):
         self.environment.close()
 
     def __getattr__(self, name: str) -> Any:
-        """What a behaviour reads inside the environment."""
+        """Attributes that a behaviour reads inside the environment."""
         if name.startswith("_") or name == "environment":
             raise AttributeError(name)
         return getattr(self._unwrapped, name)
@@ -246,9 +246,7 @@ def _accepts_seed(level: Any) -> bool:
 
 
 def convert_space(space: Any) -> Any:
-    """gym's space as Gymnasium's; one that no policy serves comes back as it is, to be refused by
-    its name.
-    """
+    """gym's space as Gymnasium's; an unsupported one is returned unchanged, to be refused later."""
     kind = type(space).__name__
     if kind == "Box":
         return spaces.Box(space.low, space.high, dtype=space.dtype)
@@ -262,7 +260,7 @@ def convert_space(space: Any) -> Any:
 
 
 def _convert_composite(space: Any) -> Any:
-    """A Dict or a Tuple in its own order; as it is where one of its parts is."""
+    """A Dict or a Tuple in its own order; unchanged if one of its parts is."""
     if isinstance(space.spaces, Mapping):
         named = [(name, convert_space(part)) for name, part in space.spaces.items()]
         return (

@@ -29,7 +29,7 @@ RAYS = [(math.sin(1.5 * i / 10.0) * RANGE, math.cos(1.5 * i / 10.0) * RANGE) for
 
 
 class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """One ray as BipedalWalker-v3 has it: passes through the walker, ends at the nearest ground."""
+    """A ray of BipedalWalker-v3: it passes through the walker and ends at the nearest ground."""
 
     fraction = 1.0
 
@@ -43,7 +43,7 @@ class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
 
 
 class LidarV2(Lidar):
-    """One ray as version 2 had it: ends at the first ground that Box2D's tree happens to report."""
+    """A ray of version 2: it ends at the first ground that Box2D's tree reports."""
 
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
         if fixture.friction < 2.0:
@@ -65,9 +65,9 @@ _IDLE = np.zeros(4, np.float32)
 class LeanWalker:
     """BipedalWalker, normal or Hardcore, as an Environment: a new Box2D world for every episode.
 
-    Observations and terminations are those of Gymnasium's class, given the same random stream;
-    stream, rewards (float32, rounded in EnvPool's order) and the two places where EnvPool and
-    Gymnasium differ in the last bit (a pit's far wall, actions below 1e-8) are EnvPool's.
+    With the same random stream, observations and terminations are those of Gymnasium's class. The
+    stream and the rewards (float32, rounded in EnvPool's order) are EnvPool's. So are the two last
+    bits in which EnvPool differs from Gymnasium: a pit's far wall, and actions below 1e-8.
 
     hardcore: with stumps, stairs and pits
     v2_lidar: the lidar of the old BipedalWalkerHardcore-v2
@@ -114,7 +114,7 @@ class LeanWalker:
         return np.array([position.x, position.y], np.float32)
 
     def close(self) -> None:
-        """Nothing is held outside this process's memory."""
+        """Nothing to release."""
 
     def _draw_clouds(self) -> None:
         self._stream.skip(terrain.CLOUD_WORDS)

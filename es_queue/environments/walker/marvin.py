@@ -37,7 +37,7 @@ _SEEDS = 2**32
 
 
 class LeanMarvin(LeanWalker):
-    """Marvin as an Environment: the lean walker in his shape."""
+    """Marvin as an Environment: the lean walker with Marvin's body."""
 
     shape = MARVIN
 

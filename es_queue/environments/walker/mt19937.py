@@ -10,10 +10,9 @@ _BLOCK = 768
 
 
 class Mt19937:
-    """``std::mt19937(seed)``: the same doubles and integers as C++ code built with GCC's library
-    gets.
+    """``std::mt19937(seed)``: the same doubles and integers as C++ code built with GCC's library.
 
-    NumPy's RandomState has the same generator and the same seeding; its stream is frozen (NEP 19).
+    NumPy's RandomState has the same generator and seeding, and its stream is frozen (NEP 19).
 
     seed: integer in [0, 2**32)
     """
@@ -23,13 +22,13 @@ class Mt19937:
         self.seed(seed)
 
     def seed(self, seed: int) -> None:
-        """Begin again with another seed: fifty times cheaper than another object."""
+        """Begin again with another seed: fifty times cheaper than a new object."""
         self._source.seed(seed)
         self._words: list[int] = []
         self._next = 0
 
     def skip(self, words: int) -> None:
-        """Pass over ``words`` draws of 32 bits."""
+        """Skip ``words`` draws of 32 bits."""
         for _ in range(words):
             self.next_word()
 
@@ -42,7 +41,7 @@ class Mt19937:
         return self._words[self._next - 1]
 
     def uniform(self, low: float, high: float) -> float:
-        """``std::uniform_real_distribution<double>``: two words a draw, the low one first."""
+        """``std::uniform_real_distribution<double>``: two words per draw, the low one first."""
         fraction = (self.next_word() + self.next_word() * _WORD) / 2**64
         # The sum of 64 bits is rounded to 53 and may reach 1.0, which the C++ library steps back
         # from.

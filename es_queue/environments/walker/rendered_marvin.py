@@ -24,7 +24,7 @@ _VIEW_HEIGHT = 400 / SCALE
 
 
 class RenderedMarvin(RenderedWalker):
-    """Plays the very same episodes as LeanMarvin.
+    """Plays the same episodes as LeanMarvin.
 
     render_mode: "rgb_array" or "human" (a window that follows each step)
     """
@@ -48,7 +48,7 @@ class RenderedMarvin(RenderedWalker):
         return [(sky, _SKY), *((cloud, _CLOUD) for cloud in clouds), *super()._scenery(scroll)]
 
     def _drawlist(self) -> list[SimpleNamespace]:
-        """The legs in reverse order, the trunk, and what is painted onto it."""
+        """The legs in reverse order, the trunk, and the shapes painted onto it."""
         hull = self.body.hull
         legs = [make_drawable(leg.fixtures, _METAL) for leg in reversed(self.body.legs)]
         eyes = [make_drawable([_attach_polygon(eye, hull)], _GREEN) for eye in EYES]
@@ -61,8 +61,6 @@ class RenderedMarvin(RenderedWalker):
 
 
 def _attach_polygon(polygon: Polygon, body: Any) -> SimpleNamespace:
-    """A polygon that moves with ``body`` but is no part of it: it looks to Gymnasium like a
-    fixture.
-    """
+    """A polygon that moves with ``body`` without being part of it: Gymnasium sees a fixture."""
     vertices = [b2Vec2(x / SCALE, y / SCALE) for x, y in polygon]
     return SimpleNamespace(body=body, shape=SimpleNamespace(vertices=vertices))

@@ -29,7 +29,7 @@ Scenery = list[tuple[list[tuple[float, float]], tuple[int, int, int]]]
 
 
 class RenderedWalker(LeanWalker):
-    """Plays the very same episodes as LeanWalker and lends their bodies to Gymnasium's ``render``.
+    """Plays the same episodes as LeanWalker, and passes their bodies to Gymnasium's ``render``.
 
     render_mode: "rgb_array" or "human" (a window that follows each step)
     """
@@ -67,12 +67,12 @@ class RenderedWalker(LeanWalker):
 
     @property
     def fps(self) -> float:
-        """Pictures a second by the environment's own clock."""
+        """Frames per second by the environment's own clock."""
         return float(BipedalWalker.metadata["render_fps"])
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The picture of now, [400, 600, 3], under "rgb_array"; None under "human", which draws by
-        itself.
+        """The current frame, [400, 600, 3], under "rgb_array"; None under "human", which draws in
+        its window.
         """
         frame: NDArray[np.uint8] | None = None
         if self._canvas.render_mode == "rgb_array":
@@ -105,7 +105,7 @@ class RenderedWalker(LeanWalker):
             self._canvas.render()
 
     def _scenery(self, scroll: float) -> Scenery:
-        """What lies behind the bodies when the view's left edge is at ``scroll`` metres."""
+        """The background if the view's left edge is at ``scroll`` metres."""
         return self._ground
 
     def _drawlist(self) -> list[SimpleNamespace]:
@@ -123,7 +123,7 @@ class RenderedWalker(LeanWalker):
 
 
 def _ray_end(start: float, end: float, fraction: np.float32) -> float:
-    """Where a ray was ended, as Box2D computes it in float32; a pixel may hang on the last bit."""
+    """The end of a ray, in float32 like Box2D's, because a pixel can depend on the last bit."""
     return float((1 - fraction) * np.float32(start) + fraction * np.float32(end))
 
 

@@ -44,7 +44,7 @@ class Terrain:
 
 
 class _TerrainGenerator:
-    """Walks from left to right and lays one height at a time; draws in exactly EnvPool's order."""
+    """Generates one height at a time from left to right; draws in exactly EnvPool's order."""
 
     def __init__(self, stream: Mt19937, hardcore: bool) -> None:
         self.stream, self.hardcore = stream, hardcore
@@ -128,7 +128,7 @@ class _TerrainGenerator:
 def far_wall(wall: Polygon, distance: float) -> Polygon:
     """The pit's other wall, ``distance`` to the right, with EnvPool's two roundings to float32.
 
-    Gymnasium rounds once, after the addition: there the wall may stand one float32 step beside.
+    Gymnasium rounds once, after the addition, so its wall can differ by one float32 step.
     """
     return [(float(np.float32(x)) + distance, y) for x, y in wall]
 
@@ -144,9 +144,7 @@ def generate_terrain(stream: Mt19937, hardcore: bool) -> Terrain:
 
 
 def draw_clouds(stream: Mt19937) -> list[Polygon]:
-    """Draw the clouds, which only a picture shows but which come before the walker in the
-    stream.
-    """
+    """Draw the clouds, which only rendering shows, but which precede the walker in the stream."""
     return [_draw_cloud(stream) for _ in range(_CLOUDS)]
 
 

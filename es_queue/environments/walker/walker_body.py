@@ -40,9 +40,10 @@ class WalkerShape:
     """The parts of one walker's body; lengths in metres.
 
     hull, upper, lower: the convex pieces of the trunk, of a thigh and of a shank
-    knee:   from a thigh's origin down to the knee, and from there down to the shank's
-    height: of the hull's origin above level ground, when the episode begins
-    hips:   the hip motors' speed at that moment, rad/s
+    knee:   distances from a thigh's origin down to the knee, and from the knee down to the shank's
+    origin
+    height: of the hull's origin above level ground at the start of an episode
+    hips:   the hip motors' speed at the start, rad/s
     """
 
     hull: list[Any]
@@ -66,11 +67,9 @@ BIPEDAL_WALKER = WalkerShape(
 
 
 class ContactTracker(Box2D.b2ContactListener):  # type: ignore[misc]
-    """Remembers whether the hull touched the ground, and which foot stands on it (1.0) or not
-    (0.0).
+    """Tracks whether the hull touched the ground, and which feet touch it (1.0 or 0.0).
 
-    A foot counts as lifted when any of its contacts ends, though another may last: so it is in
-    Gymnasium.
+    As in Gymnasium, a foot counts as lifted when any of its contacts ends, even if another remains.
     """
 
     def __init__(self) -> None:
@@ -105,7 +104,7 @@ def _part(contact: Any) -> int:
 
 @dataclass
 class WalkerBody:
-    """One episode's world. joints: hip, knee of the first leg, hip, knee of the second."""
+    """One episode's world. joints: hip and knee of the first leg, then of the second."""
 
     world: Any
     terrain: Terrain
@@ -136,7 +135,7 @@ def build_walker(
 
 
 def _build_ground(world: Any, ground: Terrain) -> Any:
-    """All of the ground as one static body: Gymnasium's 200 bodies give the same bits and take
+    """The whole ground as one static body: Gymnasium's 200 bodies give the same bits and take
     longer.
     """
     floor = world.CreateStaticBody()

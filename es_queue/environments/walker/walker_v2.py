@@ -13,8 +13,8 @@ from es_queue.numerics.arrays import Floats
 
 
 class LidarCallback(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """Ends the ray at the first ground that Box2D's tree reports, near or far; nothing
-    else counts.
+    """Ends the ray at the first ground that Box2D's tree reports, near or far; other bodies do not
+    count.
     """
 
     fraction = 1.0
@@ -28,11 +28,10 @@ class LidarCallback(Box2D.b2RayCastCallback):  # type: ignore[misc]
 
 
 class LidarV2Mixin:
-    """Goes before a BipedalWalker of version 3, Gymnasium's or gym's, and gives it the lidar of
+    """Precedes a BipedalWalker of version 3, Gymnasium's or gym's, and gives it the lidar of
     version 2.
 
-    Unlike either it builds a new Box2D world at each reset, so that an episode depends on its seed
-    alone and not on the episodes before.
+    Unlike both, it builds a new Box2D world at each reset, so an episode depends only on its seed.
     """
 
     lidar: list[Any]
@@ -57,6 +56,6 @@ class LidarV2Mixin:
 
 
 class BipedalWalkerV2(LidarV2Mixin, BipedalWalker):
-    """Bit for bit the BipedalWalker-v2 and BipedalWalkerHardcore-v2 of gym 0.15.4, given its random
-    numbers.
+    """The BipedalWalker-v2 and BipedalWalkerHardcore-v2 of gym 0.15.4 to the bit, given the same
+    random numbers.
     """

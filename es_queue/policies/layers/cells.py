@@ -1,9 +1,9 @@
-"""Recurrent cells, with weights laid out as PyTorch's, transposed.
+"""Recurrent cells, with weights in PyTorch's layout, transposed.
 
-Each takes ``input_gates`` = x @ W_in + b_in and ``state_gates`` = h @ W_state + b_state,
-float32[..., gates · units], and its memory float32[..., states · units], whose first ``units`` are
-h; it writes the memory in place. The gates follow one another in PyTorch's order, so that W_in.T is
-its weight_ih and W_state.T its weight_hh.
+Each takes ``input_gates`` = x @ W_in + b_in, ``state_gates`` = h @ W_state + b_state, float32[...,
+gates · units], and its memory float32[..., states · units]. The first ``units`` of the memory are
+h; the cell updates the memory in place. The gates are in PyTorch's order, so W_in.T is its
+weight_ih, and W_state.T its weight_hh.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HALF, ONE = np.float32(0.5), np.float32(1)
 
 @dataclass(frozen=True)
 class Cell:
-    """gates: how many; states: vectors of ``units`` that are remembered; forget: which gate, if
-    any, begins with bias 1.
+    """gates: their number; states: remembered vectors of ``units``; forget: the gate that begins
+    with bias 1, if any.
     """
 
     name: str
@@ -68,7 +68,7 @@ def gru(input_gates: Floats, state_gates: Floats, memory: Floats) -> None:
     """n = tanh(seen_n + r · kept_n), h <- (1 - z) · n + z · h; gates r, z, n (Cho et al. 2014, in
     PyTorch's form).
 
-    The reset gate r weighs what the state contributes, after its bias.
+    The reset gate r weighs the state's contribution, after its bias.
     """
     units = memory.shape[-1]
     gates = input_gates[..., : 2 * units] + state_gates[..., : 2 * units]

@@ -25,11 +25,10 @@ class Architecture:
     """The layers of a convolutional policy.
 
     stack:      its convolutions, in order
-    units:      width of the hidden layer, or of the cell, between the last convolution and the
-    outputs
+    units:      width of the hidden layer or cell after the last convolution
     activation: after each convolution and the hidden layer
     biases:     whether its layers add one
-    cell:       name of the recurrent cell in place of the hidden layer, empty for none
+    cell:       name of the recurrent cell in place of the hidden layer; empty for none
     """
 
     stack: tuple[Filters, ...]
@@ -63,7 +62,7 @@ class ConvLayout:
     kind: the architecture's name; image_shape: of the observations; outputs: of the last layer;
     normalised: whether its layers are normalised by a batch
 
-    Raises UsageError, once the layers are asked for, where the picture is too small for them.
+    Reading the layers raises UsageError if the image is too small for them.
     """
 
     kind: str
@@ -119,9 +118,7 @@ class ConvLayout:
         return self.cell.states * self.architecture.units if self.cell else 0
 
     def layers(self, vector: Floats) -> list[Layer]:
-        """Views of each layer's W [rows, columns] and bias (of no length where there is none) in
-        float32[size].
-        """
+        """Views of each layer's W [rows, columns] and bias (empty without one) in float32[size]."""
         layers, start = [], 0
         for number, (rows, columns) in enumerate(self.shapes):
             middle = start + rows * columns

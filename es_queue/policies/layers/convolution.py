@@ -17,11 +17,11 @@ SAME = -1
 
 @dataclass(frozen=True)
 class Filters:
-    """A convolution as papers give it: ``count`` filters of ``kernel`` x ``kernel`` points every
-    ``stride`` points.
+    """A convolution as papers define it: ``count`` filters of ``kernel`` x ``kernel`` pixels,
+    ``stride`` apart.
 
-    padding: zeros on each side; SAME for as many as make ceil(length / stride) places, the odd one
-    at the end (TensorFlow's)
+    padding: zeros on each side, or SAME for ceil(length / stride) places, with an odd zero at the
+    end (as in TensorFlow)
     """
 
     count: int
@@ -69,7 +69,7 @@ class Convolution:
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """Height and width of what comes out, which is [height, width, count]."""
+        """Height and width of the output [height, width, count]."""
         height, width, _ = self.padded_shape
         kernel, stride = self.filters.kernel, self.filters.stride
         return (height - kernel) // stride + 1, (width - kernel) // stride + 1

@@ -48,10 +48,10 @@ def draw_unlayered(size: int, seed: int, init: str, reason: str) -> Doubles:
 
 
 def draw_orthogonal(generator: np.random.Philox, rows: int, columns: int) -> Doubles:
-    """float64[rows, columns] with orthonormal columns, or rows where there are fewer of them.
+    """float64[rows, columns] with orthonormal columns, or orthonormal rows if it has fewer rows.
 
-    QR of a normal matrix with the sign of R's diagonal moved to Q, which makes it uniform (Saxe et
-    al. 2014).
+    QR of a normal matrix, with the signs of R's diagonal moved to Q, which makes it uniform (Saxe
+    et al. 2014).
     """
     wide = columns > rows
     drawn = draw_normals(generator, rows * columns).reshape(rows, columns)
@@ -63,11 +63,13 @@ def draw_orthogonal(generator: np.random.Philox, rows: int, columns: int) -> Dou
 def draw_initial_weights(
     shapes: list[tuple[int, int]], gain: float, seed: int, init: str
 ) -> list[Floats]:
-    """The first matrices, float32[rows, columns] each, of layers that follow one another.
+    """The first matrices, float32[rows, columns] each, of consecutive layers.
 
-    gain: factor of all but the last layer, which has LAST_LAYER instead
-    init: zero, orthogonal, or normal (deviation 1/sqrt(rows), so that outputs keep the size of
-    inputs) Raises UsageError for another init.
+    gain: factor of all layers except the last, which has LAST_LAYER
+    init: zero, orthogonal, or normal (deviation 1/sqrt(rows), so that outputs are as large as
+    inputs)
+
+    Raises UsageError for another init.
     """
     if init not in INITS:
         raise UsageError(f"there is no init {init!r}; choose one of {', '.join(INITS)}")

@@ -1,11 +1,11 @@
 """Virtual batch normalisation: each unit is normalised by its statistics over a fixed reference
 batch.
 
-Salimans et al. 2016, arXiv:1606.03498, section 3.2, for Evolution Strategies 2017,
-arXiv:1703.03864, section 2.2. The statistics are those under the individual's own parameters, so
-the batch runs through its layers once when it is bound. A normalised layer is activation(scale · (z
-- mean) / √(var + EPSILON) + shift), z = x @ W + b; all but W follow from the batch, scale and
-shift, so the layer acts as one of other weights: W · gain, and shift - mean · gain for its bias.
+Salimans et al. 2016, arXiv:1606.03498, section 3.2; used for Evolution Strategies in 2017,
+arXiv:1703.03864, section 2.2. The statistics depend on the individual's own parameters, so the
+batch passes through its layers once, when it is bound. A normalised layer is activation(scale · (z
+- mean) / √(var + EPSILON) + shift), z = x @ W + b. It acts as a plain layer with weights W · gain
+and bias shift - mean · gain.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BATCH_NORM = Setting(
 def fold_normalisation(
     weights: Floats, products: Floats, scale: Floats, shift: Floats
 ) -> tuple[Floats, Floats]:
-    """Weights [rows, columns] and bias [columns] of a layer that normalises by itself.
+    """Weights [rows, columns] and bias [columns] of the plain layer equal to a normalised one.
 
-    products: float32[..., columns], x @ W for all of the reference batch (b moves the mean alike,
-    and so goes out)
+    products: float32[..., columns], x @ W for the whole reference batch (b shifts the mean equally,
+    and cancels)
     """
     flat = products.reshape(-1, products.shape[-1])
     mean, variance = flat.mean(0, dtype=np.float64), flat.var(0, dtype=np.float64)
@@ -42,9 +42,7 @@ def fold_normalisation(
 
 
 def require_reference(reference: Floats | None, size: int) -> Floats:
-    """The reference batch float32[N, d]. Raises UsageError if there is none, or one of other
-    observations.
-    """
+    """The reference batch float32[N, d]. Raises UsageError if it is missing or has another size."""
     if reference is None:
         raise UsageError(
             "batch_norm is virtual, but the checkpoint has no reference batch: use one that "
