@@ -1,5 +1,5 @@
-"""What the site needs beyond its pages: entries of the navigation for pages that are there, and
-links out of docs/.
+"""What the site adds to the pages: the changelog, links to files outside docs/, and only entries of
+the navigation whose pages exist.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    """Leave out the entries of pages that this checkout has not."""
+    """Remove the entries of missing pages."""
     config.nav = [entry for entry in map(kept, config.nav) if entry]
     return config
 
 
 def kept(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry with what of it is there; empty when nothing is."""
+    """An entry with those of its pages that exist; empty if none do."""
     ((title, target),) = entry.items()
     if isinstance(target, str):
         return entry if (HOUSE / "docs" / target).exists() else {}
@@ -28,9 +28,10 @@ def kept(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links to files outside docs/ work where the repository is browsed; the site names the file
-    instead.
-    """
+    """Link files outside docs/ to ``repo_url``, or name them if it is empty."""
+    if page.file.src_uri == "changelog.md":
+        markdown = (HOUSE / "CHANGELOG.md").read_text("utf-8").replace("](", "](../")
+        markdown = markdown.replace("](../docs/", "](").replace("](../#", "](#")
     folder = (HOUSE / "docs" / page.file.src_uri).parent
 
     def shown(match: re.Match[str]) -> str:
