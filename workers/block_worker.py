@@ -87,6 +87,8 @@ class Evaluator:
                 for job, outcome in zip(
                     group, self._play_group(task, published, group), strict=True
                 ):
+                    has_failed = isinstance(outcome, FailedSlot)
+                    self.control.work.end_slot(job.seeds.size, has_failed=has_failed)
                     if isinstance(outcome, SlotResult):
                         results.append(outcome)
                         continue

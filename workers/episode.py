@@ -54,6 +54,37 @@ class Episode:
     behaviour: Floats | None = None
 
 
+@dataclass
+class WorkCounts:
+    """What a worker has done since it took its seat.
+
+    episodes: of results; failures: slots that failed; busy: seconds until the current block, and
+    when that began
+    """
+
+    episodes: int = 0
+    failures: int = 0
+    busy: tuple[float, float | None] = (0.0, None)
+
+    def begin_block(self) -> None:
+        self.busy = self.busy_seconds(), time.monotonic()
+
+    def end_slot(self, episodes: int, *, has_failed: bool) -> None:
+        """A slot of so many episodes has a result, or has failed."""
+        if has_failed:
+            self.failures += 1
+        else:
+            self.episodes += episodes
+
+    def end_block(self) -> None:
+        self.busy = self.busy_seconds(), None
+
+    def busy_seconds(self) -> float:
+        """Seconds spent on blocks."""
+        seconds, began = self.busy
+        return seconds if began is None else seconds + time.monotonic() - began
+
+
 class EpisodeControl:
     """Flags that the episode's loop and the heartbeat thread share.
 
@@ -65,7 +96,7 @@ class EpisodeControl:
     has grown too large
     episode_began: monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
-    steps:   environment steps since the worker took its seat
+    steps:   environment steps since the worker took its seat; work: what else it has done since
     poll: seconds between the heartbeat thread's polls, from the open task; None before the first
     task
     """
@@ -78,6 +109,7 @@ class EpisodeControl:
         self.playing: dict[str, int] = {}
         self.episode_began: float | None = None
         self.steps = 0
+        self.work = WorkCounts()
         self.poll: float | None = None
 
     @property
@@ -120,10 +152,12 @@ class EpisodeControl:
 
     def begin_block(self, publication: str) -> None:
         self.closed = ""
+        self.work.begin_block()
         self._set_publication(publication)
 
     def end_block(self) -> None:
         """The block is over, or given up."""
+        self.work.end_block()
         self._set_publication("")
 
     def _set_publication(self, publication: str) -> None:

@@ -13,18 +13,20 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError
+from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.protocol.connection import clone_client
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.seats import is_other_run_waiting
+from es_queue.util.metrics_endpoint import metrics_endpoint
 from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl, Leaving
 from workers.heartbeat import (
@@ -106,18 +108,18 @@ class ServedSeat(Seat):
         }
         block_worker: BlockWorker | None = None
         step_rate = StepRate(control)
-        heartbeat = self._make_heartbeat(
-            channel,
-            control,
-            config,
-            lambda: {
+
+        def figures() -> dict[str, str]:
+            return {
                 **about,
                 "outages": str(channel.outages),
                 **worker_figures(block_worker, control, step_rate),
-            },
-        )
+            }
+
+        heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
         heartbeat.start()
+        metrics = self._serve_metrics(channel.worker, control, figures)
         refusals = 0
         try:
             while not control.leave_reason:
@@ -148,9 +150,31 @@ class ServedSeat(Seat):
                     wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
                     refusals += 1
         finally:
+            metrics.close()
             heartbeat.stop()
             if heartbeat.has_run_ended:
                 ParameterCache(self.run).remove_run()
+
+    def _serve_metrics(
+        self, worker: str, control: EpisodeControl, figures: Callable[[], dict[str, str]]
+    ) -> ExitStack:
+        """Metrics for Prometheus until the result is closed, if the user has set a port. What fails
+        here costs no seat.
+        """
+        stack = ExitStack()
+        try:
+            endpoint = metrics_endpoint()
+            if endpoint is None:
+                return stack
+            # start-up: prometheus_client takes 0.1 s and 8 MB, and few workers serve metrics
+            from workers.monitoring.worker_metrics import WorkerMetrics, served_metrics
+
+            metrics = WorkerMetrics({"run": self.run, "worker": worker}, control, figures)
+            port = stack.enter_context(served_metrics(metrics, *endpoint))
+            self.print_line(f"metrics on port {port} of {endpoint[0]}")
+        except (ImportError, OSError, UsageError) as error:
+            self.print_line(f"no metrics: {error}")
+        return stack
 
     def _make_heartbeat(
         self, channel: RedisWorkerChannel, control: EpisodeControl, config: RunConfig, about: Any

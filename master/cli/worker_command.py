@@ -13,6 +13,7 @@ from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.protocol.connection import ANY_ERROR, redacted_url, tested_client
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import CommandParser, add_version
+from es_queue.util.metrics_endpoint import metrics_endpoint
 from master.cli.options import MOST_WORKERS, parse_whole_number
 from master.cli.redis_url import named_url
 from master.services.local_workers import LocalWorkers, default_workers
@@ -87,6 +88,7 @@ def work_until_told(given: argparse.Namespace) -> None:
         count = parse_whole_number("workers", given.workers, MOST_WORKERS)
     if count == 0:
         raise UsageError("--workers is 0, so nothing would be done: use 1 or more")
+    metrics = metrics_endpoint()
     url = named_url(given.redis_url, given.redis_password_file, warn)
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
@@ -99,7 +101,7 @@ def work_until_told(given: argparse.Namespace) -> None:
         workers.start()
         print(
             f"es-worker: {count} worker{'s' * (count > 1)} for {redacted_url(url)}, queue "
-            f"{given.queue}; logs in {logs}",
+            f"{given.queue}; logs in {logs}{describe_metrics(metrics, count)}",
             flush=True,
         )
         while not signals.end_requested:
@@ -117,6 +119,15 @@ def check_access(url: str) -> None:
         tested_client(url).ping()
     except ANY_ERROR:
         warn(f"Redis at {redacted_url(url)} does not answer yet: the workers keep trying")
+
+
+def describe_metrics(endpoint: tuple[str, int] | None, count: int) -> str:
+    """Where the workers' metrics are, empty if they are off."""
+    if endpoint is None:
+        return ""
+    address, port = endpoint
+    last = f" to {port + count - 1}" if count > 1 else ""
+    return f"; metrics on {address}, ports {port}{last}"
 
 
 def warn(text: str) -> None:

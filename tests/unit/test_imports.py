@@ -234,6 +234,12 @@ def test_importing_has_no_side_effect_and_loads_nothing_heavy(what: str) -> None
     assert (seen["threads"], seen["registered"], seen["same"]) == (1, [], True)
 
 
+def test_a_worker_that_serves_no_metrics_does_not_load_their_library() -> None:
+    seen = after("import workers.serving, workers.hardened_worker")
+    assert {"numpy", "rq"} <= set(seen["modules"])  # type: ignore[call-overload]
+    assert "prometheus_client" not in seen["modules"]  # type: ignore[operator]
+
+
 def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() -> None:
     modules = [
         ".".join(path.with_suffix("").parts).removesuffix(".__init__")

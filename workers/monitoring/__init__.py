@@ -1,0 +1,1 @@
+"""What a worker offers to Prometheus."""
