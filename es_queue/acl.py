@@ -1,6 +1,4 @@
-"""Keeps the old name of ``es_queue.security.acl``, which operators have typed in
-``python -m es_queue.acl FOLDER``.
-"""
+"""The old name of ``es_queue.security.acl``, for scripts with ``python -m es_queue.acl FOLDER``."""
 
 import sys
 

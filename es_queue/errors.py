@@ -10,7 +10,7 @@ EsQueueError                 exit code
 │   └── MissingPackage       5    this host lacks a package or a module of it
 ├── RunFolderError           6    the run's folder or a checkpoint in it
 │   └── NoRunError           6    no folder and no Redis has the run
-└── DecodeError              -    invalid bytes from the network
+└── DecodeError              1    invalid bytes from the network
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ FIGURES = {"norm", "gradient_norm", "update_ratio", "sigma", "no_step"}
 
 
 def check_strategy(kind: type[Strategy], **settings: Any) -> None:
-    """Check a strategy's class under ``settings`` of a RunConfig. Raises AssertionError, which
-    names what is wrong, and StrategyFailure for what would end a run.
+    """Check a strategy's class under ``settings`` of a RunConfig. Raises AssertionError that names
+    the problem, and StrategyFailure for a problem that would end a run.
     """
     for check in CHECKS:
         check(sample_strategy(kind, **settings))
@@ -59,7 +59,7 @@ def sphere(policies: NDArray[Any]) -> Doubles:
 
 
 def run_generation(strategy: Strategy, state: State, seed: int) -> Batch:
-    """A generation on the sphere, as ``learn`` gets it."""
+    """A generation on the sphere, in the form that ``learn`` takes."""
     slots = strategy.config.population // strategy.per_slot
     indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
     build, published = make_builder(strategy, NOISE), strategy.published(state)
@@ -102,7 +102,7 @@ def begin(strategy: Strategy, generations: int = 3) -> State:
 
 
 def is_same(state: State, other: State) -> bool:
-    """Whether two states hold the same bits under the same names."""
+    """Whether two states have the same bits under the same names."""
     return state.keys() == other.keys() and all(
         np.array_equal(state[name], other[name]) for name in state
     )

@@ -1,4 +1,4 @@
-"""Action bins: each number of a box action takes one of a few values, that with the largest output
+"""Action bins: each number of a box action is one of a few values, the one with the largest output
 (Salimans et al. 2017, section 4.1).
 """
 

@@ -31,7 +31,7 @@ class Setting:
     choices: of a text; a form such as module:Class among them allows the user's own code
     low, high: bounds of a number, inclusive
     optimizers: those that use it; empty if all do
-    default_word: replaces the default number for people, such as ``auto``
+    default_word: a word, such as ``auto``, that is shown for the default number
     without_effect: values of other settings that make it useless
     """
 
@@ -74,8 +74,8 @@ def option(
     """A dataclass field with its data for ``--help`` and the checks.
 
     text: the sentence of ``--help``
-    allowed: choices, as of a :class:`Setting`, or the lowest and highest number, None for no bound
-    default_word, without_effect: as of a :class:`Setting`
+    allowed: the choices, or the lowest and the highest number, None for no bound
+    default_word, without_effect: as in a :class:`Setting`
     """
     choices = tuple(value for value in allowed if isinstance(value, str))
     low, high = allowed if allowed and not choices else (None, None)

@@ -50,7 +50,7 @@ class StepLimitRule:
     def next_limit(self, current: int, lengths: Iterable[int], env_limit: int | None) -> int:
         """The limit of the next generation, in steps.
 
-        A pure function of the current limit and of the lengths (steps) of the generation's counted
+        It depends only on the current limit and on the lengths (steps) of the generation's counted
         episodes, in any order. It does not change without episodes.
         """
         if self.kind in ("env", "fixed"):
@@ -229,7 +229,9 @@ MAX_DEADLINES = 100
 
 @dataclass(frozen=True)
 class Deadline:
-    """After ``steps`` counted training steps, some evaluation must have had a mean of ``least``."""
+    """After ``steps`` counted training steps, an evaluation must have had a mean of at least
+    ``least``.
+    """
 
     steps: float
     least: float

@@ -9,7 +9,7 @@ MOST_NUMBERS, HIGHEST_NUMBER = 2**16, 2**24
 
 
 def parse_observe(text: str) -> tuple[int, ...] | None:
-    """The indices of ``0-13,20``, or ``all`` as None. Raises UsageError."""
+    """The indices in a text such as ``0-13,20``; None for ``all``. Raises UsageError."""
     if text == "all":
         return None
     try:

@@ -30,7 +30,8 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
     """The complete configuration of a new run: ``values``, else the environment's recipe, else the
     defaults.
 
-    inherited: names in ``values`` that a named recipe has set, which may be useless
+    inherited: names in ``values`` that a named recipe has set; these may be useless
+
     Raises UsageError for invalid or incompatible values, without ``env``, and for an explicit value
     without effect.
     """
@@ -52,8 +53,8 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
-    """Settings that the recipe for ``values["env"]`` adds: its search settings only with its
-    method, and no layers of another policy.
+    """Settings that the recipe for ``values["env"]`` adds: its search settings only with its own
+    strategy, and no layers of another policy.
 
     inherited: see :func:`resolve`; a named recipe has its own search
     """

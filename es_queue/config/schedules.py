@@ -1,7 +1,7 @@
 """Schedules: a factor per generation, parsed from text.
 
-The factor depends only on the generation's number, in plain float64 operations, so its bits are the
-same everywhere (those of a library's ``pow`` are not).
+The factor depends only on the generation's number. It uses plain float64 operations, so its bits
+are the same everywhere, unlike those of a library's ``pow``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ __all__ = ["ENDINGS", "build_graph", "export_bytes"]
 def export_bytes(
     ending: str, saved: SavedPolicy, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> bytes:
-    """The file's bytes; ``arrays`` and ``meta`` are what ``saved`` was made from.
+    """The file's bytes; ``saved`` was made from ``arrays`` and ``meta``.
 
     Raises UsageError for another ending, a policy that has no such form, or a package that is not
     installed.
@@ -46,7 +46,7 @@ def export_bytes(
 
 
 def file_metadata(saved: SavedPolicy, meta: Mapping[str, Any]) -> dict[str, str]:
-    """What a file says of itself."""
+    """The description that a file contains."""
     settings = meta.get("config", {})
     metadata = {
         "env": settings.get("env", ""),
@@ -71,9 +71,7 @@ def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> by
 
 
 def build_graph(saved: SavedPolicy) -> Graph:
-    """The graph of a saved policy. Raises UsageError for a kind of policy that no graph is known
-    of.
-    """
+    """The graph of a saved policy. Raises UsageError for a kind of policy without a graph."""
     policy, numbers = saved.policy, None
     if isinstance(policy, SelectedInputsPolicy):
         numbers, policy = policy.numbers, policy.policy
@@ -138,7 +136,7 @@ def box(spec: ActionSpec, bound: str, graph: Graph, raw: str) -> str:
 
 
 def bins(spec: ActionSpec, graph: Graph, raw: str) -> str:
-    """Of each number's bins the one with the largest output, the lowest among equals."""
+    """The bin with the largest output for each number, the lowest of equal ones."""
     low, high = (np.array(bound).reshape(-1, 1) for bound in (spec.low, spec.high))
     values = low + (np.array(spec.bins) + 1) / 2 * (high - low)
     count, kinds = values.shape
@@ -148,8 +146,8 @@ def bins(spec: ActionSpec, graph: Graph, raw: str) -> str:
 
 
 def choices(spec: ActionSpec, graph: Graph, raw: str) -> tuple[str, tuple[int, ...]]:
-    """The largest output's place in each group, the lowest among equals, counted from the group's
-    start.
+    """The position of the largest output in each group, the lowest of equal ones, counted from the
+    group's start.
     """
     stops = np.cumsum(spec.sizes).tolist()
     chosen = [

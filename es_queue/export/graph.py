@@ -29,7 +29,7 @@ class Node:
 
 @dataclass
 class Graph:
-    """inputs: name -> numbers a row; outputs: name -> (type, shape of a row); constants: name ->
+    """inputs: name -> numbers per row; outputs: name -> (type, shape of a row); constants: name ->
     array.
     """
 
@@ -45,7 +45,7 @@ class Graph:
         return name
 
     def add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """The name of the output of one more operation."""
+        """Add an operation; returns the name of its output."""
         name = output or f"{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(Node(kind, inputs, name, attributes))
         return name
@@ -63,6 +63,6 @@ class Graph:
         return self.add("Min", self.add("Max", x, self.constant(low)), self.constant(high))
 
     def affine(self, x: str, weights: Floats, bias: Floats) -> str:
-        """x @ weights + bias; a bias of no length adds nothing."""
+        """x @ weights + bias; an empty bias adds nothing."""
         product = self.add("MatMul", x, self.constant(weights))
         return self.add("Add", product, self.constant(bias)) if len(bias) else product

@@ -83,7 +83,7 @@ def mlp(policy: MlpPolicy, parameters: Floats, graph: Graph, x: str) -> str:
 
 
 def normalised_mlp(policy: NormalisedMlpPolicy, parameters: Floats, graph: Graph, x: str) -> str:
-    """As the plain one that it acts as."""
+    """The graph of the equal plain mlp."""
     *hidden, last = policy.acting_layers(parameters)
     for weights, bias in hidden:
         x = add_activation(graph, graph.affine(x, weights, bias), policy.activation)
@@ -159,7 +159,7 @@ def add_convolution(graph: Graph, x: str, layer: Convolution, weights: Floats, b
 
 
 def recurrent(policy: RecurrentPolicy, parameters: Floats, graph: Graph, x: str) -> str:
-    """A layer of cells after the other, each with its part of the memory, then the outputs."""
+    """One layer of cells after another, each with its part of the memory, then the outputs."""
     layers = [(weights[0], bias[0]) for weights, bias in policy.layers(parameters[None])]
     after, start = [], 0
     for input_layer, state_layer, units in zip(

@@ -73,7 +73,7 @@ def make_module(torch: Any, graph: Graph) -> Any:
 
 
 def operations(torch: Any) -> dict[str, Operation]:
-    """ONNX's operations, as far as the graphs have them, in torch's terms."""
+    """The operations of ONNX that the graphs use, as torch functions."""
     functional = torch.nn.functional
     return {
         "Identity": lambda x: x.clone(),

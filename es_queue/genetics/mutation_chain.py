@@ -36,11 +36,11 @@ EMPTY_CHAIN = MutationChain(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -> Floats:
-    """start + σ₁ε₁ + σ₂ε₂ + …, float32 [size], a new array: one product and one sum a link, each
+    """start + σ₁ε₁ + σ₂ε₂ + …, float32 [size], a new array: one product and one sum per link, each
     rounded to float32.
 
-    Piece by piece, so that a long vector is read from memory once for all links; that changes no
-    bit. Raises ValueError for an index outside the noise table.
+    It works piece by piece, so a long vector is read from memory once for all links. That changes
+    no bit. Raises ValueError for an index outside the noise table.
     """
     rows = noise.views(mutations.index, 0, len(start))
     if not rows:
@@ -108,11 +108,11 @@ ROOT = MutationTree(
 
 @dataclass(frozen=True)
 class Lineage:
-    """A tree with its root decoded, and what came before the root.
+    """A tree with its root decoded, and the links before the root.
 
     base: float32[size], the root; prefix: the links from the first parameters to it
-    names: int64[n], a number for each row that never changes and is given once; next_name: how many
-    were given
+    names: int64[n], a unique number for each row, which never changes; next_name: the next unused
+    one
     """
 
     base: Floats
@@ -209,10 +209,10 @@ class Lineage:
 
 
 def common_ancestor_depth(tree: MutationTree, living: Integers) -> int:
-    """How many rows below the root all of the ``living`` (rows) descend from or are: their last
-    common ancestor's row.
+    """The row of the last common ancestor of ``living`` (rows): the number of rows below the root
+    on which all depend.
 
-    A line without branches is in the first rows, for a row stands below its parent.
+    A line without branches is in the first rows, because each row comes after its parent.
     """
     children = np.bincount(tree.parent[1:], minlength=len(tree))
     alive = np.zeros(len(tree), np.bool_)

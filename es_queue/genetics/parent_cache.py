@@ -25,11 +25,11 @@ Key = bytes
 
 
 class ParentCache:
-    """Decoded rows of published family trees; ``decodes`` counts links that were applied.
+    """Decoded rows of published family trees; ``decodes`` counts the applied links.
 
-    Kept vectors are known by the links that lead to them from the root under which they were
-    decoded. When the root moves, the new one is found among them by its very numbers; where none is
-    equal to it, all are forgotten, for whoever can write to Redis can publish any root.
+    A kept vector is identified by its links from the root under which it was decoded. When the root
+    changes, the new root is searched for among the kept vectors by its bits. If none is equal, all
+    are dropped, because anyone who can write to Redis can publish any root.
     """
 
     def __init__(self, noise: NoiseRows, max_bytes: int = MAX_BYTES) -> None:
@@ -98,7 +98,7 @@ class ParentCache:
         return parameters
 
     def child(self, number: int, index: int, sigma: float) -> Floats:
-        """The parameters of a row, mutated: float32 [size], the caller's own."""
+        """The parameters of a mutated row: float32 [size], a new array."""
         start = self.parent(number)
         return apply_mutations(
             start, MutationChain(np.array([index]), np.array([sigma], np.float32)), self._noise

@@ -46,7 +46,9 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def initial_parameters(config: RunConfig, policy: Policy) -> Floats:
-    """float32 [size]: what the seed and --init give, and for an objective its own first vector."""
+    """float32 [size]: the first parameters by seed and --init, or an objective's own first
+    vector.
+    """
     if config.objective and config.init == AUTO:
         return initial_vector(EnvironmentRequest.of(config))
     return np.asarray(policy.initial(initial_parameters_seed(config.seed), config.init), np.float32)
@@ -55,7 +57,7 @@ def initial_parameters(config: RunConfig, policy: Policy) -> Floats:
 def decode_parameters(
     config: RunConfig, policy: Policy, mutations: MutationChain, noise: NoiseTable
 ) -> Floats:
-    """The parameters that mutations make of a run's first ones, float32 [size]. Raises ValueError
+    """The parameters after ``mutations`` of a run's first ones, float32 [size]. Raises ValueError
     for an index outside the noise.
     """
     return apply_mutations(initial_parameters(config, policy), mutations, noise)
@@ -64,10 +66,10 @@ def decode_parameters(
 def format_seed_list(
     path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> str:
-    """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` are what ``read_checkpoint``
-    gave.
+    """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` come from
+    ``read_checkpoint``.
 
-    Raises RunFolderError if the checkpoint holds no mutations, or others than those of its
+    Raises RunFolderError if the checkpoint has no mutations, or ones that do not give its
     parameters.
     """
     try:
@@ -226,8 +228,7 @@ def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
 
 def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
     """The noise that a file names, for policies of ``size`` parameters. Raises ValueError for a
-    table that fits no run of
-    them: whoever wrote the file would have this host make it.
+    table that fits no such run, because the file's author could make this host create it.
     """
     if size > config.noise_size:
         raise ValueError(

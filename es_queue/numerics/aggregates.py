@@ -28,7 +28,7 @@ Interval = tuple[float, float]
 class Aggregates:
     """Statistics over the ``count`` of ``total`` runs that have a value.
 
-    The intervals are None with fewer than three runs. All are None without a run.
+    The intervals are None with fewer than three such runs; everything is None without any.
     """
 
     count: int
@@ -43,9 +43,7 @@ class Aggregates:
 
 
 def aggregate(values: Sequence[float | None]) -> Aggregates:
-    """The statistics of runs; higher is better. None or a non-finite value is a run without a
-    value.
-    """
+    """The statistics of runs; higher is better. None or a non-finite value is a missing one."""
     sorted_values = _sorted(
         [value for value in values if value is not None and math.isfinite(value)]
     )

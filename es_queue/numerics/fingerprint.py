@@ -30,7 +30,7 @@ DIGEST_BYTES = 16
 def fix_numeric_environment() -> None:
     """Make AVX2 and AVX-512 machines compute the same bits. Call it before numpy is imported.
 
-    It keeps what the user has set. Once numpy is loaded, only the thread counts of child processes
+    It keeps the user's own values. Once numpy is loaded, only the thread counts of child processes
     can change.
     """
     settings = ONE_THREAD if "numpy" in sys.modules else numeric_environment()

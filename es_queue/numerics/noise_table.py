@@ -52,8 +52,8 @@ class NoiseTable:
     """Read-only standard normals, float32[size]; equal (seed, size) means equal bytes on every
     host.
 
-    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits,
-    computed when it was made) and ``path`` (None in memory).
+    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits),
+    ``path`` (None in memory).
     """
 
     def __init__(self, values: Floats, seed: int, digest: str, path: Path | None = None) -> None:
@@ -70,8 +70,8 @@ class NoiseTable:
 
         ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private
         temporary folder. It may be read-only if it has the table. A table that fails the check is
-        made again, with a RuntimeWarning, in memory if its file cannot be replaced. Raises
-        UsageError for an invalid size or seed, RunFolderError for trouble with the disk.
+        made again, with a RuntimeWarning; in memory if its file cannot be replaced. Raises
+        UsageError for an invalid size or seed, RunFolderError for a problem with the disk.
         """
         validate_recipe(size, seed)
         with os_errors_explained(directory):
@@ -146,10 +146,10 @@ class NoiseTable:
         return starts.astype(np.int64) + start
 
     def recheck(self) -> str:
-        """Compare random runs with the generator, every RECHECK_EVERY-th call. Call it per
+        """Compare random parts with the generator, every RECHECK_EVERY-th call. Call it per
         publication.
 
-        If they differ, this process continues with its own table in memory, and a sentence about it
+        If they differ, this process continues with a new table in memory, and a sentence about it
         is returned, else "".
         """
         self._publications += 1

@@ -66,8 +66,8 @@ class RunningMoments:
     def merge(self, other: Moments) -> RunningMoments:
         """Add one more episode (Chan, Golub and LeVeque 1979).
 
-        An episode whose moments would make these non-finite is left out: one infinite observation
-        must not spoil the statistics for ever. Raises ValueError for another number of columns.
+        An episode that would make the moments non-finite is left out, so one infinite observation
+        does not spoil the statistics. Raises ValueError for another number of columns.
         """
         if other.mean.shape != self.mean.shape or other.m2.shape != self.m2.shape:
             raise ValueError(
@@ -173,7 +173,7 @@ class FrozenStatistics:
     """Mean float32[d] and standard deviation float32[d] that normalise one generation's
     observations.
 
-    clip: bound of the normalised numbers in deviations, 0 for none
+    clip: bound of the normalised numbers in deviations; 0 for none
     """
 
     mean: Floats

@@ -1,11 +1,11 @@
 """Numbers of a noise table: float32 standard normals of a seed by Box and Muller (1958), and their
 digest.
 
-A pair of normals uses one Philox word: 32 bits for the radius, 32 for the angle. Everything else is
-exact integer operations and float32 + - * / and sqrt, one numpy call per operation. IEEE 754 fixes
-their rounding, so every CPU and numpy release makes the same bytes, which ``np.log`` and
-``Generator.standard_normal`` do not promise. The relative error is at most 5e-7, and the largest
-possible number is 6.76.
+A pair of normals uses one Philox word: 32 bits for the radius, 32 for the angle. All other
+operations are exact on integers, or float32 + - * / and sqrt, with one numpy call each. IEEE 754
+fixes their rounding, so every CPU and numpy release makes the same bytes. ``np.log`` and
+``Generator.standard_normal`` do not promise that. The relative error is at most 5e-7, and the
+largest possible number is 6.76.
 """
 
 from __future__ import annotations

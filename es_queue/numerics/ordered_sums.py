@@ -53,7 +53,7 @@ class NoiseRows(Protocol):
 
 @dataclass(frozen=True)
 class ArrayNoise:
-    """An array [n] as the noise, for tests and to try a strategy by hand."""
+    """An array [n] as the noise, for tests and for experiments with a strategy."""
 
     noise: Floats
 
@@ -170,8 +170,8 @@ def unit_scaled(values: Doubles) -> tuple[Doubles, int]:
     """``values`` divided by a power of two so that the largest is in [½, 1), and that power's
     exponent.
 
-    Exact for all but the smallest numbers, so it changes no ordinary bit. It prevents overflow of
-    squares and of a cast to float32, whatever the rewards.
+    This is exact for all but the smallest numbers. It prevents overflow of squares and of a cast to
+    float32.
     """
     largest = float(np.max(np.abs(values), initial=0.0))
     exponent = math.frexp(largest)[1]

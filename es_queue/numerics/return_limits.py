@@ -12,7 +12,7 @@ TOLERANCE = 1e-6
 
 
 def impossible_return_reason(spec: EnvironmentSpec, total: float, steps: int) -> str:
-    """Why no episodes with that total of steps have that sum of rewards; empty if they can."""
+    """Why episodes with that total of steps cannot have that sum of rewards; empty if they can."""
     if not abs(total) <= MOST_RETURN:
         return f"the episode's return is {total:g}, beyond {MOST_RETURN:g}: scale its rewards down"
     for bound, sign in ((spec.highest_reward, 1), (spec.lowest_reward, -1)):
@@ -48,8 +48,7 @@ def unrelated_fitness_reason(
     """Why episodes with that total of steps cannot have both that sum of fitness and that sum of
     rewards; empty if they can.
 
-    ``spec``: the environment, whose declared rewards bound what a reward floor adds; None has no
-    bound.
+    spec: the environment, whose declared rewards limit what a reward floor adds; None: no limit
     """
     if rules.by_sign:
         low, high = -float(steps), float(steps)

@@ -59,11 +59,10 @@ SEED_RANGES = {
 class SlotPlan:
     """The plan of slots ``start … stop-1`` of one generation.
 
-    noise_indices: int64[S], start of each slot's slice of the noise table, all distinct in a
-    generation
+    noise_indices: int64[S], start of each slot's slice of the noise table, distinct in a generation
     seeds:         int64[S, individuals, episodes], environment seeds
     noise_keys:    uint64[S], key of the action noise, shared by both halves of a pair
-    sampled:       bool[S], whether the slot's episodes feed the observation statistics
+    sampled:       bool[S], whether the slot's episodes count in the observation statistics
     """
 
     start: int
@@ -150,7 +149,7 @@ class GenerationPlan:
     def _redraw(self, stream: int, drawn: Integers, size: int) -> None:
         """Give each slot that repeats an earlier one the first unused value of its own stream.
 
-        In slot order, so slot k's value does not depend on the number of later slots.
+        The order is that of the slots, so slot k's value does not depend on later slots.
         """
         values, first = np.unique(drawn, return_index=True)
         repeats = np.ones(len(drawn), np.bool_)

@@ -40,11 +40,11 @@ def path_of(environment: str, folder: Path = FOLDER) -> Path:
 
 
 def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
-    """Write the best policy of a run, as a list of seeds where it has one, else its numbers; the
-    file's path.
+    """Write the best policy of a run, as a list of seeds if it has one, else its numbers. Returns
+    the file's path.
 
-    Raises RunFolderError for a run that is not over or whose policy is too large, UsageError for
-    one that needs code of its own.
+    Raises RunFolderError for a run that has not ended or whose policy is too large, UsageError for
+    one that needs its own code.
     """
     # start-up: numpy; commands import this module for its paths
     from es_queue.config.parsing import config_from_json
@@ -76,7 +76,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
 
 
 def write_policy_file(folder: Path, name: str, ending: str, data: bytes) -> Path:
-    """The file, in place of whatever stood for that environment before."""
+    """Write the file in place of a former one of that environment."""
     for other in ENDINGS:
         (folder / f"{name}{other}").unlink(missing_ok=True)
     path = folder / f"{name}{ending}"
@@ -85,5 +85,5 @@ def write_policy_file(folder: Path, name: str, ending: str, data: bytes) -> Path
 
 
 def training_command(meta: dict[str, Any]) -> str:
-    """The command that made a policy, empty if its file does not say."""
+    """The command that made a policy; empty if its file has none."""
     return str(meta.get("command", ""))[:1000]

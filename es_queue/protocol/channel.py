@@ -59,14 +59,13 @@ class PublishResult:
 
 @dataclass(frozen=True)
 class ReconcileRequest:
-    """The slots that have no accepted answer: what reconcile measures todo and claims against.
+    """The slots without an accepted answer, with which reconcile compares todo and claims.
 
-    ranges: (kind, start, stop) of unanswered slots; block_size: slots a re-issued block may have at
-    most;
-    suspects: (kind, slot) that are issued singly; grace: nobody is declared dead;
-    give_way: workers asked to leave; dismissed: workers whose claims hold nothing up, for their
-    answers do not count;
-    only: ranges whose slots are issued again; None: all.
+    ranges: (kind, start, stop) of unanswered slots; block_size: most slots in a re-issued block
+    suspects: (kind, slot) that are issued singly; grace: no worker is declared dead
+    give_way: workers that are asked to leave; dismissed: workers whose answers do not count, so
+    their claims delay nothing
+    only: ranges whose slots are issued again; None: all
     """
 
     publication: str
@@ -81,13 +80,12 @@ class ReconcileRequest:
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """What reconcile saw and did.
+    """What reconcile found and did.
 
-    requeued: slots that nobody held and that are in todo again; todo: blocks waiting; claims:
-    blocks by living worker;
-    dead: (worker, blocks it held); late: answers of each worker that came too late, as it counts
-    them; unclaimed: (kind, start, stop) of slots that nobody held, whether they are in todo again
-    or not.
+    requeued: slots that no worker held and that are in todo again; todo: blocks waiting; claims:
+    blocks by living worker
+    dead: (worker, blocks it held); late: late answers of each worker, by its own count
+    unclaimed: (kind, start, stop) of slots that no worker held, in todo again or not
     """
 
     requeued: int
@@ -199,14 +197,14 @@ class MasterChannel(ABC):
 
         False if another publication is stored, or that worker is gone.
 
-        Blocks that wait there are not appended again, unless ``new``, which skips that check. After
-        a lost reply, some may then be there twice; the first result counts, as always.
+        Blocks that already wait there are not appended again. ``new`` skips that check: after a
+        lost reply, a block can then be there twice, and its first result counts, as always.
         """
 
     @abstractmethod
     def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
-        """Put slots that nobody holds at the head of todo (rule 8). None if another publication is
-        stored.
+        """Put slots that no worker holds at the head of todo (rule 8). None if another publication
+        is stored.
         """
 
     @abstractmethod
@@ -248,7 +246,7 @@ class MasterChannel(ABC):
 
     @property
     def is_cut(self) -> bool:
-        """Whether the last ``collect_each`` left out entries for their bytes: read again."""
+        """Whether the last ``collect_each`` left out entries because of their size: read again."""
         return False
 
     @abstractmethod

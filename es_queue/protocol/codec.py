@@ -1,8 +1,8 @@
 """Reads msgpack field by field, as a schema requires.
 
-A general decoder builds whatever it is sent: one megabyte of empty maps becomes 74. Here the sizes
-of containers are compared with the expected ones, and columns of numbers are byte strings of a
-known length. Anything else raises one DecodeError, whose text never repeats the payload.
+A general decoder builds whatever it receives: one megabyte of empty maps becomes 74. Here, the
+sizes of containers are compared with the expected ones, and columns of numbers are byte strings of
+a known length. Anything else raises one DecodeError, whose text never repeats the payload.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Reader:
         return _validate_whole(self._map(), least, most)
 
     def integer(self, low: int, high: int) -> int:
-        """An integer, which a boolean is not."""
+        """An integer, but not a boolean."""
         return _validate_whole(self._next(), low, high)
 
     def real(self) -> float:
@@ -84,14 +84,14 @@ class Reader:
         return value
 
     def blob(self, most: int, multiple: int) -> bytes:
-        """At most so many bytes, a multiple of the second number."""
+        """At most ``most`` bytes, a multiple of ``multiple``."""
         data = self._next()
         if type(data) is not bytes or len(data) > most or len(data) % multiple:
             raise DecodeError("bytes are missing or of another length")
         return data
 
     def fixed_bytes(self, count: int) -> bytes:
-        """So many bytes."""
+        """Exactly ``count`` bytes."""
         data = self._next()
         if type(data) is not bytes or len(data) != count:
             raise DecodeError("bytes are missing or of another length")

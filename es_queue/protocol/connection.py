@@ -99,8 +99,8 @@ def connection_arguments() -> dict[str, Any]:
 
 
 def client_from_url(url: str) -> redis.Redis:
-    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, whose text has nothing
-    of the URL except a TLS file's name.
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, whose text repeats
+    nothing of the URL except a TLS file's name.
     """
     if is_torn(url):
         raise RedisError(
@@ -318,7 +318,7 @@ def is_password_set(client: redis.Redis) -> bool:
 
 
 def redacted_url(url: str) -> str:
-    """The URL without its password and what follows a "?", for people.
+    """The URL for display, without its password and the part after a "?".
 
     A user without a password may be a misplaced password, and is hidden.
     """

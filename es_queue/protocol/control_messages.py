@@ -28,8 +28,8 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """by: who asked, for people; time: their wall clock, seconds; generation: from which a setting
-    changes, None for the next
+    """by: the requesting user, for display; time: their wall clock, seconds; generation: the first
+    with the changed setting, None for the next.
     """
 
     id: str

@@ -74,7 +74,7 @@ RUN_LIFETIME_KEYS = (
 
 
 def config_of(run: bytes) -> bytes:
-    """The name of the configuration's key of whatever stands in the list of runs."""
+    """The key of the configuration of any entry in the list of runs."""
     return b"es:%s:config" % run
 
 
@@ -102,7 +102,7 @@ class RunKeys:
         return f"es:{self.run}:"
 
     def __getattr__(self, suffix: str) -> str:
-        """``keys.todo`` is ``es:<run>:todo``, for the keys that need no more than the run."""
+        """``keys.todo`` is ``es:<run>:todo``, for keys that contain only the run's name."""
         if suffix in RUN_LIFETIME_KEYS or suffix in ("epoch", "master"):
             return f"es:{self.run}:{suffix}"
         raise AttributeError(f"no key of a run is called {suffix!r}")
@@ -124,10 +124,10 @@ class RunKeys:
 
 
 class _AnyRun(RunKeys):
-    """Patterns of keys in place of keys, for the rights by which Redis lets users in."""
+    """Patterns in place of keys, for the rights of Redis users."""
 
     def __post_init__(self) -> None:
-        """A star is no run's id."""
+        """Skips the check, because a star is not a run's id."""
 
 
 ANY_RUN = _AnyRun("*")
@@ -140,8 +140,8 @@ def seat_id(run: str, nonce: str, number: int) -> str:
 
 
 def _run_prefix(run: str) -> str:
-    """The run's part of a seat's id. RQ allows no dot: a name with one is written with ``_d`` for
-    it, and ``__`` for an underscore.
+    """The run's part of a seat's id. RQ allows no dot, so ``_d`` replaces a dot, and ``__`` an
+    underscore.
     """
     return "es_-" + run.replace("_", "__").replace(".", "_d") if "." in run else f"es-{run}"
 

@@ -1,8 +1,7 @@
 """Messages between master and workers: frozen dataclasses with encode and decode.
 
-Redis is someone else's machine, so every byte from it is checked: sizes before decoding, then
-types, ranges and finiteness. Every bad payload raises one DecodeError, whose text never repeats the
-payload.
+Others can write to Redis, so every byte from it is checked: sizes before decoding, then types,
+ranges and finiteness. Every bad payload raises one DecodeError, whose text never repeats it.
 
 An answer is one flat list; its numbers are in columns, byte strings of little-endian int64 and
 float64:
@@ -10,7 +9,7 @@ float64:
     WIRE, publication, kind, worker, seconds, individuals,
     columns: slot, noise index, seed, number of moments [S]; steps, at limit, cut [S, individuals];
     fitness, returns [S, individuals], counts [M], means [M, d], M2s [M, d] of the moments, slot by
-    slot; failed slots [F], and F reasons; where the strategy looks at behaviours: those [S,
+    slot; failed slots [F], and F reasons; if the strategy compares behaviours: those [S,
     individuals, b], little-endian float32
 """
 
@@ -118,12 +117,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Task:
-    """The header of the open publication: what a worker needs beside the parameters and the config.
+    """The header of the open publication: what a worker needs in addition to the parameters and the
+    config.
 
     sigma: deviation of the perturbations; step_limit: of training episodes; size: floats in the
-    parameters key;
-    digest: BLAKE2b-128 of its bytes; obs_mean, obs_std: float32 bytes, frozen for the generation;
-    noise: digest of the noise table; poll: seconds between looks at the leave flags.
+    parameters key
+    digest: BLAKE2b-128 of its bytes; obs_mean, obs_std: float32 bytes, frozen for the generation
+    noise: digest of the noise table; poll: seconds between reads of the leave flags
     """
 
     publication: str
@@ -207,12 +207,11 @@ class SlotResult:
     """The result of one slot's episodes; tuples have one entry per individual (plus, minus).
 
     noise_index: -1 if the slot is not perturbed; seed: environment seed of its first episode
-    fitness: what the strategy sees; returns: the environment's own; both are means over the
+    fitness: what the strategy learns from; returns: the environment's own; both are means over the
     episodes
     steps: sum over the episodes; at_limit: episodes that reached the step limit; cut: episodes that
-    training rules ended early; moments: one an episode of a sampled slot, individual by individual
-    behaviour: little-endian float32 bytes [individuals, b], empty if nobody asks how they
-    behaved
+    training rules ended early; moments: one per episode of a sampled slot, individual by individual
+    behaviour: little-endian float32 bytes [individuals, b], empty if the strategy compares none
     """
 
     slot: int
@@ -231,9 +230,9 @@ class SlotResult:
 class Answer:
     """A worker's answer to a block: results of slots, and the slots that failed with the reason.
 
-    All results have as many individuals as the first, all moments as many columns, all behaviours
-    as many bytes.
-    seconds: wall time that the block took, an estimate for sizing blocks and nothing else.
+    All results have as many individuals as the first, all moments as many columns, and all
+    behaviours as many bytes.
+    seconds: wall time of the block, used only to choose the size of blocks
     """
 
     publication: str
@@ -287,8 +286,8 @@ class Answer:
 
     @classmethod
     def decode(cls, data: bytes, limit: int = MAX_ANSWER, slots: int = MAX_BLOCK) -> Answer:
-        """Read what ``encode`` wrote; ``limit``, ``slots``: how many bytes and slots it can
-        honestly have. Raises DecodeError for anything else.
+        """Read what ``encode`` wrote; ``limit``, ``slots``: the most bytes and slots of a valid
+        answer. Raises DecodeError for anything else.
         """
         return decode(data, limit, lambda reader: cls._read(reader, slots))
 
@@ -323,8 +322,8 @@ KIND = re.compile("|".join(KINDS))
 def max_answer_bytes(
     slots: int, individuals: int, moments: int, observation: int, behaviour: int = 0
 ) -> int:
-    """Largest honest size of an answer of that many slots, results or failures, with the moments of
-    so many episodes and ``behaviour`` floats per individual.
+    """Largest size of a valid answer with that many slots (results or failures), moments of that
+    many episodes, and ``behaviour`` floats per individual.
     """
     head, failure = 512, 8 + 5 + 4 * MAX_REASON
     slot = max(_row_bytes(individuals) + 4 * individuals * behaviour, failure)
@@ -336,7 +335,9 @@ def _row_bytes(individuals: int) -> int:
 
 
 def _read_results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...]:
-    """Read at most so many slots' results, ``each`` individuals per slot, from the next columns."""
+    """Read at most ``most`` slots' results, ``each`` individuals per slot, from the next
+    columns.
+    """
     columns = reader.blob(most * _row_bytes(each), _row_bytes(each))
     slots = len(columns) // _row_bytes(each)
     many = slots * each

@@ -1,5 +1,5 @@
 """The channel over Redis. A comment at each command states whether it may be sent twice (rule 14);
-all that go through ``_send`` may.
+all commands of ``_send`` may.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         }
 
     def _named(self, *suffixes: str) -> list[str]:
-        """The keys of a script: the two that each has, then those of the run's ``suffixes``."""
+        """The keys of a script: two that every script has, then those of the run's ``suffixes``."""
         return [getattr(self.keys, suffix) for suffix in ("epoch", "progress", *suffixes)]
 
     def _script(
@@ -108,7 +108,7 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         arguments: Sequence[Any],
         inspect: Callable[[Any], object] = lambda _: None,
     ) -> Any:
-        """Run one of the five scripts until the server responds; ``inspect`` sees each reply before
+        """Run one of the five scripts until the server responds; ``inspect`` gets each reply before
         it ends an outage.
         """
 

@@ -28,13 +28,13 @@ def backoff_delays(longest: float = 1.0) -> Iterator[float]:
 
 
 class Retry:
-    """Repeats a command until the server answers; only for commands that may be sent twice.
+    """Repeats a command until the server responds; only for commands that may be sent twice.
 
-    on_outage: called after each failure with the seconds that the outage has lasted; what it raises
-    ends the trying.
-    outages: failures so far; last_error: the last refusal in the server's words, empty when it did
-    not answer at all. Raises RedisError in one sentence when the server stays away or refuses the
-    command.
+    on_outage: called after each failure with the duration of the outage, in seconds; an exception
+    from it ends the retries
+    outages: failures so far; last_error: the server's last refusal, empty if it did not respond
+
+    Raises RedisError in one sentence when the server stays away or refuses the command.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Retry:
         return seconds
 
     def record_failure(self, error: Exception, began: float | None = None) -> float:
-        """Record that a command begun at that time (monotonic clock) failed in an outage. Returns
-        seconds of the outage so far.
+        """Record that a command that began at that time (monotonic clock) failed in an outage.
+        Returns the duration of the outage so far, in seconds.
         """
         return self._record_outage("" if is_silence(error) else first_line(error), began)
 
     def record_refusal(self, reason: str) -> None:
-        """Record that the server refuses to write; empty: it writes again. Read-only commands do
-        not end such an outage.
+        """Record that the server refuses writes; an empty reason ends the refusal. Read-only
+        commands do not end such an outage.
         """
         self._refusing = bool(reason)
         if reason:

@@ -28,10 +28,10 @@ MAX_IDS_READ = 500  # seats are looked for among this many waiting jobs at each 
 
 
 def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
-    """The waiting jobs of a queue that are seats, of whatever run, in order; behind many other jobs
-    they are at the tail.
+    """The waiting jobs of a queue that are seats of any run, in order; they are at the tail, behind
+    other jobs.
 
-    Raises redis-py's DataError where the queue is too large to be read: its entries may be of any
+    Raises redis-py's DataError if the queue is too large to be read: its entries can have any
     length.
     """
     reply = read_queue(client, keys.rq_queue(queue), 0, MAX_IDS_READ - 1)
@@ -45,9 +45,7 @@ def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
 def read_queue(
     client: redis.Redis, key: str, start: int, stop: int, longest: int = bounded_reads.MAX_QUEUED
 ) -> list[bytes]:
-    """LRANGE of a queue. Raises DataError for what is no list, or so long or large that it is not
-    read.
-    """
+    """LRANGE of a queue. Raises DataError if it is not a list, or too long or large to be read."""
     entries = bounded_reads.read_list(client, key, start, stop, bounded_reads.MAX_QUEUE, longest)
     if entries is None:
         raise redis.exceptions.DataError(
@@ -86,13 +84,12 @@ def is_other_run_waiting(client: redis.Redis, queue: str, run: str) -> bool:
 def open_seats(
     client: redis.Redis, queue: str, run: str, nonce: str, want: int, timeout: int
 ) -> list[str]:
-    """Open seats until at least ``want`` of this run wait in the queue; returns the ids of those
-    that were opened.
+    """Open seats until at least ``want`` of this run wait in the queue; returns the new ids.
 
-    timeout: seconds after which RQ ends the job; longer than a lease with its longest episode.
+    timeout: seconds after which RQ ends the job; longer than a lease with its longest episode
 
-    ``client`` also serves RQ, so its replies must be bytes. Racing callers open one too many each
-    at the most.
+    ``client`` also serves RQ, so its replies must be bytes. Callers that race open at most one too
+    many each.
     """
     missing = want - sum(is_seat_of(name, run) for name in waiting_seat_ids(client, queue))
     opened: list[str] = []
@@ -157,7 +154,7 @@ class ReconnectBackoff(AbstractBackoff):
         return self
 
     def compute(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row. Raises ConnectionError when it
+        """Seconds to wait after that many consecutive failures. Raises ConnectionError when it
         gives up.
         """
         if self._should_stop():
@@ -173,7 +170,7 @@ class OutageRetry(Retry):
     """Also retries after replies that are an outage only by their text, such as BUSY."""
 
     def call_with_retry(self, do: Callable[[], T], *arguments: Any, **more: Any) -> T:
-        """As in redis-py, which tells by an error's class whether to try again."""
+        """Like redis-py's, which decides by an error's class whether to try again."""
 
         def call() -> T:
             try:
@@ -189,8 +186,8 @@ class OutageRetry(Retry):
 def reconnecting_client(
     connection: redis.Redis, should_stop: Callable[[], bool], warn: Callable[[str], None]
 ) -> redis.Redis:
-    """A client for RQ's bookkeeping: it repeats each command until Redis responds, because all may
-    be sent twice.
+    """A client for RQ's bookkeeping, whose commands may all be sent twice: it repeats each one
+    until Redis responds.
     """
     client = clone_client(connection)
     client.set_retry(OutageRetry(ReconnectBackoff(should_stop, warn), -1, OUTAGE_ERRORS))

@@ -35,7 +35,9 @@ PLAIN = re.compile(
 
 @dataclass
 class StreamReply:
-    """Entries of each stream, by key. is_cut: the reply went on, and the connection was closed."""
+    """Entries of each stream, by key. is_cut: the rest of the reply was dropped with the
+    connection.
+    """
 
     streams: dict[bytes, list[StreamEntry]] = field(default_factory=dict)
     is_cut: bool = False
@@ -83,9 +85,9 @@ def read_entries(
 
 
 class EntryReader:
-    """XREAD over one client, sent again until the server has answered.
+    """XREAD over one client, sent again until the server responds.
 
-    is_cut: whether the last reply left out entries for their bytes
+    is_cut: whether the last reply left out entries because of their size
     """
 
     def __init__(self, client: Any, again: Retry) -> None:
@@ -120,7 +122,7 @@ class StreamReplyReader:
         self._total = self._entry_bytes = 0  # of the whole entries so far, and of the next one
 
     def read(self) -> StreamReply:
-        """The reply, as far as it fits. Raises ResponseError for an error in its place."""
+        """The reply, up to the limit. Raises ResponseError if it is an error."""
         reply = StreamReply()
         kind, number = self._head()
         while kind == b">":  # nobody asked for it

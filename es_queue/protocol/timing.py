@@ -16,12 +16,11 @@ SUPERVISOR_PID = (
 
 @dataclass(frozen=True)
 class Clocks:
-    """Every time constant of the protocol, in seconds. Blocking calls stay below the 5 s socket
-    timeout.
+    """Every time constant of the protocol, in seconds. Blocking calls are shorter than the 5 s
+    socket timeout.
 
-    grace: after a dead master's lease has lapsed, until what it left behind ends: its private
-    server, its local
-           workers, and the seats of its run everywhere
+    grace: time after the lease of a dead master expires, until its private server, its local
+    workers and the run's seats end
     """
 
     lease: float = 10.0

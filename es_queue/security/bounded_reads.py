@@ -40,8 +40,8 @@ COUNT_COMMANDS = {
 def memory_size(client: Any, key: str) -> int:
     """Bytes that a key takes in Redis; 0 if it is missing.
 
-    The server visits every element of a hash, a set or a sorted set: check their number first. Of a
-    list it visits blocks of 8 kB.
+    The server visits every element of a hash, a set or a sorted set, and blocks of 8 kB of a list.
+    Check the number of elements first.
     """
     return int(client.memory_usage(key, samples=0) or 0)  # twice: yes
 
@@ -63,7 +63,7 @@ def _none_on_wrong_type(read: Callable[[], Any]) -> Any:
 def read_list(
     client: Any, key: str, start: int, stop: int, most: int = MAX_LIST, longest: int = MAX_LIST
 ) -> list[bytes] | None:
-    """LRANGE; None for a key that is not a list, or has more bytes or elements than any of ours."""
+    """LRANGE; None if the key is not a list, or has more bytes or elements than es-queue writes."""
     length = _none_on_wrong_type(lambda: client.llen(key))  # twice: yes
     if length is None or length > longest or (length and memory_size(client, key) > most):
         return None
@@ -74,7 +74,7 @@ def read_list(
 
 
 def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes | None:
-    """A hash's field; None if it is missing, or longer than any of ours."""
+    """A field of a hash; None if it is missing, or longer than es-queue's own."""
     value: bytes | None = (
         client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None
     )  # twice: yes
@@ -95,8 +95,8 @@ def _replies(pipeline: Any) -> list[Any]:
 def read_hashes(
     client: Any, names: Sequence[str], fields: Sequence[str]
 ) -> list[dict[bytes, bytes]]:
-    """The existing ones of these fields, per hash. Empty for a key that is missing, not a hash,
-    larger than any of ours, or beyond the total limit.
+    """These fields of each hash, if they exist. Empty for a key that is missing, not a hash, larger
+    than es-queue's own, or beyond the total limit.
     """
     lengths, sizes, reads = (client.pipeline(transaction=False) for _ in range(3))
     for name in names:
@@ -142,7 +142,7 @@ def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
 
 
 def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
-    """HGETALL of slot counts; empty for a key that is not a hash, or larger than any of ours."""
+    """HGETALL of slot counts; empty if the key is not a hash, or is larger than es-queue's own."""
     fields: dict[bytes, bytes] = (
         client.hgetall(key) if has_type(client, key, b"hash", MAX_COUNTS) else {}
     )  # twice: yes
@@ -150,8 +150,8 @@ def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
 
 
 def read_worker_ids(client: Any, key: str) -> list[str]:
-    """The sorted ids in a run's set of workers; empty if there are too many, until reconcile has
-    cleared it.
+    """The sorted ids in a run's set of workers; empty if there are too many, until reconcile clears
+    it.
     """
     count = _none_on_wrong_type(lambda: client.scard(key))  # twice: yes
     if not 0 < (count or 0) <= MAX_WORKERS or memory_size(client, key) > MAX_WORKERS_SET:

@@ -76,8 +76,8 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 
 def validate_uncompressed(archive: np.lib.npyio.NpzFile) -> None:
-    """Raises ValueError if an archive expands: ours are not compressed, and no array shares bytes
-    with another.
+    """Raises ValueError if an archive could expand: es-queue does not compress, and its arrays do
+    not share bytes.
     """
     members = archive.zip.infolist() if archive.zip is not None else []
     if len(members) > MAX_ARRAYS or any(

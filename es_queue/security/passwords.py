@@ -115,7 +115,7 @@ def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
 
 
 def is_readable_by_others(about: os.stat_result) -> bool:
-    """Whether a file is open to other users. A file whose group is only ours is not, such as a
+    """Whether other users can read a file. A group with only this user does not count, as for a
     secret that Kubernetes gives to a pod.
     """
     given = about.st_uid == 0 != os.geteuid() and about.st_gid in (os.getegid(), *os.getgroups())
@@ -123,8 +123,8 @@ def is_readable_by_others(about: os.stat_result) -> bool:
 
 
 def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a child that needs no Redis, or gets its own, with the password, in
-    RQ_REDIS_URL.
+    """An environment for a child without Redis, or with another one, whose URL with the password
+    goes into RQ_REDIS_URL.
     """
     return {
         name: value
@@ -134,7 +134,7 @@ def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_address(complaint: str) -> str:
-    """A complaint about a command line without addresses, which may contain a password."""
+    """An error about a command line, without addresses, which may contain a password."""
     before, address, _ = complaint.partition("://")
     return before.rpartition(" ")[0] + " an address" if address else complaint
 

@@ -21,7 +21,9 @@ _first_umask: int | None = None
 
 
 def host_private_directory() -> Path | None:
-    """The host's shared folder, mode 700 and ours; None if it cannot be created safely."""
+    """The host's shared folder, mode 700 and owned by this user; None if it cannot be created
+    safely.
+    """
     folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
     return folder if is_private(folder) else None
 
@@ -36,8 +38,8 @@ def cache_folder() -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Create ``folder`` if it is missing; returns whether it is a real folder, ours, and closed to
-    all others.
+    """Create ``folder`` if it is missing. Returns whether it is a real folder of this user, closed
+    to all others.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,11 +69,11 @@ def close_new_files(shared: bool) -> None:
 
 
 def make_run_folder(folder: Path, shared: bool) -> None:
-    """Create ``folder`` with the rights of a run's, and its parents with the user's usual ones.
+    """Create ``folder`` with the rights of a run's folder, and its parents with the user's usual
+    ones.
 
-    An existing folder gets these rights if it is empty or contains a run. A folder with other
-    contents keeps its own.
-    Raises OSError, and RunFolderError for a folder that another account can write.
+    An existing folder gets these rights if it is empty or contains a run, and otherwise keeps its
+    own. Raises OSError, and RunFolderError for a folder that another account can write.
     """
     if folder.exists():
         refuse_writable(folder, shared)
@@ -93,7 +95,7 @@ def make_run_folder(folder: Path, shared: bool) -> None:
 
 
 def refuse_writable(folder: Path, shared: bool) -> None:
-    """Raises RunFolderError for a run's folder in which another account can plant files."""
+    """Raises RunFolderError for a run's folder to which another account can add files."""
     about = folder.stat()
     is_own = about.st_uid == os.geteuid()
     if not is_own and about.st_uid != 0 and not shared:

@@ -49,9 +49,10 @@ def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
 
 
 def modules_to_allow(config: RunConfig) -> list[str]:
-    """The modules of a run that ES_QUEUE_ALLOW must name on a worker: loose ones, and those whose
-    function is called: an objective, a behaviour, or a function that makes the environment. It
-    imports nothing: an environment's name in a module that is not imported counts as a function.
+    """The modules of a run that ES_QUEUE_ALLOW must name on a worker: loose ones, and those with a
+    function that is called (an objective, a behaviour, or one that makes the environment).
+
+    It imports nothing: an environment's name in a module that is not imported counts as a function.
     """
     modules = disallowed_modules(named_modules(config), INSTALLED)
     for reference in filter(None, (config.objective, config.behaviour, config.env)):
@@ -66,10 +67,10 @@ def modules_to_allow(config: RunConfig) -> list[str]:
 def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()) -> dict[str, str]:
     """The environment variable that allows a run's ``modules`` in the processes started for it.
 
-    Settings may come from a stranger's folder or file. Of their modules, only loose ones are added:
-    a function of a package or of Python's own library could run any text.
+    Settings may come from someone else's folder or file. Only their loose modules are added,
+    because a function of a package or of Python's own library could run any text.
 
-    own_modules: named by the user of this process, so that their functions may be called
+    own_modules: named by the user of this process, so their functions may be called
     """
     allowed = (INSTALLED, *own_modules, *filter(is_loose, modules))
     return {ALLOW: os.environ.get(ALLOW, ",".join(dict.fromkeys(allowed)))}
@@ -77,8 +78,8 @@ def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()
 
 @contextmanager
 def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> Iterator[None]:
-    """Within it, this process and its children have the variable of :func:`environment_allowing`.
-    It is not set if it names no module.
+    """A context in which this process and its children have the variable of
+    :func:`environment_allowing`. It is not set if it names no module.
     """
     variable = environment_allowing(modules, own_modules)
     is_set_here = ALLOW not in os.environ and variable[ALLOW] != INSTALLED
@@ -194,7 +195,7 @@ _guard: ImportGuard | None = None
 
 @contextmanager
 def guarded_imports(trust: bool) -> Iterator[None]:
-    """Within it, files may come from anyone: their modules are imported only as ImportGuard
+    """A context for files that can come from anyone: their modules are imported only as ImportGuard
     allows.
     """
     global _guard
@@ -214,8 +215,8 @@ def is_trusted() -> bool:
 def check_import(what: str, module: str) -> None:
     """Call this before importing a module that a run or a file names.
 
-    Raises UsageError for Python's own library, which is useless for a run; within
-    ``guarded_imports``, RunFolderError for a module that ImportGuard refuses.
+    Raises UsageError for Python's own library, and within ``guarded_imports`` RunFolderError for a
+    module that ImportGuard refuses.
     """
     if is_of_python(module):
         error_type = UsageError if _guard is None else RunFolderError
@@ -238,10 +239,10 @@ def check_wrapper(what: str, module: str, wrapper: object) -> None:
 def check_called(what: str, module: str, function: object) -> None:
     """Call this before calling a function with arguments that both come from settings.
 
-    Settings come from others, and functions of some packages run any text: ES_QUEUE_ALLOW must name
-    the module itself, and the one that defines the function, or the class of a callable object.
-    Python's own library is refused. Raises MissingPackage, within ``guarded_imports``
-    RunFolderError.
+    Settings can come from someone else, and functions of some packages run any text. So
+    ES_QUEUE_ALLOW must name the module itself, and the module that defines the function, or the
+    class of a callable object. Python's own library is refused. Raises MissingPackage, and
+    RunFolderError within ``guarded_imports``.
     """
     if is_trusted():
         return
@@ -263,15 +264,15 @@ def check_called(what: str, module: str, function: object) -> None:
 
 
 def _called_modules(module: str, function: object) -> list[str]:
-    """The modules that ES_QUEUE_ALLOW must name for a function, in the module that the run names
-    and in the one that defines it.
+    """The modules that ES_QUEUE_ALLOW must name for a function: that in the settings, and that
+    which defines the function.
     """
     return list(dict.fromkeys((module, _defining_module(function))))
 
 
 def _defining_module(function: object) -> str:
-    """The module of a function, or of a callable object's class; for a partial or a bound method,
-    its function's.
+    """The module of a function, of a callable object's class, or of the function inside a partial
+    or a bound method.
     """
     while isinstance(function, partial):
         function = function.func

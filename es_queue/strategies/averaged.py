@@ -1,7 +1,7 @@
 """Polyak, Juditsky 1992, Acceleration of stochastic approximation by averaging.
 
-https://doi.org/10.1137/0330046. The noise of each generation moves the centre of a search;
-its decaying mean moves less. The mean is what is evaluated and saved.
+https://doi.org/10.1137/0330046. Each generation moves the centre of a search at random too; its
+decaying mean moves less. The mean is evaluated and saved.
 """
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ NOT_FINITE = "not_finite"
 
 @dataclass(frozen=True)
 class BatchSegment:
-    """Rows of a batch up to ``stop`` that were perturbed from another state than the learning one.
+    """Rows of a batch, up to ``stop``, that were perturbed from an older state than the learning
+    one.
 
-    spread: its ``Strategy.spread``
+    spread: that state's ``Strategy.spread``
     """
 
     stop: int
@@ -202,14 +203,13 @@ class Strategy(ABC):
     # --- what the master learns
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The state after a generation, and figures for people; changes neither argument.
+        """The state after a generation, and its figures; changes neither argument.
 
         Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step
-        before decay over ``norm``), sigma (the next generation's), no_step (1: nothing was learnt
-        and the state is unchanged). There is no step if every individual failed, if the strategy
-        finds nothing to learn, or if the new state or a figure would not be finite. Raises
-        ValueError if the batch's shapes disagree, or if the second results of ``candidates`` are
-        missing.
+        before decay over ``norm``), sigma (the next generation's), no_step (1: the state is
+        unchanged). There is no step if every individual failed, if the strategy finds nothing to
+        learn, or if the new state or a figure would not be finite. Raises ValueError if the batch's
+        shapes disagree, or if the second results of ``candidates`` are missing.
         """
         expected_shape = (len(batch.noise_indices), self.per_slot)
         if batch.fitness.shape != expected_shape:
@@ -251,7 +251,9 @@ class Strategy(ABC):
 
     @abstractmethod
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The next state and its ``figures``, from a valid batch in which one succeeded."""
+        """The next state and its ``figures``, from a valid batch in which at least one individual
+        succeeded.
+        """
 
     def stay(self, state: State) -> tuple[State, Info]:
         """The result of ``learn`` when there is no step."""

@@ -2,9 +2,9 @@
 competitive alternative.
 
 https://arxiv.org/abs/1712.06567, algorithm 1: truncation selection and Gaussian mutation, no
-crossover; an individual is a chain of noise indices. In the asynchronous schedule there are no
-generations: parents are the best of the newest individuals with a result, so a lucky one grows old,
-as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
+crossover. An individual is a chain of noise indices. In the asynchronous schedule there are no
+generations: parents are the best of the newest individuals with a result. A lucky individual
+therefore ages, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
 
     @property
     def truncation(self) -> int:
-        """How many parents there are."""
+        """The number of parents."""
         return self.config.truncation or min(self.TRUNCATION, self.config.population)
 
     @property
@@ -306,8 +306,8 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     def _late_parents(
         self, state: State, generation: int, parents: Integers
     ) -> tuple[Integers, Integers]:
-        """Names of the parents whose children may still return after a generation, and until which
-        one.
+        """Names of the parents whose children can still return after a generation, and the last
+        generation for each.
         """
         known = state["kept_until"] > generation
         names, until = state["kept"][known], state["kept_until"][known]

@@ -120,13 +120,15 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         return build
 
     def genome(self, state: State) -> State:
-        """Empty: nothing is shorter than the numbers."""
+        """Empty: the numbers are the shortest form."""
         return {}
 
     # --- what the master learns
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """Each island learns from its own slots; then they are ranked, and the worse may end."""
+        """Each island learns from its own slots; then they are ranked, and the worse half may
+        end.
+        """
         before = unpack_islands(state)
         batches = [island_batch(batch, row, len(before)) for row in range(len(before))]
         learnt = [
@@ -145,7 +147,7 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         }
 
     def stay(self, state: State) -> tuple[State, Info]:
-        """The figures of the best island, as they were."""
+        """The figures of the best island, unchanged."""
         _, info = self.island.stay(unpack_islands(state)[0])
         return dict(state), {**info, "islands": float(len(state["score_sum"]))}
 
@@ -211,7 +213,9 @@ def updated_scores(state: State, batches: list[Batch]) -> tuple[Doubles, Doubles
 
 
 def ranked(sums: Doubles, weights: Doubles) -> list[int]:
-    """The islands by falling score, ties to the first; those without a score last."""
+    """The islands from the highest to the lowest score, ties to the first; those without a score
+    last.
+    """
     scores = np.where(weights > 0, sums / np.maximum(weights, 1.0), -np.inf)
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order

@@ -2,13 +2,13 @@
 strategies for deep reinforcement learning via a population of novelty-seeking agents.
 
 https://arxiv.org/abs/1712.06560: NS-ES (algorithm 1), NSR-ES and NSRA-ES (algorithm 3). A
-meta-population of centres is trained one at a time by the step of ``openai_es``, up the gradient of
-how unlike the archive their behaviour is, or of that and the reward.
+meta-population of centres is trained one at a time by the step of ``openai_es``. The step maximises
+the distance of the behaviours from the archive, or that and the reward.
 
 The behaviour of an updated centre is measured by episodes of the next generation's publication, so
-that no worker waits only for them: it is in the archive before that generation's individuals are
-compared with it, but the draw of the member that plays there could not yet know it, and took the
-behaviour that the updated member had before.
+no worker waits only for them. It enters the archive before that generation's individuals are
+compared with it. The member of that generation is drawn earlier, so the draw uses the updated
+member's previous behaviour.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
     """Mean distance, float64 [n], of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in
     ``archive`` [A, b].
 
-    A smaller archive counts whole; an empty one gives 0. A behaviour that is not finite gives NaN.
+    All of a smaller archive counts; an empty one gives 0. A behaviour that is not finite gives NaN.
     Sums have a fixed order.
     """
     if not len(archive):
@@ -109,10 +109,10 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member of the meta-population, u by novelty and by
     reward.
 
-    State, beside the active member's ``parameters``: ``members`` float32 [M, size] with their
-    optimisers' moments, ``member_…`` each; their behaviours and observation statistics; the
-    ``archive`` float32 [A, b], oldest first; which member is ``active``, and which was the ``last``
-    to be updated; NSRA's ``reward_weight``.
+    State, in addition to the active member's ``parameters``: ``members`` float32 [M, size] with
+    their optimisers' moments (``member_…``), behaviours and observation statistics; the ``archive``
+    float32 [A, b], oldest first; the ``active`` member, and the ``last`` updated one; NSRA's
+    ``reward_weight``.
     """
 
     name: ClassVar[str] = "novelty"

@@ -50,8 +50,8 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
-        """The step uphill, float32 [size], and the state after it; ``moments`` may hold other
-        arrays too.
+        """The step uphill, float32 [size], and the state after it; ``moments`` may include other
+        arrays.
         """
 
 

@@ -1,8 +1,7 @@
 """Sehnke et al. 2010, Parameter-exploring policy gradients (PGPE), with ClipUp (Toklu, Liskowski,
 Srivastava 2020).
 
-https://arxiv.org/abs/2008.02387: symmetric sampling, a deviation for each parameter that is learnt
-too.
+https://arxiv.org/abs/2008.02387: symmetric sampling, and a learnt deviation for each parameter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Random search, the baseline: Such et al. 2017, Deep neuroevolution (random search is its section
-3.3's control).
+"""Random search, the baseline: Such et al. 2017, Deep neuroevolution (random search is the control
+in its section 3.3).
 
-https://arxiv.org/abs/1712.06567. Each generation tries policies around the first one, knowing
-nothing of the generations before; the best few are played again on fresh episodes, as that paper's
-genetic algorithm does with its elite.
+https://arxiv.org/abs/1712.06567. Each generation tries policies around the first one, independent
+of former generations. The best few are played again on fresh episodes, as in that paper's genetic
+algorithm.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from es_queue.strategies.capabilities.hooks import Reevaluates
 
 
 class RandomSearch(Reevaluates, Strategy):
-    """Individuals are first + σ ε; the elite is the best by new episodes among the best by their
-    first ones and itself.
+    """Individuals are first + σ ε. The elite is the best on fresh episodes, among itself and the
+    individuals with the best first results.
 
-    The best of many single episodes is a lucky one, so first results never make an elite, nor does
-    it keep a score.
+    The best first result is usually a lucky one, so it makes no elite by itself, and the elite
+    keeps no score.
     """
 
     name: ClassVar[str] = "random_search"
@@ -43,7 +43,7 @@ class RandomSearch(Reevaluates, Strategy):
         return np.concatenate([state["parameters"], state["first"]])
 
     def fits(self, size: int, observations: int) -> bool:
-        """Twice the policy's."""
+        """Twice the policy's size."""
         return size == 2 * self.size
 
     def digest_input(self, state: State, published: Floats) -> Floats:
@@ -58,8 +58,8 @@ class RandomSearch(Reevaluates, Strategy):
     # --- what the master learns
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The elite is replaced by whoever did better on the new episodes; the standing one wins a
-        tie.
+        """The individual with the best result on the fresh episodes becomes the elite; the current
+        elite wins ties.
         """
         slots = self.candidates(state, batch)
         place = best_reevaluated(batch.elite_fitness)

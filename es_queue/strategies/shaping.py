@@ -21,7 +21,7 @@ BY_SIGN = frozenset({"sign", "centered-sign-rank"})
 
 def utilities(shaping: str, fitness: Doubles) -> Doubles:
     """Utilities of ``fitness`` by the named shaping, float64 of the same shape. Raises KeyError for
-    no such shaping.
+    an unknown shaping.
     """
     flat = fitness.ravel()
     if all_equal(with_failures_last(flat)):
@@ -82,7 +82,7 @@ def log_rank(fitness: Doubles) -> Doubles:
 def blended_rank(fitness: Doubles, linear: float) -> Doubles:
     """``log_rank`` with a share of ``linear`` from centred ranks of the same Σ|u|, ties shared.
 
-    Linear utilities use the worse half, too, and so hold less of the noise of a few lucky episodes.
+    Linear utilities also use the worse half, and so contain less noise from a few lucky episodes.
     """
     logarithmic = recombination_weights(len(fitness))[::-1]
     centred = np.arange(len(fitness)) - (len(fitness) - 1) / 2
@@ -100,7 +100,7 @@ def z_score(fitness: Doubles) -> Doubles:
 
 
 def raw_fitness(fitness: Doubles) -> Doubles:
-    """Fitness as it is: the starter's ``sign`` mode, where it is the sum of the signs of the
+    """The fitness unchanged: the starter's ``sign`` mode, if it is the sum of the signs of the
     rewards.
     """
     values = with_failures_lowest(fitness)

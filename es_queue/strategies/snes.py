@@ -2,8 +2,8 @@
 (separable NES, SNES).
 
 https://jmlr.org/papers/v15/wierstra14a.html, algorithm 6 and table 1: the natural gradient of a
-Gaussian with a deviation for each parameter. A slot is one individual, so any population of two or
-more will do.
+Gaussian with a deviation for each parameter. A slot is one individual, so the population can be any
+number from two.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class SNES(AdaptiveSigma):
     def next_sigma(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Floats:
         """σ⊙exp(½ η_σ Σ u (s² − 1)), float32 [size]; σ itself when η_σ is 0.
 
-        The natural gradient of ln σ holds no σ, so it is the same whosever σ a perturbation had.
+        The natural gradient of ln σ does not contain σ, so the formula also holds for perturbations
+        with another σ.
         """
         rate = self.sigma_rate()
         if rate == 0:

@@ -1,7 +1,7 @@
 """Locked files. The kernel releases a lock when its process ends, even if it is killed.
 
 A lock is a descriptor that a child can inherit: a supervisor and a server hold the lock that their
-starter took, with their pid in the file. The package filelock offers neither.
+starter took, with their pid in the file. The package filelock has neither feature.
 """
 
 from __future__ import annotations

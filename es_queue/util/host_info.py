@@ -1,7 +1,7 @@
 """Facts about this host: package versions, the provider of Box2D, folders of es-queue, the
 processor.
 
-This takes some milliseconds, and imports nothing.
+Reading them takes a few milliseconds and imports nothing.
 """
 
 from __future__ import annotations

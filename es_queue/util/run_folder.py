@@ -59,7 +59,7 @@ class NamedRun:
 
     @property
     def several_runs(self) -> str:
-        """The rest of a sentence about a study, for commands that need one run."""
+        """The end of a sentence about a study, for commands that need one run."""
         names = ", ".join(run.run for run in self.members)
         return f"is a study of several runs: name one of {names}"
 
@@ -132,8 +132,8 @@ def existing_folder(word: str | Path, runs_dir: str | Path | None = None) -> Pat
 def no_run_error(
     run: NamedRun, servers: Sequence[str] = (), others: Sequence[str] = ()
 ) -> NoRunError:
-    """The error for a run that neither its folder nor ``servers``, which have ``others``,
-    contain.
+    """The error for a run that is neither in its folder nor on ``servers``, which have the runs
+    ``others``.
     """
     folders = [] if servers else sorted(run.folder.parent.glob("*"))
     known = list(dict.fromkeys([*others, *(path.name for path in folders if read_run_name(path))]))

@@ -21,7 +21,7 @@ __all__ = ["Expectation", "expected_points", "named_recipe", "recipe_for", "reci
 class Expectation:
     """An evaluation after ``steps`` counted training steps.
 
-    reward: a return, the lowest in ``note``
+    reward: the lowest return of those in ``note``
     note:   the spread over seeds, and whether it was measured
     """
 
@@ -38,7 +38,7 @@ def recipe_for(env_id: str) -> dict[str, Any]:
 
 
 def expected_points(env_id: str) -> tuple[Expectation, ...]:
-    """Evaluation points of the recipe by rising steps; empty if there are none."""
+    """Evaluation points of the recipe, by number of steps; empty if there are none."""
     return tuple(Expectation(**point) for point in _recipes().get(env_id, {}).get("expect", ()))
 
 

@@ -43,7 +43,7 @@ class EliteEvaluation:
     """One evaluation of several individuals. Slot s is episode s mod E of contender s div E; the
     last contender is the current elite.
 
-    generation: of the publication with the slots, -1 if there is no trial; names: int64[c], the
+    generation: of the publication with the slots, -1 without a trial; names: int64[c], the
     contenders
     fitness:    float64[c + 1, E], 0 if ``status`` is not PLAYED; status: int64[c + 1, E]
     """
@@ -55,7 +55,7 @@ class EliteEvaluation:
 
     @classmethod
     def of(cls, generation: int, names: Integers, episodes: int) -> EliteEvaluation:
-        """A trial that begins."""
+        """A new trial."""
         shape = (len(names) + 1, episodes)
         return cls(generation, names, np.zeros(shape), np.zeros(shape, np.int64))
 
@@ -128,7 +128,7 @@ def rank_finite(fitness: Doubles) -> Integers:
 
 
 def elite_figure(fitness: float) -> dict[str, float]:
-    """The figure of the elite's fitness on fresh episodes; none if nobody played them."""
+    """The figure of the elite's fitness on fresh episodes; none if there were no such episodes."""
     return {"elite_fitness": fitness} if np.isfinite(fitness) else {}
 
 

@@ -64,7 +64,7 @@ class Descent:
         return replace(self, collected=self.collected + 1, **{name: getattr(self, name) + 1})
 
     def updated(self) -> Descent:
-        """After an update from all that was collected."""
+        """After an update from all collected generations."""
         return replace(self, updates=self.updates + 1, collected=0)
 
     def following(self, rule: str, seed: int) -> tuple[Descent, float]:
@@ -100,7 +100,7 @@ class Restarts(LearntSigma):
     )
 
     def start(self, parameters: Floats) -> State:
-        """With restarts, also ``first``, float32 [size], where every descent begins; ``descent``;
+        """With restarts, also ``first``, float32 [size], the start of every descent; ``descent``;
         ``history``, float64 [2, k], best and median fitness of each update; and the collected
         generations.
         """

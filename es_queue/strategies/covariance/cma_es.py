@@ -1,8 +1,8 @@
 """Beyer, Sendhoff 2017, Simplify your covariance matrix adaptation evolution strategy (MA-ES).
 
 https://doi.org/10.1109/TEVC.2017.2680320, figure 2: CMA-ES with a full matrix M in place of the
-covariance M Mᵀ and of its root, so that products are all it needs. With the weights of Hansen 2016,
-negative ones too.
+covariance M Mᵀ and its root, so it needs only products. The weights are those of Hansen 2016,
+including negative ones.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class CMAES(CSAES):
             )
 
     def start(self, parameters: Floats) -> State:
-        """Beside those of csa_es: ``columns``, float32 [size, size], whose row j is column j
-        of M.
+        """In addition to those of csa_es: ``columns``, float32 [size, size], whose row j is column
+        j of M.
         """
         return {**super().start(parameters), "columns": np.eye(self.size, dtype=np.float32)}
 

@@ -104,7 +104,9 @@ class CSAES(Restarts, AdaptiveSharedSigma):
     def next_shape(
         self, state: State, sample: RankedSample, constants: Constants, direction: Floats
     ) -> State:
-        """What changes in A, given A⟨z⟩_w and the state whose other parts are the next ones."""
+        """The changed parts of A, given A⟨z⟩_w and the state whose other parts are the next
+        ones.
+        """
         return {}
 
 

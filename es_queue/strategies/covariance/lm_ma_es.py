@@ -2,7 +2,7 @@
 adaptation (LM-MA-ES).
 
 https://doi.org/10.1109/TEVC.2018.2855049, algorithm 1: the matrix of MA-ES as a product of a few
-factors 1 + c_d (m mᵀ − 1), each of a path m of its own length of memory.
+factors 1 + c_d (m mᵀ − 1). Each factor has a path m with its own rate of decay.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LMMAES(CSAES):
         self.directions = config.directions or 4 + int(3 * math.log(size))
 
     def start(self, parameters: Floats) -> State:
-        """Beside those of csa_es: ``directions`` (m_1, m_2, …), float32 [k, size], and the number
-        of updates, ``step``.
+        """In addition to those of csa_es: ``directions`` (m_1, m_2, …), float32 [k, size], and the
+        number of updates, ``step``.
         """
         return {
             **super().start(parameters),

@@ -35,8 +35,8 @@ class SepCMAES(CSAES):
     settings: ClassVar[tuple[Setting, ...]] = (ACTIVE,)
 
     def start(self, parameters: Floats) -> State:
-        """Beside those of csa_es: ``deviations`` (D), ``covariance_path`` (p), float32 [size], and
-        the number of updates, ``step``.
+        """In addition to those of csa_es: ``deviations`` (D), ``covariance_path`` (p), float32
+        [size], and the number of updates, ``step``.
         """
         return {
             **super().start(parameters),
