@@ -1,4 +1,4 @@
-"""Many episodes at once: one call steps all environments, one stacked product acts for all
+"""Many episodes at once: one call steps all environments, and one stacked product acts for all
 policies.
 
 Each episode has the same bits as with ``episode.play_episode``.
@@ -34,11 +34,11 @@ FIRST_ROOM = 64
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """An episode to be played: parameters float32[size], environment seed, whether its moments are
-    wanted.
+    """An episode to play: parameters float32[size], environment seed, whether its moments are
+    required.
 
     noise: makes its action noise, from the start each time; behave: whether its last observation is
-    wanted, as its behaviour
+    required, as its behaviour
     """
 
     parameters: Floats
@@ -52,7 +52,7 @@ Outcome = Episode | Exception
 
 
 class BatchedFitness:
-    """``episode.Fitness`` of many episodes, a row each; the same float64 operations in the same
+    """``episode.Fitness`` of many episodes, one per row; the same float64 operations in the same
     order.
     """
 
@@ -101,7 +101,7 @@ class BatchedFitness:
 
 
 class BatchedPolicy:
-    """The policies of the games that are still played, bound together; rows are independent."""
+    """The policies of the unfinished games, bound together; rows are independent."""
 
     def __init__(self, policy: Policy, parameters: Floats) -> None:
         self._policy = policy
@@ -128,7 +128,7 @@ class BatchedPolicy:
                 self._act.memory[...] = remembered[places]
 
     def act(self, observations: Floats) -> Floats:
-        """float32[R, outputs] for the observations of the R games still played."""
+        """float32[R, outputs] for the observations of the R unfinished games."""
         if self._places is None:
             return self._act(observations)
         self._inputs[self._places] = (
@@ -138,10 +138,10 @@ class BatchedPolicy:
 
 
 class ObservationBuffer:
-    """The observations of the games whose moments are wanted, from the reset on.
+    """The observations of the games with required moments, from the reset on.
 
-    rows: those games; first: the first observations of all games; max_rows: how many a game may
-    come to
+    rows: those games; first: the first observations of all games; max_rows: most observations of a
+    game
     """
 
     def __init__(self, rows: Sequence[int], first: Floats, max_rows: int) -> None:
@@ -157,7 +157,7 @@ class ObservationBuffer:
         self._buffer[:, 0] = first[self._rows]
 
     def add(self, step: int, observations: Floats) -> None:
-        """Observations of the games still played after step ``step``."""
+        """Observations of the unfinished games after step ``step``."""
         if not len(self._buffer_rows):
             return
         if step == self._buffer.shape[1]:
@@ -171,7 +171,7 @@ class ObservationBuffer:
         self._buffer, self._buffer_rows = wider, np.arange(count)
 
     def moments(self, row: int, steps: int) -> Moments | None:
-        """Of a game still played, after ``steps``; None if they are not wanted."""
+        """Moments of an unfinished game after ``steps``; None if they are not required."""
         indices = np.flatnonzero(self._rows == row)
         return (
             Moments.of(self._buffer[self._buffer_rows[indices[0]], : steps + 1])
@@ -180,7 +180,7 @@ class ObservationBuffer:
         )
 
     def keep(self, rows: NDArray[np.int32]) -> None:
-        """The games ``rows`` are still played, ascending."""
+        """Keep only the games ``rows``, ascending."""
         if not len(self._buffer_rows):
             return
         places = np.searchsorted(rows, self._rows)
@@ -199,8 +199,7 @@ class ObservationBuffer:
 class EpisodeBatch:
     """Games that began together and have played equally many steps; finished ones leave.
 
-    rows: indices of the games that are still played, ascending; the other arrays have a row for
-    each
+    rows: indices of the unfinished games, ascending; the other arrays have a row for each
     """
 
     def __init__(
@@ -227,7 +226,7 @@ class EpisodeBatch:
     def actions(
         self, statistics: FrozenStatistics | None, actions: ActionMap
     ) -> NDArray[np.generic]:
-        """The actions of the games still played; one whose policy puts out what is not finite has
+        """The actions of the unfinished games. A game whose policy returns a non-finite output has
         failed and leaves.
         """
         raw = self._batched_policy.act(
@@ -248,7 +247,7 @@ class EpisodeBatch:
             return actions.act(raw[finite], None if noise is None else noise[finite])
 
     def add_step(self, observations: Floats, rewards: Doubles, over: Mask) -> None:
-        """Take in a step of every game still played."""
+        """Record a step of every unfinished game."""
         self.steps += 1
         self._observations = observations
         self._totals = self._totals + rewards
@@ -305,11 +304,11 @@ def play_batch(
     statistics: FrozenStatistics | None,
     control: EpisodeControl,
 ) -> list[Outcome]:
-    """Play each game once: what came of it, an Episode or the exception that it failed with, in the
-    order of ``specs``.
+    """Play each game once. Returns for each, in the order of ``specs``, an Episode or the exception
+    that it failed with.
 
-    Where the environments raise, nobody knows which of them did: those that are not over are played
-    again, each alone. Raises Leaving between two steps.
+    If the environments raise, it is unknown which of them did: the unfinished games are played
+    again, one by one. Raises Leaving between two steps.
     """
     batch: EpisodeBatch | None = None
     outcomes: list[Outcome | None] = [None] * len(specs)

@@ -60,7 +60,7 @@ class Evaluator:
         self.planner = JobPlanner(parts)
 
     def fits(self, task: Task) -> bool:
-        """Whether the task's vectors have the lengths that this run's policy has."""
+        """Whether the task's vectors have the lengths of this run's policy."""
         return (
             self._strategy.fits(task.size, self.spec.observation_size)
             and len(task.obs_mean) == 4 * self.spec.observation_size
@@ -187,7 +187,7 @@ MAX_WAIT = 2.0
 
 
 class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
-    """This worker may not work for the run; the sentence says what differs."""
+    """This worker cannot work for the run; the sentence names the difference."""
 
 
 def load_task(raw: bytes, digest: str) -> Task:
@@ -215,8 +215,8 @@ class FetchedPublication:
 
 
 class BlockWorker:
-    """Serves blocks of one run over a channel. ``late``, ``blocks`` and ``block`` are shown in the
-    worker's hash.
+    """Serves blocks of one run over a channel. The worker's hash shows ``late``, ``blocks`` and
+    ``block``.
     """
 
     def __init__(
@@ -305,8 +305,8 @@ class BlockWorker:
             self._evaluator.control.end_block()
 
     def _drop_closed(self, block: Block) -> None:
-        """Its publication closed while it was played: somebody else's copy was first. Said of
-        another block, it is played again.
+        """Drop a block whose publication closed while it was played, because another copy was
+        first. An open block is played again.
         """
         if self._evaluator.control.closed == block.publication:
             self.late += 1

@@ -88,15 +88,15 @@ class WorkCounts:
 class EpisodeControl:
     """Flags that the episode's loop and the heartbeat thread share.
 
-    leave_reason: why the worker leaves, empty while it stays
-    halt:    whether the running episode must stop: the worker leaves, or what it plays for has
+    leave_reason: why the worker leaves; empty while it stays
+    halt:    whether the running episode must stop, because the worker leaves or the publication has
     closed
-    serving: the publication of the block that is played; closed: the one that has closed meanwhile
-    finish_reason: why it leaves once the episode is over, empty while it stays: a process that
-    has grown too large
+    serving: the publication of the block in progress; closed: the one that has closed meanwhile
+    finish_reason: why it leaves after the episode, such as a process that is too large; empty while
+    it stays
     episode_began: monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
-    steps:   environment steps since the worker took its seat; work: what else it has done since
+    steps:   environment steps since the worker took its seat
     poll: seconds between the heartbeat thread's polls, from the open task; None before the first
     task
     """
@@ -135,15 +135,15 @@ class EpisodeControl:
         self.poll = seconds
 
     def begin_episode(self, playing: dict[str, int]) -> None:
-        """An episode begins, or an environment is created, which may hang too."""
+        """An episode begins, or an environment is created, which can also hang."""
         self.playing, self.episode_began = playing, time.monotonic()
 
     def end_episode(self) -> None:
         self.episode_began = None
 
     def begin_steps(self, count: int = 1, episode_began: float | None = None) -> None:
-        """So many episodes make a step each. ``episode_began``: their share of the time, if they
-        are several. Raises Leaving.
+        """That many episodes make one step each. ``episode_began``: their share of the time, if
+        there are several. Raises Leaving.
         """
         if self.halt:
             raise Leaving
@@ -156,7 +156,7 @@ class EpisodeControl:
         self._set_publication(publication)
 
     def end_block(self) -> None:
-        """The block is over, or given up."""
+        """The block is finished, or abandoned."""
         self.work.end_block()
         self._set_publication("")
 
@@ -185,7 +185,7 @@ class LifeCounter:
 
 class ActionNoise:
     """Gaussian action noise of one episode: consecutive slices of the noise table, from a position
-    that the slot determines.
+    that depends only on the slot.
     """
 
     def __init__(
@@ -284,12 +284,12 @@ def last_observation(observation: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class EpisodeOptions:
-    """Options of an episode besides its rules.
+    """Options of an episode in addition to its rules.
 
-    observe: gather the moments of all its observations
+    observe: collect the moments of all its observations
     noise:   its action noise
-    on_step: follows each step
-    behave:  makes the behaviour of the last observation, or of the world as it then is
+    on_step: called after each step
+    behave:  makes the behaviour from the last observation, or from the environment's current state
     """
 
     observe: bool = False
@@ -310,12 +310,12 @@ def play_episode(
     control: EpisodeControl,
     options: EpisodeOptions = PLAIN,
 ) -> Episode:
-    """Play the episode of ``seed``. ``begin`` gives the policy with an empty memory: float32[d]
+    """Play the episode of ``seed``. ``begin`` returns the policy with an empty memory: float32[d]
     observation -> float32[outputs].
 
-    Raises Leaving when the worker was asked to go, EpisodeFailed for a return that is not finite or
-    an observation of another shape, NonFiniteOutput for an action that is not, and whatever the
-    environment raises.
+    Raises Leaving when the worker must leave, EpisodeFailed for a non-finite return or an
+    observation of another shape, NonFiniteOutput for a non-finite action, and every exception of
+    the environment.
     """
     fitness, noise, behave = Fitness(rules), options.noise, options.behave
     apart = not fitness.is_return

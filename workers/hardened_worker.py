@@ -46,11 +46,11 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class SeatWorker(Worker):
-    """An ``rq worker`` that sits on seats and does nothing else that Redis asks for.
+    """An ``rq worker`` that runs seats and ignores every other request from Redis.
 
-    It waits for Redis as long as that takes, passes a warm stop on to its seat, and hears no
-    commands of pub/sub. Jobs that are no seats are put among the failed ones, unread. RQ's
-    registries are left to the masters.
+    It waits for Redis without limit, passes a warm stop on to its seat, and does not subscribe to
+    pub/sub commands. Jobs that are not seats are moved to the failed ones, unread. RQ's registries
+    are left to the masters.
     """
 
     hardened = True
@@ -91,8 +91,8 @@ class SeatWorker(Worker):
         )
 
     def _should_stop(self) -> bool:
-        """Whether Redis is no longer needed: this worker must stop, or it is a horse whose worker
-        died.
+        """Whether Redis is no longer needed: this worker must stop, or it is a horse without its
+        worker.
         """
         return bool(self._stopping[0]) or (
             getattr(self, "_is_horse", False) and os.getppid() != self.pid
@@ -217,8 +217,8 @@ class SeatWorker(Worker):
                 return None
 
     def _pop(self, *, wait: bool) -> tuple[Queue, bytes] | None:
-        """(queue, what stood at its head). With one queue it goes through RQ's intermediate queue,
-        as RQ does it.
+        """(queue, the entry at its head). With one queue it uses RQ's intermediate queue, as RQ
+        does.
         """
         queues = self._ordered_queues
         redis: Any = self.connection
@@ -297,7 +297,7 @@ class SeatWorker(Worker):
             self.execution = None  # RQ 3 would give one that was left to the next seat
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        """A stop that comes while the horse is born waits until the seat has its own handler."""
+        """A stop during the fork waits until the seat has its own handler."""
         former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             super().fork_work_horse(job, queue)
@@ -307,8 +307,8 @@ class SeatWorker(Worker):
     # --- what RQ's workers do beside their jobs
 
     def run_maintenance_tasks(self) -> None:
-        """Only that which reads no job: registries of seats are the masters' to clear, others' are
-        plain workers'.
+        """Only tasks that read no job: masters clear the registries of seats, and plain workers
+        those of other jobs.
         """
         self.clean_registries()
 

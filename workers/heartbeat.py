@@ -23,10 +23,10 @@ MAX_TEXT = 400
 
 
 def orphan_reason(parent: int | None, supervisor: int | None) -> str:
-    """Why this process has no parent or supervisor left; empty while it has.
+    """Why this process has lost its parent or supervisor; empty if it has both.
 
-    parent: process that must stay our parent; supervisor: one that must live; None if that means
-    nothing
+    parent: process that must still be the parent; supervisor: process that must live; None: no
+    check
     """
     if parent is not None and os.getppid() != parent:
         return WORKER_GONE
@@ -82,13 +82,12 @@ class StepRate:
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """When a worker's process must end, and whom it has to work for.
+    """When a worker's process must end, and the processes that it works for.
 
     wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
     parent, supervisor: see ``orphan_reason``; an orphan leaves
-    memory: bytes that the process may hold, 0 for any number; ``on_memory_limit`` is called when it
-    holds more
-    has_other_work: whether another run's seat waits; asked when the run has no master
+    memory: bytes that the process may hold, 0 for no limit; ``on_memory_limit`` is called above it
+    has_other_work: whether another run's seat waits; called when the run has no master
     """
 
     wall_limit: float
@@ -101,8 +100,8 @@ class ProcessLimits:
 
 
 class MasterlessTimer:
-    """Whether the run has had no lease for two leases while another run's seat waits, or for the
-    whole grace in any case.
+    """Whether the run has had no lease for too long: two leases if another run's seat waits, and
+    otherwise the whole grace.
     """
 
     def __init__(self, clocks: Clocks, has_other_work: Callable[[], bool]) -> None:
@@ -128,12 +127,11 @@ class MasterlessTimer:
 
 
 class Heartbeat(threading.Thread):
-    """A daemon thread with a channel of its own (rule 7): the episodes' thread may be in an episode
-    for minutes.
+    """A daemon thread with its own channel (rule 7), because an episode can take minutes.
 
-    about: what the worker's hash says of it, read at each beat
-    report: takes a line about its speed from time to time
-    has_run_ended: whether the run was seen to have ended, or to be gone
+    about: the fields of the worker's hash, read at each beat
+    report: called from time to time with a line about the worker's speed
+    has_run_ended: whether the run has ended, or no longer exists
     """
 
     def __init__(
@@ -184,11 +182,11 @@ class Heartbeat(threading.Thread):
         self.join(timeout=self._clocks.beat_ttl)
 
     def _poll(self) -> float:
-        """Seconds until the next poll: the master's request, but short enough to keep the beat."""
+        """Seconds until the next poll: the master's value, but at most the time of a beat."""
         return min(self._control.poll or self._clocks.leave_poll, self._clocks.beat_ttl / 2)
 
     def _beat(self) -> float:
-        """Seconds between beats: rarer in a large fleet, like polls, but often enough that none
+        """Seconds between beats: longer in a large fleet, like polls, but short enough that none
         lapses.
         """
         return min(
@@ -220,7 +218,7 @@ class Heartbeat(threading.Thread):
         return next((reason for true, reason in reasons if true), "")
 
     def _is_lease_over(self, now: float) -> bool:
-        """Whether the lease is over, checked between episodes: an episode may last longer than any
+        """Whether the lease is over, checked between episodes, because an episode can outlast any
         lease.
         """
         if now <= self._ends:
@@ -230,7 +228,7 @@ class Heartbeat(threading.Thread):
         return self._control.episode_began is None
 
     def _check_memory(self) -> None:
-        """Once: leave after the episode; a new process follows."""
+        """Once: leave after the episode, so that a new process follows."""
         if not self._limits.memory or self._control.finish_reason:
             return
         held = resident_memory()
@@ -242,7 +240,9 @@ class Heartbeat(threading.Thread):
             self._limits.on_memory_limit(self._control.finish_reason)
 
     def _check_wall(self, now: float) -> None:
-        """Once an episode: where the process is not ours to end, the episode may go on for long."""
+        """Once per episode: a process that this one must not end may continue the episode for
+        long.
+        """
         began = self._control.episode_began
         if (
             began is not None
@@ -277,12 +277,12 @@ def send_report(channel: WorkerChannel, reason: str, **more: object) -> None:
 
 
 def worker_info(clocks: Clocks, hardened: bool = False) -> dict[str, str]:
-    """Texts for the worker's hash, by name; computed once for a seat, takes milliseconds, never
+    """Texts for the worker's hash, by name; computed once per seat, takes milliseconds, never
     raises.
 
-    versions: of the packages that matter; box2d: distributions that provide it; envpool: version,
-    empty without it;
-    packages: folder from which workers and es_queue were imported, two where they differ; beat_ttl:
+    versions: of the main packages; box2d: distributions that provide it; envpool: version, empty
+    without it
+    packages: folder from which workers and es_queue were imported, two if they differ; beat_ttl:
     seconds after which a silent worker counts as gone; threads: of BLAS; cpu: model; hardened: yes
     for a worker of workers.hardened_worker
     """
@@ -309,7 +309,9 @@ def packages_folder() -> str:
 
 
 def text_or_empty(ask: Callable[[], str]) -> str:
-    """The text, empty if there is an error: information for people must not cost a seat."""
+    """The text; empty if there is an error, because information for display must not cost a
+    seat.
+    """
     try:
         return ask()[:MAX_TEXT]
     except Exception:

@@ -116,10 +116,10 @@ def fingerprint(
     env: Environment,
     control: EpisodeControl,
 ) -> str:
-    """Digest of a fixed policy's fixed episode, played twice with another between.
+    """Digest of a fixed policy's fixed episode, played twice with another episode between.
 
-    Raises EnvironmentFailure where the two differ, unless the config allows it: a slot's result
-    would then depend on which worker ran it, and when.
+    Raises EnvironmentFailure if the two differ, unless the config allows it: a slot's result would
+    then depend on the worker and the time.
     """
     parameters = policy.initial(initial_parameters_seed(config.seed), "normal")
     traces = [
@@ -143,8 +143,8 @@ def episode_trace(
     seed: int,
     control: EpisodeControl,
 ) -> bytes:
-    """The bytes of an episode's observations, actions' outputs and rewards, or of how it failed.
-    Raises Leaving.
+    """The bytes of an episode's observations, outputs and rewards, or of its failure. Raises
+    Leaving.
     """
     trace: list[bytes] = []
     begin = make_actor(policy, parameters, None)
@@ -179,8 +179,8 @@ def episode_trace(
 
 
 def validate_noise(raw: bytes | None, digest: str) -> None:
-    """Refuse before the first claim for the reasons of ``load_task``; no effect while the run has
-    no task.
+    """Refuse before the first claim for the same reasons as ``load_task``; no effect while the run
+    has no task.
     """
     if raw is not None:
         load_task(raw, digest)
@@ -205,7 +205,9 @@ def validate_admission(
 
 
 def load_config(raw: bytes) -> tuple[RunConfig, str]:
-    """The run's settings, and why this es-queue cannot read them; then they are the defaults."""
+    """The run's settings, and why this es-queue cannot read them (the settings are then the
+    defaults).
+    """
     try:
         return config_from_json(raw), ""
     except UsageError as error:

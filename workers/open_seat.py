@@ -41,12 +41,12 @@ class Seat:
         self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
 
     def open_next(self) -> str:
-        """Open the next seat, while the run is running; the master's keeper repairs what fails
-        here.
+        """Open the next seat, while the run is running; if that fails, the master's SeatManager
+        opens one.
 
-        Returns why this seat should not be sat on, mostly nothing: seats outlive a master that was
-        killed, and would keep workers from the runs that live. A master takes its lease before it
-        opens seats.
+        Returns why this worker should not take this seat; usually empty. Seats outlive a killed
+        master, and would keep workers from live runs. A master takes its lease before it opens
+        seats.
         """
         # start-up: redis
         from es_queue.protocol.connection import ANY_ERROR
@@ -67,8 +67,8 @@ class Seat:
         return ""
 
     def print_line(self, text: str) -> None:
-        """One line on the worker's terminal; a run's code and Redis have a part in ``text``, so
-        nothing in it acts there.
+        """One line on the worker's terminal, without control characters, because ``text`` can come
+        from Redis or a run's code.
         """
         with suppress(OSError, ValueError):  # nobody may be there to read it any more
             print(f"es-queue {self.run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
@@ -81,8 +81,8 @@ def supervisor_of_local_worker() -> int | None:
 
 
 def is_horse() -> bool:
-    """Whether RQ forked this process for the job: then SIGTERM is the default, and the process is
-    ours to end.
+    """Whether RQ forked this process for the job. If so, SIGTERM has its default effect, and this
+    process may end itself.
     """
     return signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -111,8 +111,8 @@ class CrashGuard:
         return float(min(60, 2 ** (count - 1))) if count > 0 else 0.0
 
     def start_trace(self, run: str) -> str:
-        """From now on a crash of this process leaves Python's traceback in a file; returns what the
-        last seat of ``run`` left there.
+        """From now on, a crash of this process writes Python's traceback to a file. Returns the
+        traceback that the last seat of ``run`` left there.
         """
         if self._path is None or faulthandler.is_enabled():
             return ""

@@ -22,13 +22,13 @@ LOCK_SECONDS = 5.0
 
 
 class ParameterCache:
-    """One file a publication in a private folder of this user, which all its workers map: one copy
-    in memory.
+    """One file per publication in a private folder of this user. All the host's workers map it, so
+    there is one copy in memory.
 
-    Each reader checks the digest itself. The file is replaced and never written to again, so a
-    mapping stays as it is.
+    Each reader checks the digest itself. A file is replaced and never changed, so a mapping stays
+    valid.
 
-    Raises nothing of its own: where the folder cannot be used, every worker fetches for itself.
+    It raises no errors: if the folder cannot be used, every worker fetches for itself.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class ParameterCache:
 
     @contextmanager
     def fetch_lock(self) -> Iterator[None]:
-        """Lock so that one worker of the host fetches large parameters, and the others find them.
-        Nothing before the first large ``get``.
+        """A lock so that one worker of the host fetches large parameters, and the others find them.
+        No lock before the first large ``get``.
         """
         if self._folder is None or self._has_lock or not self._is_shared:
             yield
@@ -64,7 +64,7 @@ class ParameterCache:
         self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]
     ) -> Data | None:
         """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by
-        ``fetch``; None when neither has them.
+        ``fetch``; None if neither has them.
         """
         self._is_shared = size >= MIN_SHARED_BYTES
         if not self._is_shared or self._folder is None:
@@ -81,8 +81,8 @@ class ParameterCache:
         return None
 
     def read_header(self, publication: str) -> bytes | None:
-        """What ``write_header`` was given for the publication on this host; None if it was given
-        nothing or the file is damaged.
+        """The header that ``write_header`` stored for the publication on this host; None if there
+        is none, or the file is damaged.
         """
         if self._folder is None or not self._is_shared:
             return None
@@ -93,7 +93,9 @@ class ParameterCache:
         return None
 
     def write_header(self, publication: str, header: bytes) -> None:
-        """Let the host's other workers have the header of large parameters without asking Redis."""
+        """Store the header of large parameters for the host's other workers, which then need not
+        ask Redis.
+        """
         if self._folder is not None and self._is_shared:
             self._replace(self._header_path(publication), bytes_digest(header).encode() + header)
 

@@ -1,4 +1,4 @@
-"""Keeps the old name of ``workers.hardened_worker``, which operators have typed in
+"""The old name of ``workers.hardened_worker``, for scripts with
 ``RQ_JOB_CLASS=workers.rq_classes.SeatJob RQ_WORKER_CLASS=workers.rq_classes.SeatWorker``.
 """
 

@@ -36,10 +36,10 @@ class NoSerializer:
 
 
 class SeatJob(Job):
-    """A job that is a seat by its id, and whose function is the seat's whatever Redis says.
+    """A job whose id is a seat's, and whose function is always the seat's, whatever Redis contains.
 
-    Of the hash it reads the time limit and the status, in a few bytes; no data, meta, result,
-    callback, webhook, dependency, group, retry or repeat. Performing one whose id is not a seat's
+    It reads only the time limit and the status of the hash, in a few bytes: no data, meta, result,
+    callback, webhook, dependency, group, retry or repeat. Performing a job whose id is not a seat's
     raises UsageError.
     """
 
@@ -75,12 +75,12 @@ class SeatJob(Job):
     stopped_callback: Any = property(lambda _: None)
 
     def send_webhooks(self, *_: object, **__: object) -> None:
-        """None are known."""
+        """A seat has none."""
 
     # --- what it reads
 
     def refresh(self) -> None:
-        """Read the time limit. Raises NoSuchJobError when there is no such hash."""
+        """Read the time limit. Raises NoSuchJobError if there is no such hash."""
         try:
             if not self.connection.exists(self.key):
                 raise NoSuchJobError(f"No such job: {self.key}")
@@ -91,17 +91,17 @@ class SeatJob(Job):
             raise NoSuchJobError(f"no job: {self.key}") from None
 
     def restore(self, raw_data: Any) -> None:
-        """Whatever was read elsewhere is not looked at."""
+        """Ignores data that RQ has already read."""
 
     def _read_short_field(self, field: str, longest: int) -> bytes:
-        """A field of the hash; empty when it is longer than it can be."""
+        """A field of the hash; empty if it is longer than a valid one."""
         length: Any = self.connection.hstrlen(self.key, field)
         value: Any = self.connection.hget(self.key, field) if 0 < length <= longest else b""
         return value or b""
 
     def get_status(self, refresh: bool = True) -> JobStatus:
-        """The status; CREATED for one that RQ does not have. Raises InvalidJobOperation when the
-        job is gone.
+        """The status; CREATED for a value that RQ lacks. Raises InvalidJobOperation if the job is
+        gone.
         """
         if refresh:
             try:
@@ -143,7 +143,7 @@ class SeatJob(Job):
     # --- what it writes
 
     def to_dict(self, include_meta: bool = True, include_result: bool = True) -> dict[str, Any]:
-        """How it went; what else the hash holds stays as it is."""
+        """The job's outcome; the other fields of the hash stay unchanged."""
         ended = {"ended_at": utcformat(self.ended_at)} if self.ended_at else {}
         reason = {"exc_info": zlib.compress(self._exc_info.encode())} if self._exc_info else {}
         return {"status": self._status, **ended, **reason}
@@ -163,7 +163,7 @@ class SeatJob(Job):
 
 
 def parse_timeout(raw: bytes) -> int:
-    """Seconds that a job may last, from a text of Redis that may be anything."""
+    """The time limit of a job in seconds, from any text in Redis."""
     text = raw.decode("ascii", "replace")
     return (
         max(1, min(int(text), MAX_TIMEOUT))
@@ -176,8 +176,8 @@ class SeatQueue(Queue):
     """A queue whose jobs have no dependents."""
 
     def enqueue_dependents(self, *_: object, **__: object) -> None:
-        """None are read."""
+        """A seat has none."""
 
     def move_dependents_to_ready(self, *_: object, **__: object) -> dict[str, list[str]]:
-        """RQ 3 calls this one after a success: none are read."""
+        """RQ 3 calls this after a success; a seat has no dependents."""
         return {}

@@ -14,7 +14,7 @@ from workers.open_seat import Seat
 
 
 def take() -> None:
-    """Serve the run that the job's id names until told to leave. RQ calls this."""
+    """Serve the run in the job's id until told to leave. RQ calls this."""
     # start-up: rq, which its worker has loaded
     from rq import get_current_job
 

@@ -51,7 +51,7 @@ from workers.parameter_cache import ParameterCache
 
 
 class ServedSeat(Seat):
-    """A seat that is sat on."""
+    """A seat that a worker has taken."""
 
     def join_and_serve(self) -> None:
         """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
@@ -224,7 +224,7 @@ class ServedSeat(Seat):
 def worker_figures(
     block_worker: Any, control: EpisodeControl, step_rate: StepRate
 ) -> dict[str, str]:
-    """What changes in a worker's hash from beat to beat."""
+    """The fields of a worker's hash that change from beat to beat."""
     if block_worker is None:
         return {}
     generation_text = (
@@ -241,14 +241,14 @@ def worker_figures(
 
 
 def main_stack() -> str:
-    """Where the thread of the episodes is, innermost last."""
+    """The stack of the episodes' thread, innermost last."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return "".join(traceback.format_stack(frame, limit=12))[-4000:] if frame is not None else ""
 
 
 def install_sigterm(control: EpisodeControl) -> None:
-    """In a forked horse SIGTERM means leave cleanly; in a worker that runs jobs itself the handler
-    is RQ's.
+    """In a forked horse, SIGTERM means leave cleanly; a worker that runs jobs itself keeps RQ's
+    handler.
     """
     if is_horse():
 
@@ -262,8 +262,8 @@ def install_sigterm(control: EpisodeControl) -> None:
 
 
 def reseed_global_generators() -> None:
-    """Forks share numpy's global generator with their parent; nothing of ours draws from it, a
-    user's code may.
+    """Reseed the global generators that a fork shares with its parent. es-queue does not use them,
+    but a user's code can.
     """
     random.seed(os.urandom(16))
     np.random.seed(int.from_bytes(os.urandom(4), "little"))

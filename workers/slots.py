@@ -1,6 +1,4 @@
-"""The slots of a block: which episodes they are, playing them one by one or many at once, and their
-results.
-"""
+"""The slots of a block: their episodes, how they are played, and their results."""
 
 from __future__ import annotations
 
@@ -88,10 +86,11 @@ class RunParts:
 
 @dataclass(frozen=True)
 class SlotJob:
-    """A slot to be played: seeds int64[individuals, episodes]; ``key`` of its action noise, None
-    for none.
+    """A slot to play: seeds int64[individuals, episodes]; ``key`` of its action noise, None for
+    none.
 
-    behave: whether it is asked how its individuals behave; centre: which, where it is not perturbed
+    behave: whether its behaviour is required; centre: the number of a centre, if it is not
+    perturbed
     """
 
     kind: str
@@ -107,7 +106,7 @@ class SlotJob:
 
 
 class JobPlanner:
-    """Which episodes the slots of a block are: a function of the config and the publication."""
+    """The episodes of a block's slots, which depend only on the config and the publication."""
 
     def __init__(self, parts: RunParts) -> None:
         config, strategy = parts.config, parts.strategy
@@ -121,10 +120,10 @@ class JobPlanner:
         self._max_slots[messages.CENTRE] = max_centres(strategy)
 
     def has_block(self, block: Block) -> bool:
-        """Whether the run can have these slots; a block's text may say anything.
+        """Whether the run can have these slots; a block's text can contain any numbers.
 
-        How many episodes are evaluated may change while we sit here (a resumed run): only their
-        most is known.
+        The number of evaluated episodes can change during the seat (in a resumed run), so only
+        their maximum is known.
         """
         return block.stop <= self._max_slots.get(block.kind, MAX_EVALUATIONS)
 
@@ -139,7 +138,7 @@ class JobPlanner:
         return self._evaluation_jobs(task, block)
 
     def centre_job(self, task: Task, seeds: Sequence[int]) -> SlotJob:
-        """The unperturbed policy as it is evaluated, on ``seeds``."""
+        """The unperturbed policy as in an evaluation, on ``seeds``."""
         statistics = self._statistics(task)
         return SlotJob(messages.EVAL, 0, -1, np.array([seeds]), self._evaluation, statistics)
 
@@ -191,7 +190,7 @@ class JobPlanner:
         ]
 
     def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
-        """The plan of a range of slots; that of a whole generation is made once."""
+        """The plan of a range of slots; the whole generation's plan is made once."""
         if self._planned is None or self._planned[0] != generation or self._planned[1] < stop:
             plan = make_generation_plan(
                 self._config, generation, self._size, self._strategy.per_slot
@@ -218,7 +217,7 @@ class JobPlanner:
         return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
     def _evaluation_jobs(self, task: Task, block: Block) -> list[SlotJob]:
-        """The unperturbed policy, one episode a slot, under the environment's own rules."""
+        """The unperturbed policy, one episode per slot, under the environment's own rules."""
         seeds = evaluation_seeds(
             self._config, EVALUATION_STREAMS[block.kind], task.generation, block.stop
         )
@@ -249,7 +248,7 @@ Individuals = Callable[[SlotJob], Floats]
 
 @dataclass(frozen=True)
 class FailedSlot:
-    """The first episode of a slot that gave no result."""
+    """The first episode of a slot that has no result."""
 
     seed: int
     error: Exception
@@ -257,7 +256,7 @@ class FailedSlot:
 
 @dataclass(frozen=True)
 class FailureReport:
-    """An episode that raised: what to tell the master and, at more length, people."""
+    """An episode that raised: a short text for the master, and a longer one for users."""
 
     kind: str
     slot: int
@@ -267,7 +266,7 @@ class FailureReport:
 
 
 class SlotPlayer:
-    """Plays slots one episode after the other. Its methods raise Leaving between steps."""
+    """Plays slots one episode after another. Its methods raise Leaving between steps."""
 
     def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
         self._parts, self._table, self._control = parts, table, control
@@ -276,7 +275,7 @@ class SlotPlayer:
     def play(
         self, individuals: Individuals, jobs: Sequence[SlotJob]
     ) -> list[SlotResult | FailedSlot]:
-        """What came of each job."""
+        """The outcome of each job."""
         return [self._play_slot(individuals, job) for job in jobs]
 
     def play_individual(
@@ -316,8 +315,8 @@ class SlotPlayer:
         return ActionNoise(self._table.row, self._table.size - numbers + 1, key, numbers, scale)
 
     def _behave(self, observation: Floats) -> Floats:
-        """How the episode that is over behaved. Raises EpisodeFailed for what is not finite, or
-        another number of numbers.
+        """The behaviour of the finished episode. Raises EpisodeFailed for a non-finite one, or
+        another length.
         """
         spec = self._parts.spec
         if spec.behaviour in ("", LAST):
@@ -349,13 +348,13 @@ class BatchPlayer(SlotPlayer):
         return best_batch_size(self._envs.max_episodes, self._parts.policy.size)
 
     def is_worthwhile(self, jobs: Sequence[SlotJob]) -> bool:
-        """``min_episodes`` is 1 where nothing but ``envs`` plays these episodes."""
+        """``min_episodes`` is 1 if only ``envs`` can play these episodes."""
         fewest = self._parts.min_episodes
         has_room = fewest == 1 or self._batch_size >= fewest
         return has_room and sum(job.seeds.size for job in jobs) >= fewest
 
     def split(self, jobs: Sequence[SlotJob]) -> list[Sequence[SlotJob]]:
-        """As many whole slots together as make batches of about equal size."""
+        """Groups of whole slots that make batches of about equal size."""
         at_once = max(1, self._batch_size // jobs[0].seeds.size)
         groups = -(-len(jobs) // at_once)
         cuts = [len(jobs) * number // groups for number in range(groups + 1)]
@@ -364,7 +363,7 @@ class BatchPlayer(SlotPlayer):
     def play(
         self, individuals: Individuals, jobs: Sequence[SlotJob]
     ) -> list[SlotResult | FailedSlot]:
-        """More episodes than a batch holds are played batch after batch."""
+        """More episodes than fit into a batch are played batch after batch."""
         slot_specs = [self._episode_specs(individuals, job) for job in jobs]
         specs = [spec for each in slot_specs if isinstance(each, list) for spec in each]
         outcomes: list[Outcome] = []
@@ -413,7 +412,7 @@ class BatchPlayer(SlotPlayer):
 
 
 def failure_reason(error: Exception) -> str:
-    """What failed, marked where it is no pure function of the slot: this host lacked something
+    """The failure, with a mark if it does not depend only on the slot: this host lacks something
     (disk, memory, files), or the user's own strategy failed.
     """
     if isinstance(error, StrategyFailure):
@@ -476,19 +475,19 @@ def summarize_episodes(
 
 
 def was_cut(spec: EnvironmentSpec, episode: Episode, rules: EpisodeRules) -> bool:
-    """Whether training ended it before the environment would have."""
+    """Whether training's rules ended it before the environment did."""
     shorter = spec.step_limit is None or rules.limit < spec.step_limit
     return episode.cut or (episode.at_limit and shorter)
 
 
 def mean(values: list[float]) -> float:
-    """Summed in order, in float64; one value stays itself to the bit."""
+    """Summed in order, in float64; the mean of one value is that value to the bit."""
     return sum_in_order(values) / len(values)
 
 
 def mean_behaviour(episodes: list[Floats]) -> bytes:
-    """The mean of an individual's episodes, summed in order in float64, as little-endian float32;
-    nothing of none.
+    """The mean over an individual's episodes, summed in order in float64, as little-endian float32;
+    empty without episodes.
     """
     if not episodes:
         return b""
@@ -499,8 +498,8 @@ def mean_behaviour(episodes: list[Floats]) -> bytes:
 
 
 def pack_moments(moments: Moments) -> EpisodeMoments:
-    """For the wire, where every number is finite: an episode with an infinite observation is left
-    out, as merging would leave it out.
+    """The moments for a message, in which every number is finite: an episode with an infinite
+    observation is left out, as in a merge.
     """
     if not (np.isfinite(moments.mean).all() and np.isfinite(moments.m2).all()):
         nothing = np.zeros(len(moments.mean), "<f8").tobytes()

@@ -10,8 +10,8 @@ from es_queue.errors import EXIT_INTERRUPTED
 
 
 def leave_at_once(resume_command: str) -> NoReturn:
-    """End the process without another look at its objects: give the cursor back and say how the
-    run continues.
+    """End the process without cleaning up: show the cursor again, and print how to continue the
+    run.
     """
     hint = f"; continue with: {resume_command}" if resume_command else ""
     for number, text in ((1, "\x1b[?25h\n" if os.isatty(1) else ""), (2, f"ended at once{hint}\n")):

@@ -26,7 +26,7 @@ LONGEST_ERROR = 4000
 
 
 def format_error(error: Exception) -> str:
-    """An error as a terminal may show it: it may hold what a worker said."""
+    """An error that is safe for a terminal, because it can contain a worker's text."""
     # start-up: only an error needs it
     from es_queue.security.sanitize import sanitize
 
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def exit_on_sigint() -> None:
-    """While modules load there is nothing to clean up, and some of them would turn a
+    """While modules load there is nothing to clean up, and some modules would turn a
     KeyboardInterrupt into an ImportError.
     """
     if threading.current_thread() is threading.main_thread():
@@ -75,16 +75,16 @@ def exit_on_sigint() -> None:
 
 
 def relax_garbage_collection() -> None:
-    """A generation's answers are no garbage: looking through them for some again and again costs a
+    """Collect garbage less often: a generation's answers stay in use, and repeated searches cost a
     seventh of the work on them.
     """
     gc.set_threshold(50_000, 20, 100)
 
 
 def extend_sys_path() -> None:
-    """A user's own module:Id stands in the current folder, as for rq worker. Our packages' folder
-    comes before it: they would be found after it where they are installed as a link (pip install
-    -e).
+    """Add the current folder, in which a user's own module:Id is found, as ``rq worker`` does. The
+    folder of es-queue's packages comes first, because a link (pip install -e) would otherwise come
+    after it.
     """
     home = str(Path(__file__).resolve().parents[2])
     if "" not in sys.path and "." not in sys.path:
@@ -92,7 +92,9 @@ def extend_sys_path() -> None:
 
 
 def validate_workers_package() -> None:
-    """Another package called ``workers`` before ours would make every seat fail: say so now."""
+    """Raises an error at the start if another package named ``workers`` comes first, because every
+    seat would fail.
+    """
     # start-up: Ctrl-C must be handled before modules load
     import importlib.util
 
@@ -159,11 +161,11 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
 
 
 def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None) -> int:
-    """Train with a view for this terminal; Ctrl-C once stops between two looks at the results,
-    twice at once.
+    """Train with a view for this terminal. The first Ctrl-C stops between two reads of the results,
+    a second one at once.
 
-    Before the run has begun it ends the command, which leaves nothing behind. stop: for whoever
-    wants to know whether this process was told to stop.
+    Before the run has begun, Ctrl-C ends the command and leaves nothing behind. stop: shows callers
+    whether this process was asked to stop.
     """
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.resolution import resolve
@@ -213,8 +215,8 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
 
 
 class StopSignals:
-    """SIGINT, SIGTERM and a closed terminal: the first asks once the run has begun, and is a
-    KeyboardInterrupt before; the second ends everything at once.
+    """SIGINT, SIGTERM and a closed terminal. Before the run begins, the first is a
+    KeyboardInterrupt; later, it is a request. The second ends everything at once.
     """
 
     def __init__(self) -> None:

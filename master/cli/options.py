@@ -37,11 +37,11 @@ MOST_GENERATIONS = 2**31
 
 
 def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
-    """The settings that were given, by flag, else by --config, else by --recipe, each checked; and
-    the launch.
+    """The explicit settings, from flags, else --config, else --recipe, each checked; and the launch
+    options.
 
     ``argv`` is the command line without the program's name, None for this process's own. Raises
-    UsageError for all that cannot be; --help and --version print and end the process.
+    UsageError for invalid options; --help and --version print and end the process.
     """
     named = vars(make_parser().parse_words(join_negative_numbers(argv)))
     path, recipe = named.pop("config", None), named.pop("recipe", None)
@@ -78,8 +78,8 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
 
 
 def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
-    """What cannot stand beside --stop and the like, beside --seeds, and --listen beside a server
-    that is named.
+    """Refuse options that cannot be combined with --stop and the like, with --seeds, or --listen
+    with a named server.
     """
     if launch.control_args is not None:
         trained = [
@@ -168,7 +168,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
 
 
 def parse_whole_number(name: str, text: str, most: int) -> int:
-    """Raises UsageError for what is no whole number from 0 to ``most``."""
+    """Raises UsageError for anything except a whole number from 0 to ``most``."""
     number = number_or_text(text)
     if not isinstance(number, int) or not 0 <= number <= most:
         raise UsageError(

@@ -37,8 +37,7 @@ def named_url(
     """The URL of the flag, else of RQ's own variable, else of the usual one, with its password;
     None if there is none.
 
-    warn: hears what is unsafe about where the password stands. Raises UsageError, in which no URL
-    is shown.
+    warn: called about an unsafe place of the password. Raises UsageError, which contains no URL.
     """
     for source, url in {
         "--redis-url": flag,
@@ -63,7 +62,7 @@ def named_url(
 def add_password(
     url: str, flag: str | None, password_file: str | None, warn: Callable[[str], None]
 ) -> str:
-    """``url`` with its password. flag: what was given on the command line."""
+    """``url`` with its password. flag: the value on the command line."""
     if flag and password_of(flag) is not None:
         warn(SHOWN_PASSWORD)
     return with_password(url, None if password_file is None else Path(password_file), warn)
@@ -74,12 +73,12 @@ def add_password(
 
 @dataclass(frozen=True)
 class NetworkExposure:
-    """Who else may reach a server, and read its traffic.
+    """Who else can reach a server, and read its traffic.
 
     local: by a socket, or this machine's own address; strangers: whether it serves clients without
-    a password, None if that cannot be told; settings: those of CONFIG that it tells;
-    information: INFO's fields; secret: we have a password; encrypted: by TLS; verified: with a look
-    at the server's certificate
+    a password, None if unknown; settings: the CONFIG values that it reveals
+    information: INFO's fields; secret: whether the URL has a password; encrypted: by TLS; verified:
+    with a check of the server's certificate
     """
 
     name: str
@@ -94,8 +93,8 @@ class NetworkExposure:
 
 
 def read_exposure(client: Any, name: str) -> NetworkExposure:
-    """Ask a server, once: a few commands and a connection without credentials. Never raises for
-    what it may not ask.
+    """Read a server's exposure once: a few commands, and a connection without credentials. Does not
+    raise if a command is not permitted.
     """
     on_socket, on_this_machine = is_local(client)
     has_password = is_password_set(client)
@@ -167,14 +166,14 @@ def network_warnings(exposure: NetworkExposure) -> list[str]:
 
 
 def is_exposed(exposure: NetworkExposure) -> bool:
-    """Whether other machines reach the server, as far as is known; a firewall may still be before
-    it.
+    """Whether other machines can reach the server, as far as is known; a firewall can still block
+    them.
     """
     return not exposure.on_socket and (not exposure.local or is_bound_openly(exposure.settings))
 
 
 def is_bound_openly(settings: Mapping[str, str]) -> bool:
-    """Whether other machines reach the server by its own settings."""
+    """Whether the server's own settings let other machines reach it."""
     if settings.get("protected-mode") != "no":
         return False
     return has_open_addresses(settings.get("bind", "").split())
@@ -204,7 +203,9 @@ def format_warning(text: str) -> str:
 
 
 def is_same_terminal() -> bool:
-    """Whether what goes to standard error is read where standard output is: then once is enough."""
+    """Whether standard error and standard output are read in the same place, so that one message is
+    enough.
+    """
     return sys.stderr.isatty() and sys.stdout.isatty()
 
 

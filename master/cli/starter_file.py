@@ -33,7 +33,7 @@ class StarterTranslation:
     lines: list[str] = field(default_factory=list)
 
     def translate(self, key: str, given: Any, settings: dict[str, Any], remark: str = "") -> None:
-        """Raises UsageError if a value cannot be."""
+        """Raises UsageError for an impossible value."""
         for name, value in settings.items():
             self.values[name] = checked_value(
                 option_fields()[name], value, f"{self.source} ({key})"
@@ -53,7 +53,7 @@ def format_value(value: Any) -> str:
 
 
 def format_flag(setting: tuple[str, Any]) -> str:
-    """A setting as the flag that says the same."""
+    """A setting as the equivalent flag."""
     name, value = setting[0].replace("_", "-"), setting[1]
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
@@ -82,7 +82,7 @@ def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def read_given(path: Path) -> bytes:
-    """A file of settings. Raises UsageError for what is no file, or larger than LARGEST_FILE."""
+    """A file of settings. Raises UsageError if it is not a file, or is larger than LARGEST_FILE."""
     try:
         with open(path, "rb", opener=regular) as file:
             data = file.read(LARGEST_FILE + 1)
@@ -130,7 +130,7 @@ Rule = Callable[[StarterTranslation, str, Any], None]
 
 
 def copy_rule(name: str, remark: str = "") -> Rule:
-    """The same value under our name."""
+    """The same value under es-queue's name."""
     return lambda translation, key, given: translation.translate(key, given, {name: given}, remark)
 
 
@@ -139,7 +139,7 @@ def skip_rule(why: str) -> Rule:
 
 
 def choice_rule(name: str, names: dict[str, str]) -> Rule:
-    """One of a few words, each with ours."""
+    """One of a few words, each with es-queue's word."""
 
     def rule(translation: StarterTranslation, key: str, given: Any) -> None:
         if not isinstance(given, str) or given not in names:

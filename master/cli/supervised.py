@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns es-master's exit codes, but 0 if a person stopped the run: a
-    supervisor is to leave it alone then.
+    """The command. Returns es-master's exit codes, but 0 if a person stopped the run, so that a
+    supervisor does not restart it.
     """
     cli.exit_on_sigint()
     # start-up: Ctrl-C must be handled before modules load
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def validate_launch(launch: Launch) -> None:
-    """Raise UsageError for what cannot be said again and again."""
+    """Raise UsageError for options that cannot be repeated."""
     # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import UsageError
 
@@ -64,8 +64,8 @@ def validate_launch(launch: Launch) -> None:
 
 
 def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
-    """Go on with the run as it is, changed settings included; begin it where neither its folder nor
-    Redis holds a checkpoint.
+    """Continue the run with its changed settings, or begin it if neither its folder nor Redis has a
+    checkpoint.
     """
     # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError

@@ -114,7 +114,7 @@ def work_until_told(given: argparse.Namespace) -> None:
 
 
 def check_access(url: str) -> None:
-    """Raises RedisError for a server that refuses this client; one that is away may return."""
+    """Raises RedisError for a server that refuses this client. An unreachable one may return."""
     try:
         tested_client(url).ping()
     except ANY_ERROR:

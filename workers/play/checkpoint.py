@@ -22,8 +22,8 @@ from workers.play.export_policy import load_policy_from, read_contents
 class Checkpoint:
     """A policy and its file's description.
 
-    evaluation: the run's final one, None where it had not been played; command: what made it, empty
-    where nobody said
+    evaluation: the run's final one, None if it was not played; command: the command that made it;
+    empty if unknown
     """
 
     path: Path

@@ -186,7 +186,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def validate_arguments(given: argparse.Namespace) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Raises UsageError for options that cannot be combined."""
     if given.slot is not None:
         if given.generation is None:
             raise UsageError("--slot names an individual of a generation: add --generation")
@@ -273,7 +273,7 @@ def play_and_print(given: argparse.Namespace) -> None:
 
 
 def checkpoint_info(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Whose episodes they are, for what is printed."""
+    """The source of the episodes, for display."""
     return {
         "run": checkpoint.run,
         "checkpoint": str(checkpoint.path),

@@ -32,16 +32,16 @@ def read_contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def with_reference(
     arrays: dict[str, Any], meta: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A list of seeds does not hold what the policy normalises by: it follows from the run's
-    settings. Raises UsageError.
+    """A list of seeds lacks the policy's reference batch, which follows from the run's settings.
+    Raises UsageError.
     """
     reference = make_reference_batch(config_from_json(json.dumps(meta["config"])))
     return arrays if reference is None else {**arrays, REFERENCE: reference}, meta
 
 
 def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:
-    """The module of a user's own policy is imported, as far as ``guarded_imports`` allows. Raises
-    RunFolderError.
+    """The policy of a file. The module of a user's own policy is imported if ``guarded_imports``
+    allows it. Raises RunFolderError.
     """
     try:
         return SavedPolicy.from_arrays(arrays, meta, imports=True)
@@ -71,8 +71,8 @@ def export_policy(path: Path, target: Path) -> None:
 
 
 def export_seed_list(path: Path) -> bytes:
-    """The checkpoint's policy as a seed list; one that is a seed list already stays as it is.
-    Raises RunFolderError in one sentence.
+    """The checkpoint's policy as a seed list; a seed list stays unchanged. Raises RunFolderError in
+    one sentence.
     """
     if path.suffix == ".json":
         read_contents(path)  # refuses what is none

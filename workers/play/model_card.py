@@ -24,8 +24,8 @@ LONGEST_NAME = 200
 
 
 def write_model_card(path: Path, folder: Path) -> None:
-    """Write the folder. Raises RunFolderError or UsageError in one sentence; a policy that has no
-    ONNX form gets none.
+    """Write the folder; a policy without an ONNX form gets no ONNX file. Raises RunFolderError or
+    UsageError in one sentence.
     """
     try:
         is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
@@ -94,7 +94,7 @@ def format_score(evaluation: dict[str, Any] | None) -> str:
 
 
 def finite_number(value: object) -> float | None:
-    """What a file of others says, where it is a finite number."""
+    """A value of someone else's file, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None

@@ -47,8 +47,8 @@ SEED_DISTANCE = 1_000_003
 
 
 def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
-    """As many seeds as episodes were asked for, or as the final evaluation has. Raises UsageError
-    beyond the last seed.
+    """The seeds of ``episodes`` episodes, by default those of the final evaluation. Raises
+    UsageError beyond the last seed.
     """
     count = episodes or config.final_episodes or DEFAULT_EPISODES
     if first is None:
@@ -59,7 +59,7 @@ def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) ->
 
 
 def validate_display() -> None:
-    """Raise EnvironmentFailure if no window can open; SDL would draw into nothing there."""
+    """Raise EnvironmentFailure if no window can open, because SDL would then draw nothing."""
     names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in names):
         raise EnvironmentFailure(
@@ -83,7 +83,7 @@ class Drawing:
 
 def playable_request(request: EnvironmentRequest, drawing: Drawing) -> EnvironmentRequest:
     """The request for a back end that plays one by one. EnvPool cannot draw, so Gymnasium's own
-    environment is drawn, and that is said.
+    environment is drawn, with a note.
     """
     portable = portable_request(request)
     if portable.backend != "envpool" or not (drawing.render or drawing.record):
@@ -99,7 +99,8 @@ def playable_request(request: EnvironmentRequest, drawing: Drawing) -> Environme
 def play_all(
     checkpoint: Checkpoint, seeds: list[int], drawing: Drawing, *, stochastic: bool = False
 ) -> tuple[list[Episode], str]:
-    """Play the episodes in order, under an evaluation's rules; and a line about the film.
+    """Play the episodes in order, under an evaluation's rules. Returns them and a line about the
+    film.
 
     stochastic: with the action noise of training. Raises EnvironmentFailure.
     """
@@ -124,7 +125,7 @@ def play_all(
 def open_playback(
     request: EnvironmentRequest, name: str, drawing: Drawing
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
-    """The world to play in, and its film where one is wanted. Raises EnvironmentFailure."""
+    """The environment to play in, and its film if one is requested. Raises EnvironmentFailure."""
     recorder: VideoRecorder | None = None
     try:
         env: Environment
@@ -148,7 +149,7 @@ def open_playback(
 
 
 def save_video(recorder: VideoRecorder | None) -> str:
-    """Write the film; a line about it, empty if there is none."""
+    """Write the film. Returns a line about it, empty if there is none."""
     if recorder is None:
         return ""
     size = recorder.save()
@@ -175,8 +176,8 @@ def no_noise(seed: int) -> None:
 
 
 def make_noise(checkpoint: Checkpoint) -> NoiseOf:
-    """Action noise as in training, for each seed its own. Raises UsageError for a policy that was
-    trained without it, RunFolderError for a noise table that cannot be.
+    """Action noise as in training, different for each seed. Raises UsageError for a policy that was
+    trained without it, RunFolderError for an impossible noise table.
     """
     config, action = checkpoint.config, checkpoint.policy.action
     if config.action_noise <= 0 or action.kind != "box":
@@ -202,9 +203,7 @@ def make_player(
     noise_of: NoiseOf = no_noise,
     on_step: OnStep | None = None,
 ) -> Callable[[int], Episode]:
-    """Seed -> episode, with the very functions and in the very arithmetic of a worker's
-    evaluation.
-    """
+    """Seed -> episode, with the same functions and arithmetic as a worker's evaluation."""
     config, trained = checkpoint.config, checkpoint.policy
     policy = make_policy(
         config, spec.observation_size, spec.action, spec.observation_shape, trained.policy.reference
@@ -228,7 +227,7 @@ def make_player(
 
 
 def play_with_progress(play_seed: Callable[[int], Episode], seeds: Iterable[int]) -> list[Episode]:
-    """The episodes, with a line of progress where somebody looks on."""
+    """The episodes, with a line of progress on a terminal."""
     terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     all_seeds = list(seeds)
     episodes: list[Episode] = []

@@ -44,7 +44,7 @@ SIGNS = {"+": 0, "-": 1}
 
 @dataclass(frozen=True)
 class IndividualSelector:
-    """Who of a generation: ``individual`` 0 or 1 of the slot; slot None for the
+    """An individual of a generation: ``individual`` 0 or 1 of the slot; slot None for the
     unperturbed policy.
     """
 
@@ -62,8 +62,8 @@ class IndividualSelector:
 
 
 def parse_selector(generation: str, slot: str | None) -> IndividualSelector:
-    """Of ``--generation 12`` and ``--slot 7-``; a slot without a sign is its first individual.
-    Raises UsageError.
+    """The selector for ``--generation 12`` and ``--slot 7-``; a slot without a sign is its first
+    individual. Raises UsageError.
     """
     if not (generation.isascii() and generation.isdigit()):
         raise UsageError(f"--generation is {generation!r}: use a whole number from 0")
@@ -76,8 +76,8 @@ def parse_selector(generation: str, slot: str | None) -> IndividualSelector:
 
 
 def find_snapshot(given: Namespace) -> Path | None:
-    """The checkpoint of the generation whose unperturbed policy is to be played, if the run's
-    folder has it. Raises UsageError for what is no generation.
+    """The checkpoint of the requested generation's unperturbed policy, if the run's folder has it.
+    Raises UsageError for an invalid generation.
     """
     selector = parse_selector(given.generation, given.slot)
     file = f"checkpoints/generation-{selector.generation:08d}.npz"
@@ -86,9 +86,7 @@ def find_snapshot(given: Namespace) -> Path | None:
 
 
 def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
-    """The generation's record. Raises RunFolderError where it was not kept or cannot
-    be used.
-    """
+    """The generation's record. Raises RunFolderError if it was not kept or cannot be used."""
     path = record_path(run_dir, selector.generation)
     if not path.is_file():
         raise RunFolderError(
@@ -109,7 +107,7 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
 
 
 def format_kept(generations: Sequence[int]) -> str:
-    """Which generations there are, in a few words."""
+    """The recorded generations, in a few words."""
     if not generations:
         return "the run has kept none (--keep-generations)"
     return (
@@ -145,8 +143,8 @@ def replay_episodes(
 def play_recorded(
     given: Namespace, record: SlotRecord, selector: IndividualSelector
 ) -> tuple[list[Episode], str]:
-    """The episodes, and a line about their film. Raises RunFolderError where the record does not
-    fit what is installed.
+    """The episodes, and a line about their film. Raises RunFolderError if the record does not fit
+    the installed environment.
     """
     limit_blas_threads()
     config = record.config
@@ -184,7 +182,7 @@ def play_recorded(
 
 
 def show_individual(given: Namespace) -> None:
-    """Play and print whom ``--generation`` and ``--slot`` name."""
+    """Play and print the individual of ``--generation`` and ``--slot``."""
     selector = parse_selector(given.generation, given.slot)
     folder = existing_folder(given.checkpoint, given.runs_dir)
     record = load_record(folder, selector)
@@ -209,7 +207,7 @@ def show_individual(given: Namespace) -> None:
 def compare_recorded(
     record: SlotRecord, selector: IndividualSelector, episodes: Sequence[Episode]
 ) -> dict[str, Any]:
-    """What was recorded of the individual, and whether it is the same again."""
+    """The recorded figures of the individual, and whether the episodes repeat them."""
     row = None if selector.slot is None else record.row(selector.slot, selector.individual)
     if row is None or row["return"] != row["return"]:
         return {"recorded": None, "equal": None}

@@ -23,9 +23,10 @@ def summarize(
     episodes: Sequence[Episode],
     evaluation: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """``about`` with the figures, and how they compare with the recorded ``evaluation``; recorded
-    and equal are None if nothing compares. interval: of the mean, 95 % by bootstrap over
-    episodes, None for fewer than three.
+    """``about`` with the figures, and a comparison with the recorded ``evaluation``.
+
+    recorded and equal are None if the episodes differ. interval: of the mean, 95 % by bootstrap
+    over episodes, None for fewer than three
     """
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.numerics.aggregates import bootstrap_interval, means
@@ -53,7 +54,7 @@ def summarize(
 
 
 def recorded_mean(evaluation: Mapping[str, Any], figures: ReturnStatistics) -> float | None:
-    """The recorded mean when it is of these episodes."""
+    """The recorded mean, if it is of these episodes."""
     mean = evaluation.get("eval_mean")
     same = evaluation.get("eval_episodes") == figures.count
     return float(mean) if same and isinstance(mean, (int, float)) and mean == mean else None
@@ -67,7 +68,7 @@ def print_played(
     *,
     as_json: bool,
 ) -> None:
-    """Print the summary for programs, or the lines, a histogram and the film's line for people."""
+    """Print the summary as JSON, or the lines, a histogram and the film's line."""
     if as_json:
         print(json.dumps(summary, allow_nan=False))
         return
@@ -76,7 +77,7 @@ def print_played(
 
 
 def format_policy(summary: Mapping[str, Any]) -> str:
-    """Whose episodes they are."""
+    """The source of the policy."""
     generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
     return (
         f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
@@ -85,13 +86,13 @@ def format_policy(summary: Mapping[str, Any]) -> str:
 
 
 def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
-    """How many episodes there were, of which kind, and their figures."""
+    """The number and kind of the episodes, and their figures."""
     plural = "" if summary["episodes"] == 1 else "s"
     return f"{summary['episodes']} episode{plural}{kind}: {format_figures(summary)}"
 
 
 def format_summary(summary: Mapping[str, Any]) -> list[str]:
-    """The outcome for people."""
+    """The outcome in words."""
     seed = summary["seed"]
     kind = " of the final evaluation" if seed is None else f" from seed {seed} on"
     kind += ", with action noise" if summary.get("stochastic") else ""
@@ -131,8 +132,8 @@ def format_figures(summary: Mapping[str, Any]) -> str:
 
 
 def format_histogram(returns: Sequence[float]) -> list[str]:
-    """How often each range of returns came, a line a range; nothing of a few episodes, or of equal
-    ones.
+    """The number of returns in each range, one line per range; nothing for a few episodes or equal
+    returns.
     """
     low, high = min(returns), max(returns)
     if len(returns) < MIN_FOR_HISTOGRAM or not low < high or math.isinf(high - low):
@@ -154,7 +155,7 @@ def format_histogram(returns: Sequence[float]) -> list[str]:
 
 
 def format_text(text: str) -> str:
-    """Text out of a file that may come from anyone, harmless to a terminal."""
+    """Text from a file that can come from anyone, made safe for a terminal."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )

@@ -1,8 +1,8 @@
 """Play slots for the es-master that started this process, over standard input and output.
 
-Frames are msgpack after their length in four bytes, big-endian. The first holds the run's settings.
-Each later one is a request: [task's bytes, parameters' bytes, blocks as text]. The reply is
-[fingerprint, an answer's bytes per block], or a text that says why nothing can be played.
+Frames are msgpack after their length in four bytes, big-endian. The first contains the run's
+settings. Each later one is a request: [task's bytes, parameters' bytes, blocks as text]. The reply
+is [fingerprint, an answer's bytes per block], or a text with the reason if nothing can be played.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def make_evaluator(settings: Any) -> tuple[Evaluator, str]:
-    """An evaluator as a worker's, and this process's fingerprint. Raises EsQueueError."""
+    """An evaluator like a worker's, and this process's fingerprint. Raises EsQueueError."""
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.parsing import config_from_json
     from workers.episode import EpisodeControl
@@ -63,7 +63,7 @@ def make_evaluator(settings: Any) -> tuple[Evaluator, str]:
 def play_blocks(
     evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]
 ) -> list[bytes]:
-    """The answers to blocks of a publication. Raises EnvironmentFailure where an episode fails."""
+    """The answers to blocks of a publication. Raises EnvironmentFailure if an episode fails."""
     # start-up: numpy, whose threads must be fixed before it loads
     import numpy as np
 

@@ -33,12 +33,10 @@ MAX_GIF_FRAMES = 1_000
 
 
 class VideoRecorder:
-    """What ``env`` shows, picture by picture. It takes each n-th so that it runs at the speed of
-    the environment's own clock.
+    """Records frames of ``env``: every n-th, so that the film runs at the environment's own speed.
 
-    path: where it is written; fps: pictures a second of that clock; has_caption: whether step and
-    return are written into them; is_truncated: whether pictures were left out because the film grew
-    too long
+    path: of the film; fps: the environment's frames per second; has_caption: whether frames show
+    step and return; is_truncated: whether frames were left out because the film grew too long
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class VideoRecorder:
         self.is_truncated = False
 
     def capture(self, step: int, total: float) -> None:
-        """The step of an episode has been made; ``total`` is its return so far."""
+        """Called after each step of an episode; ``total`` is its return so far."""
         self._step += 1
         if self._step % self._every:
             return
@@ -67,8 +65,8 @@ class VideoRecorder:
         self._frames.append(draw_caption(frame, text) if self._has_caption else frame)
 
     def save(self) -> int:
-        """Write the file, whole or not at all; returns its bytes. Raises RunFolderError if it
-        cannot be written.
+        """Write the file atomically; returns its size in bytes. Raises RunFolderError if it cannot
+        be written.
         """
         fresh = self.path.with_name(
             f".{self.path.stem}.{secrets.token_hex(8)}{self.path.suffix.lower()}"
@@ -106,8 +104,8 @@ def validate_recording(path: Path) -> None:
 
 
 def choose_offscreen_drawing() -> None:
-    """Unless the user has chosen: SDL looks for no screen, and MuJoCo takes EGL or OSMesa if there
-    is none. To be called before MuJoCo is imported.
+    """Unless the user has chosen: SDL draws off screen, and MuJoCo takes EGL or OSMesa if there is
+    no screen. Call it before MuJoCo is imported.
     """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
@@ -132,13 +130,13 @@ def shrink(frame: FrameArray, width: int) -> FrameArray:
 
 
 def crop_to_even(frame: FrameArray) -> FrameArray:
-    """Height and width even, as H.264 wants them."""
+    """Height and width even, as H.264 requires."""
     height, width = frame.shape[:2]
     return np.ascontiguousarray(frame[: height - height % 2, : width - width % 2])
 
 
 def draw_caption(frame: FrameArray, text: str) -> FrameArray:
-    """The picture with a line of text, legible on any background."""
+    """The frame with a line of text, legible on any background."""
     # optional: Pillow
     from PIL import Image, ImageDraw, ImageFont
 
@@ -156,7 +154,7 @@ def draw_caption(frame: FrameArray, text: str) -> FrameArray:
 
 
 def write_gif(path: Path, frames: list[FrameArray], fps: float, colours: int = GIF_COLOURS) -> None:
-    """All pictures share one palette: what does not change then takes no space."""
+    """All frames share one palette, so parts that do not change take no space."""
     # optional: Pillow
     from PIL import Image
 
