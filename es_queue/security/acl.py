@@ -144,7 +144,7 @@ RULES: dict[str, tuple[str, ...]] = {
 
 
 def format_user_line(user: str, password: str | None) -> str:
-    """A user's line of an ACL file. password: None disables the user."""
+    """password: None disables the user."""
     who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
     return f"user {user} reset {who} sanitize-payload {' '.join(RULES[user])}"
 
@@ -191,7 +191,6 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
 
 
 def format_instructions(folder: Path) -> list[str]:
-    """Instructions for the files."""
     return [
         (
             f"{folder / ACL_FILE} defines the users master, worker and viewer; their passwords are "

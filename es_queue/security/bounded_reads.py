@@ -47,7 +47,6 @@ def memory_size(client: Any, key: str) -> int:
 
 
 def has_type(client: Any, key: str, kind: bytes, most: int) -> bool:
-    """Whether a key has that type, and at most that size."""
     return client.type(key) == kind and memory_size(client, key) <= most  # twice: yes
 
 
@@ -63,7 +62,7 @@ def _none_on_wrong_type(read: Callable[[], Any]) -> Any:
 def read_list(
     client: Any, key: str, start: int, stop: int, most: int = MAX_LIST, longest: int = MAX_LIST
 ) -> list[bytes] | None:
-    """LRANGE; None if the key is not a list, or has more bytes or elements than es-queue writes."""
+    """LRANGE; None for a key that is not a list, or too large."""
     length = _none_on_wrong_type(lambda: client.llen(key))  # twice: yes
     if length is None or length > longest or (length and memory_size(client, key) > most):
         return None
@@ -74,7 +73,7 @@ def read_list(
 
 
 def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes | None:
-    """A field of a hash; None if it is missing, or longer than es-queue's own."""
+    """None if it is missing, or too long."""
     value: bytes | None = (
         client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None
     )  # twice: yes
@@ -130,7 +129,6 @@ def read_hashes(
 
 
 def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
-    """The names whose key exists; ``names`` maps them to keys."""
     pipeline = client.pipeline(transaction=False)
     for key in names.values():
         pipeline.exists(key)  # twice: yes
@@ -142,7 +140,7 @@ def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
 
 
 def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
-    """HGETALL of slot counts; empty if the key is not a hash, or is larger than es-queue's own."""
+    """HGETALL of slot counts; empty for a key that is not a hash, or too large."""
     fields: dict[bytes, bytes] = (
         client.hgetall(key) if has_type(client, key, b"hash", MAX_COUNTS) else {}
     )  # twice: yes
@@ -161,12 +159,10 @@ def read_worker_ids(client: Any, key: str) -> list[str]:
 
 
 def decode_text(data: bytes | None) -> str | None:
-    """The value as text, with invalid bytes replaced."""
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def decode_hash(data: Mapping[bytes, bytes]) -> dict[str, str]:
-    """A hash as text."""
     return {
         name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
         for name, value in data.items()
@@ -203,7 +199,6 @@ class KeySize:
     memory: int | None
 
     def fits(self, most_bytes: int) -> bool:
-        """Whether the key was measured and is no larger than that."""
         return self.memory is not None and self.memory <= most_bytes
 
     def __str__(self) -> str:
@@ -228,7 +223,7 @@ Ask = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 
 
 def key_sizes(ask: Ask, names: Sequence[str]) -> dict[str, KeySize]:
-    """The sizes of the existing keys, by name."""
+    """Of the existing keys."""
     types = [
         reply.decode("ascii", "replace") if isinstance(reply, bytes) else "none"
         for reply in ask(("type", name) for name in names)

@@ -74,7 +74,7 @@ def with_password(url: str, file: Path | None = None, warn: Warn | None = None) 
 
 
 def password_of(url: str) -> str | None:
-    """The password in a URL, decoded; None if it has none, or is not a URL."""
+    """Decoded; None if the URL has none, or is not a URL."""
     try:
         parts = urlsplit(url)
     except ValueError:  # the client's own error about the URL is better
@@ -134,7 +134,6 @@ def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_address(complaint: str) -> str:
-    """An error about a command line, without addresses, which may contain a password."""
     before, address, _ = complaint.partition("://")
     return before.rpartition(" ")[0] + " an address" if address else complaint
 

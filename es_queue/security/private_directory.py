@@ -21,9 +21,7 @@ _first_umask: int | None = None
 
 
 def host_private_directory() -> Path | None:
-    """The host's shared folder, mode 700 and owned by this user; None if it cannot be created
-    safely.
-    """
+    """Mode 700 and ours; None if it cannot be created safely."""
     folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
     return folder if is_private(folder) else None
 
@@ -126,7 +124,6 @@ def create_new(path: Path, mode: int = 0o666) -> int:
 
 
 def random_name(path: Path) -> Path:
-    """An unpredictable name beside ``path``."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 

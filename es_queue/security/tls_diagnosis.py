@@ -51,7 +51,6 @@ def diagnose_tls(settings: Mapping[str, Any], encrypted: bool, error: Exception)
 
 
 def describe_untrusted(settings: Mapping[str, Any], message: str) -> str:
-    """Why the server's certificate was refused."""
     if "not valid for" in message:
         return (
             f"its certificate is not for {str(settings.get('host'))[:100]}: "
@@ -81,7 +80,6 @@ def accepts_tls(settings: Mapping[str, Any]) -> bool:
 
 
 def accepts_plaintext(settings: Mapping[str, Any]) -> bool:
-    """Whether a PING without TLS gets a reply of Redis."""
     with suppress(OSError), open_socket(settings) as plain:
         plain.sendall(b"PING\r\n")
         return plain.recv(1) in (b"+", b"-")

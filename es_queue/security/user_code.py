@@ -39,7 +39,6 @@ def named_modules(config: RunConfig) -> list[str]:
 
 
 def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
-    """The modules that some settings would import."""
     references = (str(settings.get(name) or "") for name in CODE_SETTINGS)
     modules = (
         *(reference.rpartition(":")[0] for reference in references),
@@ -93,7 +92,6 @@ def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> 
 
 
 def disallowed_modules(modules: Iterable[str], allowed: str) -> list[str]:
-    """The ``modules`` that a worker with ES_QUEUE_ALLOW=``allowed`` would refuse."""
     return [module for module in modules if disallowed_reason([module], allowed)]
 
 
@@ -118,7 +116,6 @@ def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str
 
 
 def is_within(module: str, allowed: str) -> bool:
-    """Whether ``module`` is ``allowed`` or below it."""
     return bool(allowed) and (module == allowed or module.startswith(f"{allowed}."))
 
 
@@ -128,7 +125,6 @@ def is_installed(module: str) -> bool:
 
 
 def is_of_python(module: str) -> bool:
-    """Whether the module belongs to Python's own library."""
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
@@ -185,7 +181,6 @@ class ImportGuard:
 
 
 def modules_by_name() -> str:
-    """ES_QUEUE_ALLOW without the word for all installed packages."""
     given = os.environ.get(ALLOW, INSTALLED).split(",")
     return ",".join(entry for entry in given if entry.strip() != INSTALLED)
 
@@ -195,9 +190,7 @@ _guard: ImportGuard | None = None
 
 @contextmanager
 def guarded_imports(trust: bool) -> Iterator[None]:
-    """A context for files that can come from anyone: their modules are imported only as ImportGuard
-    allows.
-    """
+    """Files may come from anyone: modules are imported only as ImportGuard allows."""
     global _guard
     before, path = _guard, list(sys.path)
     _guard = ImportGuard(trust)
@@ -208,7 +201,6 @@ def guarded_imports(trust: bool) -> Iterator[None]:
 
 
 def is_trusted() -> bool:
-    """Whether the user trusts the file being read."""
     return _guard is not None and _guard.trust
 
 
@@ -306,6 +298,5 @@ def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
 
 
 def describe_error(error: BaseException) -> str:
-    """Type and text of an exception, on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

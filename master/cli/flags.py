@@ -89,7 +89,6 @@ UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
 class _MasterParser(CommandParser):
     def format_everyday_help(self) -> str:
-        """The help of the options that most runs need."""
         named = {action.dest: action for action in self._actions}
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, [], [])
@@ -147,7 +146,7 @@ LAUNCH_NAMES = (
 
 
 def make_parser() -> CommandParser:
-    """The parser of es-master. Its namespace has only the options that were given."""
+    """Its namespace has only the options that were given."""
     parser = _MasterParser(
         "es-master",
         DESCRIPTION,
@@ -395,7 +394,6 @@ def _add_option(group: argparse._ArgumentGroup, option: Field[Any]) -> None:
 
 
 def _metavar(option: Field[Any]) -> str:
-    """The form of an option's value."""
     return (
         METAVARS.get(option.name)
         or UNIT_METAVARS.get(option.metadata["unit"])
@@ -404,7 +402,6 @@ def _metavar(option: Field[Any]) -> str:
 
 
 def _format_help(option: Field[Any]) -> str:
-    """Effect, allowed values, unit and default of an option."""
     choices = (*option.metadata["choices"], *filter(None, (option.metadata["own"],)))
     allowed = f"one of {', '.join(choices)}" if choices else ""
     default = (
@@ -418,7 +415,7 @@ def _format_help(option: Field[Any]) -> str:
 
 
 def format_default(option: Field[Any]) -> str:
-    """The default as people write it: a word in place of a number with a special meaning."""
+    """A word instead of a number with a special meaning."""
     default = option.default
     if option.metadata["default_word"]:
         return str(option.metadata["default_word"])
@@ -442,7 +439,7 @@ def _flag_names() -> list[str]:
 
 
 def join_negative_numbers(argv: list[str] | None) -> list[str] | None:
-    """Join ``--reward-floor -1e3`` to one word, because argparse reads -1e3 as a flag."""
+    """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag."""
     words = list(sys.argv[1:] if argv is None else argv)
     joined_words: list[str] = []
     for word in words:

@@ -26,7 +26,6 @@ LONGEST_ERROR = 4000
 
 
 def format_error(error: Exception) -> str:
-    """An error that is safe for a terminal, because it can contain a worker's text."""
     # start-up: only an error needs it
     from es_queue.security.sanitize import sanitize
 
@@ -34,7 +33,7 @@ def format_error(error: Exception) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; see ``es-master --help``. Returns the exit code."""
+    """Returns the exit code."""
     exit_on_sigint()
     # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
@@ -75,9 +74,7 @@ def exit_on_sigint() -> None:
 
 
 def relax_garbage_collection() -> None:
-    """Collect garbage less often: a generation's answers stay in use, and repeated searches cost a
-    seventh of the work on them.
-    """
+    """A generation's results are no garbage: searching them takes a seventh of the work."""
     gc.set_threshold(50_000, 20, 100)
 
 
@@ -92,9 +89,7 @@ def extend_sys_path() -> None:
 
 
 def validate_workers_package() -> None:
-    """Raises an error at the start if another package named ``workers`` comes first, because every
-    seat would fail.
-    """
+    """Another package called ``workers`` would make every seat fail."""
     # start-up: Ctrl-C must be handled before modules load
     import importlib.util
 
@@ -115,7 +110,7 @@ def validate_workers_package() -> None:
 
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
-    """Carry out a request about another process's run; returns the exit code."""
+    """Returns the exit code."""
     # start-up: each request loads only its own modules
     from master.control.control_arguments import REPLAY
 
@@ -138,7 +133,6 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
 
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
-    """One run, or one for each of several seeds."""
     # start-up: Ctrl-C must be handled before modules load
     from es_queue.security.private_directory import close_new_files
 
@@ -215,8 +209,8 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
 
 
 class StopSignals:
-    """SIGINT, SIGTERM and a closed terminal. Before the run begins, the first is a
-    KeyboardInterrupt; later, it is a request. The second ends everything at once.
+    """The first signal asks a run to stop, or is a KeyboardInterrupt before it begins; the second
+    ends everything.
     """
 
     def __init__(self) -> None:

@@ -168,7 +168,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
 
 
 def parse_whole_number(name: str, text: str, most: int) -> int:
-    """Raises UsageError for anything except a whole number from 0 to ``most``."""
+    """From 0 to ``most``. Raises UsageError."""
     number = number_or_text(text)
     if not isinstance(number, int) or not 0 <= number <= most:
         raise UsageError(

@@ -62,7 +62,6 @@ def named_url(
 def add_password(
     url: str, flag: str | None, password_file: str | None, warn: Callable[[str], None]
 ) -> str:
-    """``url`` with its password. flag: the value on the command line."""
     if flag and password_of(flag) is not None:
         warn(SHOWN_PASSWORD)
     return with_password(url, None if password_file is None else Path(password_file), warn)
@@ -93,9 +92,7 @@ class NetworkExposure:
 
 
 def read_exposure(client: Any, name: str) -> NetworkExposure:
-    """Read a server's exposure once: a few commands, and a connection without credentials. Does not
-    raise if a command is not permitted.
-    """
+    """A few commands, and a connection without credentials. Never raises."""
     on_socket, on_this_machine = is_local(client)
     has_password = is_password_set(client)
     if on_socket:
@@ -130,7 +127,7 @@ def read_exposure(client: Any, name: str) -> NetworkExposure:
 
 
 def network_warnings(exposure: NetworkExposure) -> list[str]:
-    """Warnings about exposure, worst first; none if all is well."""
+    """Worst first."""
     warnings = []
     if exposure.strangers and is_exposed(exposure):
         warnings.append(
@@ -166,14 +163,11 @@ def network_warnings(exposure: NetworkExposure) -> list[str]:
 
 
 def is_exposed(exposure: NetworkExposure) -> bool:
-    """Whether other machines can reach the server, as far as is known; a firewall can still block
-    them.
-    """
+    """As far as is known: a firewall may still be before the server."""
     return not exposure.on_socket and (not exposure.local or is_bound_openly(exposure.settings))
 
 
 def is_bound_openly(settings: Mapping[str, str]) -> bool:
-    """Whether the server's own settings let other machines reach it."""
     if settings.get("protected-mode") != "no":
         return False
     return has_open_addresses(settings.get("bind", "").split())
@@ -203,9 +197,7 @@ def format_warning(text: str) -> str:
 
 
 def is_same_terminal() -> bool:
-    """Whether standard error and standard output are read in the same place, so that one message is
-    enough.
-    """
+    """Whether standard output and standard error have one reader."""
     return sys.stderr.isatty() and sys.stdout.isatty()
 
 

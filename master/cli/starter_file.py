@@ -53,7 +53,6 @@ def format_value(value: Any) -> str:
 
 
 def format_flag(setting: tuple[str, Any]) -> str:
-    """A setting as the equivalent flag."""
     name, value = setting[0].replace("_", "-"), setting[1]
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
@@ -61,9 +60,7 @@ def format_flag(setting: tuple[str, Any]) -> str:
 
 
 def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Settings of an experiment file, and a line for each of its keys. Raises UsageError in one
-    sentence.
-    """
+    """Settings, and one line per key. Raises UsageError."""
     data, translation = _read_json(path), StarterTranslation(str(path))
     for key, given in _flatten(data):
         if key not in RULES:
@@ -115,7 +112,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _flatten(data: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """(config.l2coeff, value) and so on, in the file's order."""
+    """(config.l2coeff, value) and so on."""
     for name, value in data.items():
         key = f"{before}{name}"
         if isinstance(value, dict) and key.count(".") < DEEPEST:
@@ -130,7 +127,6 @@ Rule = Callable[[StarterTranslation, str, Any], None]
 
 
 def copy_rule(name: str, remark: str = "") -> Rule:
-    """The same value under es-queue's name."""
     return lambda translation, key, given: translation.translate(key, given, {name: given}, remark)
 
 
@@ -139,8 +135,6 @@ def skip_rule(why: str) -> Rule:
 
 
 def choice_rule(name: str, names: dict[str, str]) -> Rule:
-    """One of a few words, each with es-queue's word."""
-
     def rule(translation: StarterTranslation, key: str, given: Any) -> None:
         if not isinstance(given, str) or given not in names:
             raise translation.make_error(

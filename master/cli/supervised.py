@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def validate_launch(launch: Launch) -> None:
-    """Raise UsageError for options that cannot be repeated."""
+    """Raises UsageError for what cannot be repeated."""
     # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import UsageError
 

@@ -80,9 +80,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def work_until_told(given: argparse.Namespace) -> None:
-    """Start the workers, and restart those that end, until a signal ends all. Raises UsageError,
-    RedisError and RunFolderError.
-    """
+    """Restart workers until a signal ends all. Raises UsageError, RedisError and RunFolderError."""
     count = default_workers()
     if given.workers is not None:
         count = parse_whole_number("workers", given.workers, MOST_WORKERS)

@@ -73,8 +73,6 @@ def run_control_command(
 
 
 class ControlCommand:
-    """A control command for one run."""
-
     def __init__(
         self, args: ControlArgs, run: NamedRun, launch: Launch, write: Callable[[str], None]
     ) -> None:
@@ -104,14 +102,12 @@ class ControlCommand:
         self._write(f"run {self._run} has stopped; continue it: {self._command('--resume')}")
 
     def pause(self) -> None:
-        """Let the workers of a run wait."""
         self._validate_not_ended("it cannot be paused")
         self._validate_has_master()
         self._send(self._request(ASK_PAUSE))
         self._write(f"run {self._run} is paused; continue it: {self._command('--continue')}")
 
     def resume(self) -> None:
-        """Continue a paused run."""
         self._validate_not_ended(f"continue where it stopped: {self._command('--resume')}")
         self._validate_has_master()
         self._send(self._request(CONTINUE))
@@ -193,9 +189,7 @@ class ControlCommand:
         )
 
     def _needs_master(self) -> bool:
-        """Whether the run still has a state that needs its master; a private server ends with its
-        run.
-        """
+        """A private server ends with its run."""
         try:
             return self._require_client().lease_status().state in ACTIVE_STATES
         except RedisError:
@@ -224,9 +218,7 @@ class ControlCommand:
             )
 
     def _mark_stopped(self, seconds: int) -> None:
-        """Take over the run briefly to mark it as stopped: a former master is fenced, and workers
-        leave.
-        """
+        """Take over the run briefly: a former master is fenced, and workers leave."""
         channel = RedisMasterChannel(client_from_url(self._url), self._run)
         token = take_lease(channel, holder_name(), clocks_from_environment(), wait=False)
         channel.finish(
@@ -237,7 +229,6 @@ class ControlCommand:
         )
 
     def _purge_folder(self) -> None:
-        """Purge the folder of a private server that does not run."""
         folder = self._named_run.server_folder
         if not self._is_on_disk():
             raise self._unknown_run_error()
@@ -278,15 +269,13 @@ class ControlCommand:
         return f"{format_command('es-master')} {flag} {self._words()}"
 
     def _words(self) -> str:
-        """The words by which a command finds the run; a URL with a secret is left out."""
+        """The words by which a command finds the run; never a URL with a secret."""
         is_shown = self._launch.redis_url is not None and not has_secret(self._url)
         return f"{self._named_run.word}{f' --redis-url {self._url}' if is_shown else ''}"
 
 
 def server_url(run: NamedRun, launch: Launch) -> str | None:
-    """URL of the run's server: the named one, else the private one in its folder; None if that does
-    not run.
-    """
+    """The named server, else the private one in the run's folder; None if that does not run."""
     folder = run.server_folder
     if launch.redis_url is not None:
         return launch.redis_url

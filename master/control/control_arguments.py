@@ -73,7 +73,7 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
 
 
 def validate_run_id(name: str, run: str) -> str:
-    """``run`` itself when it is a run id. Raises UsageError, which names the flag."""
+    """Raises UsageError, which names the flag."""
     if not RUN_ID.fullmatch(run):
         raise UsageError(
             f"{name} is {run!r} in {COMMAND_LINE}: use 1 to 40 letters, digits, '-', '_' and '.', "

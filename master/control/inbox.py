@@ -60,7 +60,6 @@ class ControlInbox:
     def begin(
         self, changes: Sequence[Change], state: str | None, paused_by: str | None = None
     ) -> None:
-        """Continue a run with earlier ``changes``; it stays paused if it was."""
         self._accepted_changes = tuple(changes)
         self.paused_by = (paused_by or "a person") if state == PAUSED else ""
         if self.paused_by:
@@ -71,11 +70,9 @@ class ControlInbox:
 
     @property
     def state(self) -> str:
-        """The run's state, for progress."""
         return PAUSED if self.paused_by else RUNNING
 
     def progress_fields(self) -> Mapping[str, str]:
-        """Fields for the run's progress, each second."""
         return {
             "state": self.state,
             "paused_by": self.paused_by,
@@ -85,9 +82,7 @@ class ControlInbox:
     # --- each second
 
     def poll(self, generation: int, *, is_training: bool = True) -> None:
-        """Handle new requests while ``generation`` is open. is_training: whether more generations
-        follow.
-        """
+        """is_training: whether generations follow."""
         self._is_training = is_training
         answered = []
         for raw in self._channel.requests():
@@ -104,8 +99,8 @@ class ControlInbox:
             self._channel.forget_requests(answered)
 
     def _handle(self, request: ControlRequest, generation: int) -> bool:
-        """Handle a request; returns whether it can be removed from Redis. A change stays until it
-        is published.
+        """Returns whether the request can be removed from Redis: a change stays until it is
+        published.
         """
         if request.verb == SET:
             return self._handle_change(request, generation)
@@ -148,13 +143,12 @@ class ControlInbox:
         self._replies.append((request.id, text[:LONGEST_REPLY]))
 
     def discard_all(self) -> None:
-        """The run has finished: discard changes for generations that never came."""
+        """The run has finished."""
         self._channel.forget_requests(self._channel.requests())
 
     # --- between generations
 
     def take_changes(self) -> list[Change]:
-        """Take the requested changes for the state of the next generation."""
         taken, self.pending_changes = self.pending_changes, []
         self._accepted_changes = (*self._accepted_changes, *taken)
         return taken

@@ -33,7 +33,7 @@ METHOD_SETTINGS = ("strategy", "policy")
 
 
 def finite_or_none(value: object) -> float | None:
-    """The value, or a text that is a number, as a finite float; None for anything else."""
+    """A number, or a text that is one, as a finite float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (Real, str)):
         return None
     try:
@@ -50,7 +50,6 @@ def drawable_or_none(value: object) -> float | None:
 
 
 def parse_number(text: str) -> int | float | None:
-    """The number in a text, or None."""
     return (
         int(text) if text.isascii() and text.isdigit() and len(text) < 20 else finite_or_none(text)
     )
@@ -163,7 +162,7 @@ def format_graph(values: Sequence[float], width: int) -> str:
 
 
 def format_waiting_workers(workers: int, slots: int) -> str:
-    """A note that a generation has too few slots for all workers; empty if it has enough."""
+    """Empty if a generation has slots for all workers."""
     if workers <= slots:
         return ""
     return (
@@ -173,15 +172,12 @@ def format_waiting_workers(workers: int, slots: int) -> str:
 
 
 def format_bar(done: float, total: float, width: int) -> str:
-    """The completed part of the total."""
     filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
     return "█" * filled + "░" * (width - filled)
 
 
 def format_expectation(config: RunConfig, env_steps: object) -> str:
-    """The recipe's expected evaluation near that many training steps; empty without one, or with
-    another method.
-    """
+    """Empty without a recipe, or with another method."""
     points = expected_points(config.env)
     recipe = recipe_for(config.env)
     is_recipe_method = all(
@@ -195,9 +191,7 @@ def format_expectation(config: RunConfig, env_steps: object) -> str:
 
 
 def format_training_return(record: Mapping[str, Value]) -> str:
-    """Mean, spread and best return of a generation's episodes, marked if training cut episodes
-    short; empty for a generation that was only evaluated.
-    """
+    """Marked if training cut episodes short; empty for a generation that was only evaluated."""
     if finite_or_none(record.get("return_mean")) is None:
         return ""
     text = (
@@ -209,7 +203,7 @@ def format_training_return(record: Mapping[str, Value]) -> str:
 
 
 def format_evaluation(record: Mapping[str, Value]) -> str:
-    """An evaluation's mean, spread and the run's best, or empty."""
+    """Mean, spread and the run's best, or empty."""
     if finite_or_none(record.get("eval_mean")) is None:
         return ""
     best = record.get("eval_best")
@@ -218,7 +212,6 @@ def format_evaluation(record: Mapping[str, Value]) -> str:
 
 
 def format_recoveries(record: Mapping[str, Value]) -> str:
-    """The worker faults so far from which the run recovered, or empty."""
     counts = [
         (format_whole(count), word)
         for name, word in RECOVERY_FIELDS
@@ -228,9 +221,7 @@ def format_recoveries(record: Mapping[str, Value]) -> str:
 
 
 def format_centre_rank(rank: object) -> str:
-    """The share of a generation's individuals that the unperturbed policy beats; empty if it did
-    not play.
-    """
+    """Empty if the unperturbed policy did not play."""
     has_rank = finite_or_none(rank) is not None
     return f"better than {format_percent(rank)} of the perturbed" if has_rank else ""
 
@@ -241,7 +232,6 @@ def format_progress(done: object, limit: float) -> str:
 
 
 def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
-    """One generation on one line, for a log."""
     trained, evaluated = format_training_return(record), format_evaluation(record)
     confirmed = finite_or_none(record.get("confirm_mean"))
     left = finite_or_none(record.get("eta"))
@@ -259,7 +249,6 @@ def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
 
 
 def format_summary(record: Mapping[str, Value]) -> list[str]:
-    """The end of a run in a few lines."""
     head = (
         f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
         f"{format_duration(record.get('seconds'))}"

@@ -39,8 +39,6 @@ BAR_WIDTH = 24
 
 
 class LiveView(DisplayView):
-    """One run's figures in the panel."""
-
     def __init__(
         self,
         out: SafeStream,

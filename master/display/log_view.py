@@ -84,7 +84,6 @@ class SafeStream(io.TextIOBase):
             self._call_safely(self._stream.flush)
 
     def write_line(self, text: str) -> None:
-        """Write one line at once."""
         self.write(text + "\n")
         self.flush()
 
@@ -101,13 +100,10 @@ class SafeStream(io.TextIOBase):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody reads any more, so that nothing needs to be shown."""
         return self._stream is None
 
     def _disconnect(self) -> None:
-        """Stay silent permanently. Later output of others would fail when Python ends, so it is
-        discarded.
-        """
+        """Stay silent. Later output of others would fail when Python ends, so it is discarded."""
         stream, self._stream = self._stream, None
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -120,7 +116,7 @@ class SafeStream(io.TextIOBase):
 
 
 def to_encodable(text: str, encoding: str) -> str:
-    """The text with plain signs for those that the encoding lacks."""
+    """With plain signs for those that the encoding lacks."""
     try:
         text.encode(encoding)
         return text
@@ -144,7 +140,6 @@ def _is_encodable(sign: str, encoding: str) -> bool:
 def format_start(
     run: str, config: RunConfig, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
-    """The places of a run's files, how to watch it and how to join it."""
     description = (
         f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
         f"population {config.population}"
@@ -191,7 +186,6 @@ class GenerationPace:
         return whole, whole * (1 - done / slots)
 
     def format_left(self, figures: Record) -> str:
-        """Empty before the first result."""
         if (estimate := self.estimate(figures)) is None:
             return ""
         whole, left = map(format_duration, estimate)
@@ -199,8 +193,6 @@ class GenerationPace:
 
 
 class QuietView(DisplayView):
-    """Only notes and the end."""
-
     def __init__(self, out: SafeStream) -> None:
         self._out = out
 
@@ -373,7 +365,6 @@ class ProgressLine(CallbackView):
 
 
 def is_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 

@@ -57,16 +57,13 @@ class Reporter:
         self._equal_generations = 0
 
     def started(self, about: dict[str, str]) -> None:
-        """Show once where everything is, how to watch from another terminal and how workers join.
-        The view of a resumed run gets its history.
-        """
+        """The view of a resumed run gets its history."""
         self._view.started(about)
         with suppress(OSError):
             records = read_json_lines(self._run_dir / METRICS, HISTORY_LINES, HISTORY_BYTES)
             self._view.resumed(list(records))
 
     def generation(self, record: Record) -> None:
-        """One generation is complete."""
         warn([file.append(record) for file in self._files])
         self._view.generation(record)
         self._note_equal_returns(record)
@@ -90,7 +87,6 @@ class Reporter:
         self._view.note(text)
 
     def summary(self, record: Record) -> None:
-        """The end of the run, shown last."""
         warn([tracker.summary(record) for tracker in self._trackers])
         self._view.summary(record)
 
@@ -122,7 +118,6 @@ def make_view(
     json_lines: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> DisplayView:
-    """The view that fits the flags and the stream."""
     if json_lines:
         return JsonView(out, run, quiet)
     if quiet:

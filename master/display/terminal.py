@@ -100,7 +100,6 @@ def column_width(column: Column) -> int:
 
 
 def make_fields(rows: Iterable[tuple[str, Text]], width: int) -> Table:
-    """Labels of this width with their texts, one below the other."""
     fields = Table.grid()
     fields.add_column(style="dim", no_wrap=True, width=width)
     fields.add_column(overflow="fold")
@@ -159,12 +158,10 @@ class LivePanel:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal."""
         return self._console.width
 
     @property
     def height(self) -> int:
-        """Lines of the terminal."""
         return self._console.height
 
     def print_line(self, line: str) -> None:
@@ -172,7 +169,6 @@ class LivePanel:
         self._console.print(Text(line), soft_wrap=True)
 
     def draw(self) -> None:
-        """Redraw, unless it was just redrawn."""
         now = self._clock()
         if now - self._last_drawn < DRAW_SECONDS:
             return
@@ -181,7 +177,6 @@ class LivePanel:
         self._live.update(self._render(), refresh=True)
 
     def close(self) -> None:
-        """Leave the last panel on the screen, and release the terminal."""
         if self._live.is_started:
             self._live.update(self._render())
             self._live.stop()

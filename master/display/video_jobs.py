@@ -54,14 +54,12 @@ class VideoJobs:
         )
 
     def add(self, generation: int) -> None:
-        """The generation's record exists now, from which es-play makes its policy."""
         if self._every and generation >= self._next_generation:
             self._next_generation = generation - generation % self._every + self._every
             self._queue.append(generation)
         self._start_next()
 
     def drop(self, generation: int) -> None:
-        """The generation's record was removed."""
         if generation == self._filmed or generation in self._queue:
             if generation == self._filmed:
                 self._filmed = None
@@ -97,9 +95,7 @@ class VideoJobs:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 
     def close(self, seconds: float = LAST_VIDEO_SECONDS) -> None:
-        """Wait so long for each film, and end one that takes longer; with 0 seconds, start no
-        other.
-        """
+        """Wait so long for each film, then end it; with 0 seconds, start no other."""
         try:
             waiting = len(self._queue) + (self._process is not None)
             if seconds and waiting > 1:
@@ -118,7 +114,7 @@ class VideoJobs:
             self._close_stderr()
 
     def _is_busy(self) -> bool:
-        """Whether a film is being made. A failed one is reported."""
+        """A failed film is reported."""
         if self._process is None:
             return False
         code = self._process.poll()

@@ -74,9 +74,7 @@ def run_doctor(
     *,
     as_json: bool,
 ) -> int:
-    """Run all checks and print them; returns the exit code. ``choose`` returns the servers, or
-    raises.
-    """
+    """Returns the exit code. ``choose`` returns the servers, or raises."""
     findings = examine(given, choose, None if as_json else out)
     count = Counter(finding.state for finding in findings)
     if as_json:
@@ -94,7 +92,6 @@ def run_doctor(
 
 
 def exit_code_of(findings: Sequence[Finding]) -> int:
-    """See the module."""
     failed_names = {finding.name for finding in findings if finding.state == FAILED}
     if failed_names & SERVER_CHECKS:
         return RedisError.exit_code
@@ -135,7 +132,6 @@ class FindingList(list[Finding]):
 def examine(
     given: argparse.Namespace, choose: Callable[[], list[RedisReader]], out: SafeStream | None
 ) -> list[Finding]:
-    """All findings: of Redis, of this host, of the run and its workers."""
     notes = FindingList(out)
     servers: list[RedisReader] = []
     try:
@@ -160,7 +156,7 @@ def examine(
 
 @named("redis")
 def check_no_server() -> Finding:
-    """No run has begun, or all have ended: this is no fault."""
+    """No run has begun, or all have ended: this is not an error."""
     try:
         server_binary()
     except RedisError as error:
@@ -179,7 +175,7 @@ def has_run(client: ReadOnlyClient, run: str) -> bool:
 
 
 def examine_server(client: ReadOnlyClient, given: argparse.Namespace, notes: FindingList) -> bool:
-    """Check the server; returns whether it responds."""
+    """Returns whether it responds."""
     try:
         notes.add(*doctor_server.check_server(read_server(client)))
         notes.add(check_rights(client, given.run or "doctor"))
@@ -239,7 +235,6 @@ def check_rights(client: ReadOnlyClient, run: str) -> Finding:
 
 
 def examine_host(notes: FindingList) -> None:
-    """Check packages of this host; its environments and noise come with the run."""
     notes.add(
         doctor_host.check_packages(
             doctor_host.package_folders(), doctor_host.package_folders(more=[str(Path.cwd())])
@@ -331,7 +326,6 @@ def examine_run(
 
 
 def noise_digest(task: bytes | None) -> str | None:
-    """The digest of the run's table in its open task."""
     try:
         return None if task is None else Task.decode(task).noise
     except DecodeError:
@@ -341,7 +335,6 @@ def noise_digest(task: bytes | None) -> str | None:
 def examine_queue(
     client: ReadOnlyClient, given: argparse.Namespace, queue: str, needed: bool, notes: FindingList
 ) -> None:
-    """RQ's own registries: its workers, and whether RQ is suspended."""
     try:
         state = read_queue(client, given, queue)
     except CommandDenied as why:

@@ -50,7 +50,7 @@ def failed(text: str, fix: str) -> Finding:
 
 
 def unknown(why: object, fix: str) -> Finding:
-    """Something that this user may not read: not a fault, but not known to be good either."""
+    """What this user may not read is not a fault."""
     return warning(f"unknown: {why}", fix)
 
 

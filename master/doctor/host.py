@@ -90,7 +90,7 @@ class ProbeResult:
 def probe_environments(
     requests: Sequence[ProbeRequest], seconds: float = DEADLINE_SECONDS
 ) -> list[ProbeResult]:
-    """Create each environment and play one step, all at once, with a deadline for each."""
+    """Create each and play one step, all at once, with a deadline for each."""
     deadline = time.monotonic() + seconds
     probes = [EnvironmentProbe(request) for request in requests]
     try:
@@ -101,8 +101,6 @@ def probe_environments(
 
 
 class EnvironmentProbe:
-    """One environment in its own process."""
-
     def __init__(self, request: ProbeRequest) -> None:
         self._request = request
         self._pipe, child_pipe = os.pipe()
@@ -160,7 +158,6 @@ class EnvironmentProbe:
         )
 
     def end(self) -> None:
-        """End what remains of it, with its children."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -195,7 +192,6 @@ def check_packages(
 
 
 def package_folders(more: Iterable[str] = ()) -> dict[str, Path | None]:
-    """The folder in which Python finds each of our packages."""
     return {name: host_info.package_folder(name, more) for name in OUR_PACKAGES}
 
 
@@ -283,7 +279,7 @@ class NoiseTableState:
 
 
 def read_noise_state(size: int, folder: Path) -> NoiseTableState:
-    """Read the whole table of ``size`` floats if it exists; none is made."""
+    """Read the whole table of ``size`` floats if it exists."""
     # start-up: numpy
     from es_queue.numerics.noise_table import DEFAULT_SEED, map_table, stored_digest, table_path
     from es_queue.numerics.normals import table_digest
@@ -323,7 +319,7 @@ def check_noise(state: NoiseTableState, run_digest: str | None) -> Finding:
 
 
 def noise_folder() -> tuple[Path | None, str]:
-    """This user's folder of noise tables, or the reason why there is none."""
+    """The folder, or why there is none."""
     try:
         # start-up: numpy
         from es_queue.numerics.noise_table import default_folder

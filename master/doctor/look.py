@@ -59,7 +59,7 @@ class ReadOnlyClient:
             raise self.server.to_redis_error(error) from None
 
     def ping(self) -> float:
-        """Seconds of a PING: the best of three on an open connection."""
+        """Seconds: the best of three on an open connection."""
         self.ask(lambda client: client.ping())
         return min(self._ping_seconds() for _ in range(3))
 
@@ -69,9 +69,7 @@ class ReadOnlyClient:
         return time.perf_counter() - began
 
     def clock_offset(self) -> float:
-        """Seconds by which the server's clock is ahead of this host's; exact to half a round
-        trip.
-        """
+        """Seconds that the server's clock is ahead of ours, exact to half a round trip."""
         before = time.time()
         seconds, micros = self.ask(lambda client: client.time())
         return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
@@ -123,12 +121,10 @@ class ReadOnlyClient:
 
     @property
     def has_password(self) -> bool:
-        """Whether the URL has more than its displayed name."""
         return bool(settings_of(self.redis).get("password"))
 
     @property
     def user(self) -> str:
-        """The user by which the server knows us, else the URL's."""
         with suppress(CommandDenied):
             if name := self.ask(lambda client: client.acl_whoami()):
                 return sanitize(to_text(name), 60)

@@ -17,7 +17,6 @@ WRITE_COMMANDS = {"HSET", "XADD", "BLMOVE", "RPUSH"}
 
 
 def master_commands(run: str, queue: str) -> list[Command]:
-    """The commands of es-master, with those of its scripts."""
     run_keys = keys.RunKeys(run)
     results, parameters, claims, life = (
         run_keys.results(PROBE_PUBLICATION),
@@ -68,7 +67,7 @@ def master_commands(run: str, queue: str) -> list[Command]:
 
 
 def worker_commands(run: str, queue: str) -> list[Command]:
-    """The commands of a seat, and of RQ's worker around it."""
+    """Those of a seat, and of RQ's worker around it."""
     run_keys = keys.RunKeys(run)
     life, claims, results, rq_life = (
         run_keys.worker(PROBE_WORKER),
@@ -119,7 +118,7 @@ def worker_commands(run: str, queue: str) -> list[Command]:
 
 
 def seat_commands(run: str, queue: str) -> list[Command]:
-    """The commands that open and close a seat: master and worker need both."""
+    """To open and close a seat: master and worker need both."""
     job, waiting = keys.rq_job("doctor"), keys.rq_queue(queue)
     return [
         ("INCRBY", keys.RunKeys(run).seatno, "1"),
@@ -163,9 +162,7 @@ def check_rights(
 
 
 def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
-    """The line that grants the missing rights: each command if they are few, else all rights of the
-    role.
-    """
+    """Grants each missing command if they are few, else all rights of the role."""
     granted: dict[str, set[str]] = {}
     for command in missing:
         name = "|".join(command[:2]).lower() if command[0] == "SCRIPT" else command[0].lower()
@@ -184,7 +181,7 @@ def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
 
 
 def patterns_of(command: Command) -> set[str]:
-    """Patterns for the keys and channels of a command, equal for every run."""
+    """Patterns for a command's keys and channels, equal for every run."""
     patterns = set()
     for part in command[1:]:
         kind, _, rest = part.partition(":")

@@ -88,7 +88,6 @@ class RunCheckInput:
 
 
 def check_run(check_input: RunCheckInput) -> list[Finding]:
-    """The run's state, and its workers, if it has any."""
     findings = [check_state(check_input.summary)]
     workers = [{"host": "a host", **about} for about in check_input.workers.values()]
     if check_input.needs_workers or workers:
@@ -120,7 +119,6 @@ def check_state(summary: RunSummary) -> Finding:
 
 @named("workers")
 def check_workers(run: str, workers: Sequence[Texts]) -> Finding:
-    """How many serve, and why others refuse."""
     refusing = [about for about in workers if about.get("refuses")]
     joined = len(workers) - len(refusing)
     if refusing:
@@ -140,7 +138,6 @@ def check_workers(run: str, workers: Sequence[Texts]) -> Finding:
 
 @named("fingerprint")
 def check_fingerprint(workers: Sequence[Texts]) -> Finding:
-    """Whether all workers compute the same bits."""
     classes = group_hosts(workers, "numerics")
     shown = {f"{sanitize(bits[:8])}…": names for bits, names in classes.items()}
     if not classes:
@@ -179,9 +176,7 @@ def check_worker_versions(workers: Sequence[Texts], here: str) -> Finding:
 
 @named("fleet folders")
 def check_worker_packages(workers: Sequence[Texts]) -> Finding:
-    """The folders from which workers import our packages: two on one host are usually an
-    accident.
-    """
+    """Two folders on one host are usually an accident."""
     by_host = defaultdict[str, set[str]](set)
     for about in workers:
         if about.get("packages"):
@@ -228,7 +223,7 @@ def check_worker_noise(workers: Sequence[Texts], run_digest: str | None) -> Find
 
 
 def check_worker_box2d(workers: Sequence[Texts]) -> list[Finding]:
-    """A line for each host on which two distributions provide Box2D."""
+    """One line per host on which two distributions provide Box2D."""
     twice = {
         about["host"]: about["box2d"] for about in workers if " and " in about.get("box2d", "")
     }
@@ -245,7 +240,7 @@ def parse_versions(versions: str) -> dict[str, str]:
 
 
 def group_hosts(workers: Sequence[Texts], name: str) -> dict[str, list[str]]:
-    """Hosts by what their workers report as ``name``, without those that report nothing."""
+    """Hosts by what their workers report as ``name``."""
     hosts = defaultdict[str, list[str]](list)
     for about in workers:
         if about.get(name):

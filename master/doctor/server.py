@@ -47,7 +47,6 @@ class ServerState:
 
 
 def check_server(state: ServerState) -> list[Finding]:
-    """All checks of the server except the user's rights."""
     private, denied = state.on_socket or state.on_loopback, state.denied
     alive = f"{state.name} answers a PING in {format_milliseconds(state.ping)}"
     findings = [ok(alive).named("redis")]
@@ -265,7 +264,7 @@ def check_clock(offset: float | None, denied: str = "") -> Finding:
 
 
 def info_number(information: Information, name: str) -> float:
-    """A number of INFO, or 0."""
+    """0 for anything else."""
     return finite_or_none(information.get(name)) or 0.0
 
 
@@ -274,7 +273,6 @@ def format_milliseconds(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in a readable unit."""
     for size, unit in ((1e12, "TB"), (1e9, "GB")):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -282,7 +280,6 @@ def format_bytes(count: float) -> str:
 
 
 def parse_settings(answers: Sequence[Mapping[Any, Any]]) -> dict[str, str]:
-    """The replies of CONFIG GET as text."""
     return {
         to_text(name): to_text(value)
         for answer in answers

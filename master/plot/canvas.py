@@ -61,7 +61,6 @@ def make_figure(width: float, height: float) -> Figure:
 
 
 def style_axes(axes: Axes, x: str, y: str) -> None:
-    """Label the axes, with a light grid and no decoration."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(True, color="#dddddd", linewidth=0.6)
@@ -70,7 +69,6 @@ def style_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def draw_target(axes: Axes, target: object) -> None:
-    """A dashed line at a return, if it is a number."""
     level = drawable_or_none(target)
     if level is None:
         return
@@ -87,9 +85,7 @@ def draw_target(axes: Axes, target: object) -> None:
 
 
 def format_x(axes: Axes, axis: str) -> None:
-    """1.5 M instead of 1500000 along x; hours, minutes or seconds along time. Call it after
-    drawing.
-    """
+    """1.5 M instead of 1500000; hours, minutes or seconds. Call it after drawing."""
     # optional: matplotlib
     from matplotlib.ticker import EngFormatter, MaxNLocator
 

@@ -61,7 +61,7 @@ def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") 
 
 
 def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
-    """The files of the generations. Raises UsageError for a missing one."""
+    """Raises UsageError for a missing generation."""
     there = recorded_generations(run_dir)
     if not there:
         raise UsageError(

@@ -130,7 +130,6 @@ def draw_and_save(given: argparse.Namespace) -> str:
 
 
 def beyond(run: RunCurves) -> str:
-    """A note about a run with figures that cannot be drawn."""
     count = f"{run.left_out:,} figure{'s' * (run.left_out != 1)}"
     return (
         f"{run.folder / METRICS} has {count} beyond ±{LARGEST_DRAWN:g}: "

@@ -124,9 +124,7 @@ def _draw_band(panel: Axes, band: Band, colour: str, line: LineStyleType, label:
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    """Runs that differ only by seed, by a name that describes how the group differs from the
-    others.
-    """
+    """Runs that differ only by seed, by how the group differs from the others."""
     groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -155,7 +153,6 @@ def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
 
 
 def format_setting(run: RunCurves, name: str) -> str:
-    """A setting in a curve's name."""
     value, option = run.config.get(name, "?"), option_fields().get(name)
     if option is not None and value == option.default:
         value = option.metadata["default_word"] or value

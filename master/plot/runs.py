@@ -58,7 +58,6 @@ class RunCurves:
 
     @property
     def task(self) -> str:
-        """The environment or the objective."""
         return sanitize(self.config.get("objective") or self.config.get("env") or "?", 60)
 
     @cached_property
@@ -103,7 +102,6 @@ def read_runs(paths: Sequence[Path], runs_dir: str | None = None) -> list[RunCur
 
 
 def find_run_folders(path: Path) -> Iterator[Path]:
-    """The folder itself, or run folders one or two levels below it."""
     if (path / METRICS).is_file():
         yield path
         return
@@ -133,7 +131,6 @@ def read_run(folder: Path) -> RunCurves:
 
 
 def shares_workers(folder: Path) -> bool:
-    """Whether the folder is that of a study's run, and the study has other runs."""
     study = folder.resolve().parent
     return (study / STUDY_FILE).is_file() and sum(1 for _ in study.glob(f"*/{METRICS}")) > 1
 
@@ -176,14 +173,11 @@ class Records:
 def pairs_of(
     records: Sequence[dict[str, float]],
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-    """Neighbours in pairs; their count is even."""
     return zip(records[::2], records[1::2], strict=True)
 
 
 def is_too_large(value: object) -> bool:
-    """Whether a value, or the number in a text, cannot be drawn: beyond LARGEST_DRAWN, or not
-    finite.
-    """
+    """Whether a value, or the number in a text, cannot be drawn."""
     if isinstance(value, str):
         return finite_or_none(value) is not None and drawable_or_none(value) is None
     return isinstance(value, (int, float)) and not -LARGEST_DRAWN <= value <= LARGEST_DRAWN

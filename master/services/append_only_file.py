@@ -93,9 +93,7 @@ def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
 
 
 def unfit(folder: Path) -> str:
-    """Why the append-only files of a server's folder may not be loaded; empty if they may, or
-    there are none.
-    """
+    """Why the append-only files may not be loaded; empty if they may, or there are none."""
     try:
         if os.path.lexists(folder / OLD):
             raise _UnfitError(f"{OLD} is in a location that this server does not use")
@@ -115,9 +113,7 @@ def unfit(folder: Path) -> str:
 
 
 def _check_owner(path: Path, is_kind: Callable[[int], bool]) -> os.stat_result:
-    """Raises _UnfitError for a link, for what is not of that kind, and for what is not this user's
-    only.
-    """
+    """Raises _UnfitError for a link, another kind of file, and for other writers."""
     about = path.lstat()
     if not is_kind(about.st_mode):
         raise _UnfitError(f"{path.name} is a link or of another kind")
@@ -152,7 +148,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_commands(name: str, data: mmap.mmap) -> None:
-    """Every whole command; the last one may be torn, as a crash leaves it."""
+    """The last command may be torn, as a crash leaves it."""
     place, size = 0, len(data)
     while place < size:
         count = COUNT.match(data, place)

@@ -107,7 +107,7 @@ def spawn(
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Poll until the condition holds, for at most ``seconds``; whether it does."""
+    """Returns whether the condition holds."""
     deadline = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -119,7 +119,7 @@ def end_in_order(
     is_gone: Callable[[], bool],
     steps: Iterable[tuple[signal.Signals, float]],
 ) -> bool:
-    """Send each signal and wait so many seconds after it; whether the process is gone."""
+    """Send each signal, and wait so many seconds; returns whether the process is gone."""
     for number, seconds in steps:
         send(number)
         if wait_until(is_gone, seconds):
@@ -144,15 +144,12 @@ class RestartTimer:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has failed once for each back-off."""
         return self.failures >= len(self.backoff)
 
     def start(self) -> None:
-        """The process has been started."""
         self.started, self.restart_at = time.monotonic(), None
 
     def end(self) -> None:
-        """The process has ended."""
         if time.monotonic() - self.started > self.long_life:
             self.failures = 0
 
@@ -234,7 +231,6 @@ def signal_name(number: int) -> str:
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a log, in a sentence."""
     lines: list[str] = []
     with suppress(OSError):
         lines = read_end(log, LOG_BYTES).decode(errors="replace").splitlines()

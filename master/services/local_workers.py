@@ -51,8 +51,6 @@ ProcessId = tuple[int, str]
 
 @dataclass
 class WorkerProcess:
-    """A worker's slot, and when it restarts."""
-
     number: int
     process: subprocess.Popen[bytes] | None = None
     timer: RestartTimer = field(
@@ -69,7 +67,7 @@ class WorkerProcess:
         self.timer.start()
 
     def has_newly_ended(self) -> bool:
-        """Detect that the process has ended, and schedule the next; True the first time."""
+        """True the first time: it also schedules the next process."""
         if self.process is None or self.is_running or self.timer.restart_at is not None:
             return False
         self.timer.end()
@@ -109,17 +107,13 @@ class LocalWorkers:
         self._orphans: set[ProcessId] = set()
 
     def start(self) -> None:
-        """Start those that have not been started. Raises RunFolderError when a log cannot be
-        written.
-        """
+        """Raises RunFolderError if a log cannot be written."""
         for worker in self._processes:
             if worker.process is None:
                 self._spawn(worker)
 
     def supervise(self) -> list[int]:
-        """Restart ended workers after 1, 2, 4 … 30 s, without waiting; returns the numbers of those
-        started.
-        """
+        """Restart ended workers after 1, 2, 4 … 30 s; returns the numbers of those started."""
         self._collect_ended()
         restarted = [worker for worker in self._processes if worker.timer.is_due()]
         for worker in restarted:
@@ -127,9 +121,7 @@ class LocalWorkers:
         return [worker.number for worker in restarted]
 
     def stop(self, deadline: float = STOP_SECONDS) -> None:
-        """End all: SIGTERM and up to ``deadline`` seconds to finish, a second SIGTERM, then SIGKILL
-        to the rest.
-        """
+        """SIGTERM and up to ``deadline`` seconds, a second SIGTERM, then SIGKILL to the rest."""
         self._collect_ended()
         doomed = self._orphans | self._running_members()
         steps = (
@@ -145,7 +137,7 @@ class LocalWorkers:
         self._orphans = set()
 
     def kill(self) -> None:
-        """End all at once by SIGKILL, work horses too; waits for nothing."""
+        """Waits for nothing."""
         doomed = self._orphans | self._running_members()
         self._signal(signal.SIGKILL)
         signal_all(doomed, signal.SIGKILL)
@@ -221,7 +213,7 @@ class LocalServices:
         self._workers: LocalWorkers | None = None
 
     def start_server(self) -> None:
-        """Start the private server. Raises RedisError."""
+        """Raises RedisError."""
         if self.server is not None:
             self.server.start()
             self._log_refused(self.server)
@@ -232,7 +224,7 @@ class LocalServices:
         workers.start()
 
     def restart_ended(self) -> None:
-        """Restart ended processes. Raises RedisError if the server cannot restart."""
+        """Raises RedisError if the server cannot restart."""
         if self.server is not None and self.server.ensure():
             LOGGER.warning("the private server ended and was restarted")
             self._log_refused(self.server)
@@ -240,14 +232,12 @@ class LocalServices:
             LOGGER.warning(f"local worker {number} ended and was restarted")
 
     def stop(self) -> None:
-        """End workers and server in order."""
         if self._workers is not None:
             self._workers.stop()
         if self.server is not None:
             self.server.stop()
 
     def kill(self) -> None:
-        """Kill all at once, without waiting."""
         if self._workers is not None:
             self._workers.kill()
         if self.server is not None:
@@ -274,16 +264,13 @@ def session_members(session: int) -> set[ProcessId]:
 
 
 def stat_fields(path: Path) -> list[str]:
-    """The fields of /proc/<pid>/stat from the third (the state) on: proc(5); empty when the process
-    is gone.
-    """
+    """The fields of /proc/<pid>/stat from the state on: proc(5); empty if the process is gone."""
     with suppress(OSError):
         return path.read_text(errors="replace").rpartition(")")[2].split()
     return []
 
 
 def signal_all(processes: set[ProcessId], number: signal.Signals) -> None:
-    """Signal the processes that are still alive."""
     for pid, started in processes:
         fields = stat_fields(Path(f"/proc/{pid}/stat"))
         if fields and fields[19] == started:
@@ -292,18 +279,14 @@ def signal_all(processes: set[ProcessId], number: signal.Signals) -> None:
 
 
 def default_workers(root: Path = Path("/")) -> int:
-    """Cores that this process may use: its affinity and its control group's CPU quota, at
-    least 1.
-    """
+    """Cores of this process, by affinity and CPU quota, at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, int(min(cores, cpu_quota(root))))
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
-    """The tightest CPU quota, in cores, of this process's control group (v1 or v2) and those above
-    it.
-    """
+    """The tightest quota, in cores, of this control group (v1 or v2) and those above it."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -324,7 +307,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
 
 
 def group_quota(group: Path) -> float:
-    """The CPU quota of one control group's folder, in cores; infinite when it has none."""
+    """Of one control group, in cores; infinite if it has none."""
     with suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return float("inf") if quota == "max" else int(quota) / int(period)

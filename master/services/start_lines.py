@@ -69,18 +69,18 @@ def redis_flags(url: str, password_file: str | None) -> str:
 
 
 def url_without_password(url: str, password_file: str | None) -> str:
-    """The URL for people who have the file of its password; empty if it has no such file."""
+    """Empty if the password is in no file."""
     if not password_path(password_file) or password_of(url) is None or "?" in url:
         return ""
     return redacted_url(url).replace(":***@", "@", 1).replace("//@", "//")
 
 
 def password_path(password_file: str | None) -> str:
-    """The absolute path of the file that the command line or the environment names, or nothing."""
+    """The absolute path that the command line or the environment names, or nothing."""
     file = password_file or os.environ.get(PASSWORD_FILE)
     return str(Path(file).absolute()) if file else ""
 
 
 def allowance(modules: Sequence[str]) -> str:
-    """The variable with which a worker allows a run's own code; empty if it needs none."""
+    """The variable that allows a run's own code on a worker, or nothing."""
     return f"{ALLOW}={','.join((INSTALLED, *modules))} " if modules else ""

@@ -58,11 +58,11 @@ class SignalFlags:
             os.read(self._read, 4096)
 
     def request_end(self, *_: object) -> None:
-        """The handler of a signal that asks for an orderly end."""
+        """Handler: end in order."""
         self.end_requested = True
 
     def kill_and_exit(self, *_: object) -> None:
-        """The handler of a signal that ends everything at once."""
+        """Handler: end at once."""
         self._kill_children()
         os._exit(EXIT_INTERRUPTED)
 
@@ -184,7 +184,7 @@ class LeaseReader:
         self._read_holder: Callable[[], bytes] | None = None
 
     def holder(self) -> str | None:
-        """Who holds it; empty for nobody, None when Redis did not answer."""
+        """Empty for nobody, None if Redis did not answer."""
         # start-up: redis; the supervisor must be ready soon and stay small
         from es_queue.protocol.connection import ANY_ERROR
 
@@ -209,7 +209,6 @@ class LeaseReader:
 
 
 def log(text: str) -> None:
-    """A line of the supervisor's log."""
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
 
 
@@ -226,7 +225,7 @@ def main() -> NoReturn:
 
 
 def run_supervisor(files: SupervisorFiles) -> int:
-    """Be the supervisor that the folder's spec describes, to the end; returns the exit code."""
+    """Returns the exit code."""
     try:
         supervisor = Supervisor(files, files.read_spec())
         with NoteHandler(supervisor.report):

@@ -101,14 +101,11 @@ class SupervisorClient:
         return True
 
     def read_news(self) -> list[str]:
-        """What the supervisor restarted since the last call, in sentences."""
         news, self._news_offset = self._files.read_news(self._news_offset)
         return news
 
     def stop(self) -> None:
-        """End workers and server in order, unless they are another living master's; returns when
-        they are gone.
-        """
+        """End workers and server in order, unless another living master uses them."""
         if (
             not self._is_released
             and self._files.folder.is_dir()
@@ -125,7 +122,6 @@ class SupervisorClient:
             self._owner_lock = None
 
     def kill(self) -> None:
-        """End everything at once; waits for little."""
         if not self._is_launched and self._owner_lock is None:
             return
         self._refuse_other_host()
@@ -142,7 +138,6 @@ class SupervisorClient:
         return self._owner_lock is not None
 
     def _is_adoptable(self) -> bool:
-        """Whether the living supervisor is ready and does what is wanted."""
         with suppress(OSError, RunFolderError):
             return self._files.read_state()[0] == READY and self._files.read_spec() == self._spec
         return False
@@ -156,7 +151,7 @@ class SupervisorClient:
         return lock
 
     def _launch(self, lock: int) -> None:
-        """Start a supervisor that inherits ``lock``, and wait until it is ready."""
+        """Start a supervisor, which inherits ``lock``, and wait until it is ready."""
         files = self._files
         self._is_launched = True
         try:
@@ -222,9 +217,7 @@ class SupervisorWatch:
         self._supervisor = supervisor
 
     def handle_outage(self, seconds: float, trouble: str = "") -> None:
-        """Redis did not answer, or refused by ``trouble``: see to it that our own is started again,
-        or say what we wait for.
-        """
+        """Redis did not answer, or refused by ``trouble``."""
         if not self.check() and seconds > NOTE_AFTER_SECONDS:
             LOGGER.warning(
                 f"Redis refuses commands ({trouble}); trying again"
@@ -233,9 +226,7 @@ class SupervisorWatch:
             )
 
     def check(self) -> bool:
-        """Report what it restarted, and restart it if it ended; returns whether there was
-        anything.
-        """
+        """Report and restart; returns whether there was anything."""
         if self._supervisor is None:
             return False
         news = self._supervisor.read_news()

@@ -112,13 +112,11 @@ class SupervisorFiles:
     # --- where the supervisor is in its life
 
     def read_spec(self) -> SupervisorSpec:
-        """What the living guardian keeps running. Raises OSError, and RunFolderError for what is no
-        spec.
-        """
+        """Raises OSError, and RunFolderError for a damaged spec."""
         return SupervisorSpec.from_json(read_small(self.spec, MOST_BYTES))
 
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
-        """Replace the state. Raises RunFolderError."""
+        """Raises RunFolderError."""
         details = {} if error is None else {"kind": type(error).__name__, "why": str(error)}
         try:
             with replacing(self.state) as file:
@@ -130,7 +128,7 @@ class SupervisorFiles:
             ) from None
 
     def read_state(self) -> tuple[str, EsQueueError | None]:
-        """The state, empty before there is one, and the error that a supervisor ended with."""
+        """Empty before there is one; with the error of a supervisor that failed."""
         try:
             stored: dict[str, Any] = json.loads(read_small(self.state, MOST_BYTES))
             name = str(stored["state"])
@@ -145,7 +143,6 @@ class SupervisorFiles:
     # --- what the supervisor has to tell
 
     def append_news(self, text: str) -> None:
-        """A line for the master to say; when there are too many they begin again."""
         with suppress(OSError):
             full = self.news.exists() and self.news.stat().st_size > MOST_NEWS
             with open(self.news, "w" if full else "a", opener=no_link) as file:
@@ -169,5 +166,4 @@ class SupervisorFiles:
         return news, offset + len(whole)
 
     def news_end(self) -> int:
-        """The offset after the last line."""
         return self.news.stat().st_size if self.news.exists() else 0

@@ -63,7 +63,7 @@ def parse_address(text: str, name: str = "listen") -> Address:
 
 
 def _is_host(match: re.Match[str]) -> bool:
-    """Not a number alone, which is somebody's port, and no broken IPv6 address."""
+    """Not just a number, which would be a port, and no broken IPv6 address."""
     six = match["six"]
     return ":" in six and is_address(six) if six else not (match["name"] or "").isdigit()
 
@@ -98,9 +98,7 @@ def _former_address(folder: Path) -> Address:
 
 
 def find_bindable_port(address: Address) -> int:
-    """The port on which a server could listen there now; a free one for port 0. Raises RedisError
-    in one sentence.
-    """
+    """The port if it is free there now; a free one for port 0. Raises RedisError."""
     try:
         candidates = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -131,9 +129,7 @@ def _format_bind_error(address: Address, error: OSError) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that its owner alone can read, from its first byte on. Raises
-    RedisError.
-    """
+    """Only its owner can read it. Raises RedisError."""
     try:
         with replacing(path, mode=0o600) as file:
             file.write(text.encode())
@@ -142,9 +138,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_password(folder: Path) -> str | None:
-    """The server's password; None for a server that has never listened, which has none. Raises
-    RedisError.
-    """
+    """None for a server that has never listened. Raises RedisError."""
     path = folder / "password"
     try:
         text = read_small(path, MOST_BYTES).decode("ascii").strip()
@@ -184,14 +178,12 @@ def write_join_files(folder: Path, address: Address, *, is_own: bool = False) ->
 
 
 def remove_join_files(folder: Path) -> None:
-    """Nobody else is to come in; the password stays, because the run may listen again."""
+    """The password stays, because the run may listen again."""
     (folder / "url").unlink(missing_ok=True)
 
 
 def reachable_address(host: str) -> str:
-    """The address by which other machines reach this one; its name where no interface leads
-    outwards.
-    """
+    """The address for other machines; this one's name if no interface leads outwards."""
     if host not in (ALL_ADDRESSES, "::"):
         return host
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -53,7 +53,7 @@ INTERVAL_LIMITS = (0.2, 3600.0)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Returns the exit code."""
     try:
         given = parse_command_line(argv)
         for text in password_warnings(given):
@@ -215,7 +215,7 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
 
 
 def make_query(given: argparse.Namespace) -> Callable[[], Page]:
-    """A function that reads once and returns the requested page; it keeps a run's history."""
+    """Reads once and returns the requested page; it keeps a run's history."""
     history = History()
 
     def query() -> Page:

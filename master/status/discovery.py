@@ -134,7 +134,6 @@ class RunLocation:
 
     @property
     def source(self) -> RedisReader | Path:
-        """The run's server, or its folder."""
         if self.server is not None:
             return self.server
         assert self.folder is not None
@@ -221,5 +220,5 @@ def sources_in(folders: list[Path], named: bool = True) -> RunSources:
 
 
 def find_servers(given: argparse.Namespace) -> list[RedisReader]:
-    """Only the servers; none if no Redis is named and every private server has ended."""
+    """None if no Redis is named and every private server has ended."""
     return find_sources(given).servers

@@ -35,7 +35,7 @@ REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "gener
 
 
 def make_errors_page(source: RedisReader | Path, summary: RunSummary, details: RunDetails) -> Page:
-    """The newest reports of a run, newest first, from its server or its folder."""
+    """The newest reports of a run, newest first."""
     reports, trouble = (
         (read_kept_reports(source), "")
         if isinstance(source, Path)
@@ -60,7 +60,7 @@ def make_errors_page(source: RedisReader | Path, summary: RunSummary, details: R
 
 
 def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], str]:
-    """The reports, newest first, each checked and escaped; and why none could be read."""
+    """The reports, newest first, and why none could be read."""
     key = RunKeys(run).errors
     size = bounded_reads.key_sizes(server.ask, [key]).get(key)
     if size is None or size.type != "list" or not size.count:
@@ -113,7 +113,6 @@ def parse_report(data: bytes) -> dict[str, Any]:
 
 
 def to_plain_value(value: object) -> int | float | str | None:
-    """A number as it is, anything else as escaped text."""
     if value is None or (
         isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     ):
@@ -124,7 +123,6 @@ def to_plain_value(value: object) -> int | float | str | None:
 
 
 def report_parts(report: dict[str, Any]) -> list[PagePart]:
-    """One report for people: when, who, which episode; the reason; the traceback line by line."""
     if "trouble" in report:
         return [Text(""), Text(report["trouble"], FAINT)]
     labels = (
@@ -148,7 +146,6 @@ def report_parts(report: dict[str, Any]) -> list[PagePart]:
 
 
 def format_local_time(seconds: object) -> str:
-    """Local time of day, and how long ago that was."""
     then = finite_or_none(seconds)
     try:
         text = "" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))

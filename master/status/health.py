@@ -32,7 +32,6 @@ class Health:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is over, unless it is resumed."""
         return self.state in (DONE, FAILED)
 
 
@@ -110,7 +109,6 @@ def _assess_running(
 
 
 def waiting_workers(progress: Mapping[str, str]) -> str:
-    """A remark if workers outnumber a generation's training slots, else empty."""
     workers, slots = (
         finite_or_none(progress.get(name) or None) for name in ("workers", "training_slots")
     )

@@ -59,7 +59,7 @@ class History:
 
     @property
     def usual_wait_seconds(self) -> float | None:
-        """Median seconds that a generation waited for its results; None before the first."""
+        """The median; None before the first generation."""
         return statistics.median(self.waits) if self.waits else None
 
     def update(self, server: RedisReader, run: str) -> None:
@@ -87,7 +87,6 @@ class History:
         return entries_found
 
     def read_file(self, metrics: Path) -> None:
-        """Read the end of a metrics.jsonl, if it exists."""
         with suppress(OSError):
             self.add_records(read_json_lines(metrics, MOST_LINES, METRICS_BYTES))
 
@@ -114,20 +113,16 @@ class History:
 
 
 def is_readable(server: RedisReader, key: str) -> bool:
-    """Whether a history exists in a plausible size: ten thousand generations take a third of
-    that.
-    """
+    """Whether a history has a plausible size: ten thousand generations take a third of it."""
     return server.fits(key, MOST_KEY_BYTES["history"])
 
 
 def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """An entry's short fields of KEPT, as text."""
     kept = ((name.encode(), (fields or {}).get(name.encode())) for name in KEPT)
     return short_fields({name: value for name, value in kept if value is not None})
 
 
 def short_fields(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """An entry's short fields as text."""
     return {
         to_text(name): to_text(value)
         for name, value in fields.items()
@@ -136,7 +131,6 @@ def short_fields(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def short(value: object) -> bool:
-    """Whether a value of JSON is a number or a short text."""
     if isinstance(value, str):
         return 0 < len(value) <= LONGEST_VALUE
     return finite_or_none(value) is not None

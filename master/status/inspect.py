@@ -69,7 +69,6 @@ class Key:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the whole value is small enough to be read."""
         return self.memory is not None and self.memory <= MOST_BYTES
 
 
@@ -123,7 +122,6 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
 
 
 def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
-    """Properties of each existing key."""
     sizes = key_sizes(server.ask, names)
     left = server.seconds_left({name: name for name in sizes})
     for name, size in sizes.items():
@@ -145,7 +143,6 @@ def format_expiry(key: Key) -> str:
 
 
 def read_previews(server: RedisReader, keys: Sequence[Key]) -> list[str]:
-    """A few words on each value; for a large one, only by its name."""
     previews: list[str] = []
     for start in range(0, len(keys), GLANCES_AT_ONCE):
         some = keys[start : start + GLANCES_AT_ONCE]
@@ -179,7 +176,6 @@ def preview_query(key: Key) -> tuple[Any, ...] | None:
 
 
 def format_preview(key: Key, answer: Any) -> str:
-    """The preview on one short line."""
     kind = kind_of(key.name)
     if kind in ("checkpoint", "parameters"):
         return "archive of arrays" if kind == "checkpoint" else f"{key.size // 4:,} float32"
@@ -201,7 +197,7 @@ def format_preview(key: Key, answer: Any) -> str:
 
 
 def field_order(field: tuple[bytes, bytes]) -> tuple[int, bytes]:
-    """Sort key of a hash's fields: the most informative first."""
+    """The most informative first."""
     name = to_text(field[0])
     return (
         PROGRESS_FIELDS.index(name) if name in PROGRESS_FIELDS else len(PROGRESS_FIELDS),
@@ -210,7 +206,6 @@ def field_order(field: tuple[bytes, bytes]) -> tuple[int, bytes]:
 
 
 def format_brief(value: Any) -> str:
-    """A decoded value in a few words."""
     if isinstance(value, dict):
         known = {name: inner for name, inner in value.items() if inner not in ("", None)}
         value = ", ".join(f"{name} {format_brief(inner)}" for name, inner in known.items())
@@ -270,7 +265,7 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
 
 
 def newest(server: RedisReader, name: str) -> list[Any]:
-    """The newest entries of a stream, newest first: as many as one reply may hold."""
+    """Newest first: as many as one reply may hold."""
     for count in NEWEST:
         (entries,) = server.ask([("xrevrange", name, "+", "-", count)])
         if entries is not None:
@@ -289,12 +284,10 @@ def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:
 
 
 def decode_scored(answer: Any) -> dict[str, Any]:
-    """The members of a sorted set with their scores."""
     return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
 
 
 def decode_items(key: Key, answer: Any) -> Any:
-    """The items of a value, decoded one by one."""
     if key.type == "hash":
         fields = sorted(answer.items())[:MOST_ITEMS]
         return {escape_bytes(name, 200): escape_bytes(value, 4000) for name, value in fields}
@@ -306,7 +299,6 @@ def decode_items(key: Key, answer: Any) -> Any:
 
 
 def value_parts(value: Any) -> list[PagePart]:
-    """A decoded value as fields, a table or lines."""
     if isinstance(value, dict):
         return [page_fields(list(flatten(value)))]
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -322,7 +314,7 @@ def value_parts(value: Any) -> list[PagePart]:
 
 
 def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Label and text of everything in nested maps; inner labels include the outer one."""
+    """Label and text of everything in nested maps."""
     for name, inner in value.items():
         label = f"{above}{name}"
         if isinstance(inner, dict) and inner:
@@ -332,7 +324,6 @@ def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, st
 
 
 def is_narrow(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether maps fit a table: few columns in all."""
     return len({name for row in rows for name in row}) <= 8
 
 
@@ -346,7 +337,6 @@ def make_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:
 
 
 def format_value(value: Any) -> str:
-    """A value on one line."""
     if isinstance(value, list):
         return ", ".join(map(format_value, value))
     if isinstance(value, dict):
@@ -357,5 +347,4 @@ def format_value(value: Any) -> str:
 
 
 def pattern_of(run: str | None) -> str:
-    """Pattern of a run's keys, or of all runs'."""
     return f"{KEY_PREFIX}*" if run is None else f"{RunKeys(run).prefix}*"

@@ -182,7 +182,7 @@ class RunDetails:
     unread: tuple[str, ...] = ()
 
     def silent_seconds(self, worker: str) -> float | None:
-        """Seconds since a worker's last heartbeat; None if its interval is unknown."""
+        """Since a worker's last heartbeat; None if its interval is unknown."""
         lasts = finite_or_none(self.workers.get(worker, {}).get("beat_ttl"))
         left = self.beat_seconds_left.get(worker)
         return None if lasts is None or left is None else round(max(0.0, lasts - left), 3)
@@ -222,7 +222,6 @@ class RedisReader:
         return seen if seen.progress or started is not None else None
 
     def read_details(self, run: str) -> RunDetails:
-        """Workers, refusals, settings, and the numbers of errors and requests of a run."""
         run_keys = RunKeys(run)
         ever, errors, reasons, requests = self.ask(
             [
@@ -261,20 +260,19 @@ class RedisReader:
         )
 
     def seconds_left(self, keys: Mapping[str, str]) -> dict[str, float]:
-        """Seconds until each key expires, by the names of ``keys``; without those that never do."""
+        """Seconds until each key expires, by name; without those that never do."""
         left = zip(keys, self.ask(("pttl", key) for key in keys.values()), strict=True)
         known = {name: answer for name, answer in left if answer is not None}
         return {name: answer / 1000 for name, answer in known.items() if answer >= 0}
 
     def _sizes(self, run_keys: RunKeys) -> dict[str, bounded_reads.KeySize]:
-        """The sizes of the run's keys that have a bound, by the names of MOST_KEY_BYTES."""
+        """By the names of MOST_KEY_BYTES."""
         names = {getattr(run_keys, what): what for what in MOST_KEY_BYTES}
         return {
             names[key]: size for key, size in bounded_reads.key_sizes(self.ask, list(names)).items()
         }
 
     def fits(self, key: str, most_bytes: int) -> bool:
-        """Whether a key exists and is no larger than that."""
         size = bounded_reads.key_sizes(self.ask, [key]).get(key)
         return size is not None and size.fits(most_bytes)
 
@@ -343,9 +341,7 @@ class RedisReader:
         ]
 
     def _read_names(self, key: str) -> list[str]:
-        """Members of a set, in order; not more than fit a screen, none that could not be a worker's
-        id.
-        """
+        """At most as many as fit a screen, none that cannot be a worker's id."""
         members = [
             to_text(member) for member in bounded_reads.set_members(self.ask, key, MOST_WORKERS)
         ]
@@ -412,7 +408,6 @@ class RedisReader:
 
 
 def too_large(what: str, size: bounded_reads.KeySize, most: int) -> str:
-    """Why a key is not read."""
     return f"{what}: {size}, more than es-status reads ({most:,} bytes)"
 
 

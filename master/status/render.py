@@ -22,9 +22,7 @@ PagePart = Text | Table
 
 @dataclass(frozen=True)
 class Page:
-    """data: for programs; parts: for people; code: the exit code; over: whether nothing more will
-    follow
-    """
+    """data: for programs; parts: for people; is_over: whether nothing more will follow"""
 
     data: Mapping[str, Any]
     parts: tuple[PagePart, ...]
@@ -39,12 +37,11 @@ def page_fields(rows: Sequence[tuple[str, str] | tuple[str, str, str]]) -> Table
 
 
 def page_fields_if_any(rows: Sequence[tuple[str, str]]) -> Table:
-    """``page_fields`` without rows of empty text."""
     return page_fields([row for row in rows if row[1]])
 
 
 def format_plain(page: Page) -> list[str]:
-    """The page as whole lines of text, for files and other programs."""
+    """Lines for files and other programs."""
     lines: list[str] = []
     for part in page.parts:
         lines += [part.plain.rstrip()] if isinstance(part, Text) else format_plain_table(part)
@@ -52,7 +49,6 @@ def format_plain(page: Page) -> list[str]:
 
 
 def print_page(page: Page, out: SafeStream, *, as_json: bool) -> None:
-    """Print a page once."""
     if as_json:
         print_json(page.data, out)
     elif not out.is_terminal:

@@ -48,7 +48,7 @@ class RunFolder:
 
     @property
     def run(self) -> str:
-        """The run's id: the stored one, else the folder's name; empty if neither is valid."""
+        """The stored id, else the folder's name; empty if neither is valid."""
         return self._named_run or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
 
     def can_be_run(self, run: str) -> bool:
@@ -74,15 +74,12 @@ class RunFolder:
 
     @cached_property
     def history(self) -> History:
-        """The end of metrics.jsonl."""
         history = History()
         history.read_file(self.folder / METRICS)
         return history
 
     def _progress(self, last: Mapping[str, Any]) -> Texts:
-        """Progress as Redis would hold it: settings, the last generation's record, then the
-        summary.
-        """
+        """As Redis would hold it: settings, the last generation's record, then the summary."""
         finished = self._summary.get("state") == FINISHED
         settings = {name: self.config[name] for name in CONFIG_FIELDS if name in self.config}
         known = {**settings, **last, **(self._summary if finished else {})}
@@ -109,7 +106,7 @@ class RunFolder:
 
 
 def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
-    """The JSON object in a file of plausible size; empty for anything else."""
+    """Empty for anything but a JSON object of plausible size."""
     try:
         with open(path, "rb", opener=regular) as file:
             data = file.read(most + 1)
@@ -119,7 +116,7 @@ def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The short values of a run's config.json; empty for anything else."""
+    """The short values of a run's config.json."""
     settings = read_object(path, MOST_BYTES)
     return dict(
         islice(((name, value) for name, value in settings.items() if is_kept(value)), MOST_NAMES)
@@ -138,7 +135,6 @@ def is_kept(value: object) -> bool:
 
 
 def is_single(value: object) -> bool:
-    """Whether a value is short, and neither a list nor an object."""
     return not isinstance(value, (list, dict)) and (
         not isinstance(value, str) or len(value) <= LONGEST_VALUE
     )
@@ -152,7 +148,7 @@ def modification_time(path: Path) -> float | None:
 
 
 def newest_folders(folders: list[Path]) -> list[RunFolder]:
-    """Folders with a configuration, newest first; as many as fit a list."""
+    """Folders with a configuration, newest first."""
     folders = sorted(
         folders, key=lambda folder: -(modification_time(folder / "config.json") or 0.0)
     )[:MOST_RUNS]

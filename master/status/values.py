@@ -54,7 +54,6 @@ def run_of(key: str) -> str:
 
 
 def to_text(data: object) -> str:
-    """Bytes as text, whatever they are."""
     return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
 
 
@@ -113,7 +112,7 @@ def load_json(data: bytes, longest: int = LONGEST_JSON) -> Any:
 
 
 def parse_json_object(data: bytes | None) -> dict[str, Any]:
-    """The JSON object that bytes hold; empty for anything else."""
+    """Empty for anything else."""
     return next(parse_json_lines([data or b""]), {})
 
 
@@ -225,7 +224,6 @@ def unreadable_errors() -> tuple[type[Exception], ...]:
 
 
 def decode_string(key: str, data: bytes) -> Any:
-    """A string's value: by its key's name, else as text or bytes."""
     decode = STRING_DECODERS.get(kind_of(key))
     if decode is None:
         return escape_bytes(data)
@@ -246,7 +244,6 @@ def decode_string(key: str, data: bytes) -> Any:
 
 
 def decode_element(key: str, data: bytes) -> Any:
-    """An element of a list, a set or a hash: a block, a JSON report, or text."""
     kind = kind_of(key)
     if kind in ("todo", "claims"):
         try:
@@ -268,7 +265,6 @@ def decode_element(key: str, data: bytes) -> Any:
 
 
 def decode_entry(key: str, name: str, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """An entry of a stream; of a results stream the answer in it."""
     if kind_of(key) == "results" and b"answer" in fields:
         return {"id": name, **decode_answer(fields[b"answer"])}
     return {

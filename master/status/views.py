@@ -121,7 +121,6 @@ RECOVERY_FIELDS = (
 
 
 def make_runs_page(runs: Sequence[RunSummary]) -> Page:
-    """All runs, newest first."""
     rated = [(summary, assess_health(summary)) for summary in runs]
     data = {"runs": [run_fields(summary, health) for summary, health in rated]}
     if not runs:
@@ -154,12 +153,11 @@ def format_run_row(summary: RunSummary, health: Health) -> tuple[str, ...]:
 
 
 def format_state(summary: RunSummary, health: Health) -> str:
-    """The state in words; its health, if worse than the stored state."""
+    """The state, or its health if that is worse."""
     return health.state if health.state in (STALLED, ORPHANED) else sanitize(summary.state, 12)
 
 
 def command_fields(summary: RunSummary) -> Table:
-    """The commands for a run without a master."""
     return page_fields_if_any([("go on", summary.resume), ("remove", summary.purge)])
 
 
@@ -201,7 +199,6 @@ def make_heading(summary: RunSummary, health: Health) -> Text:
 def format_training_rows(
     progress: Mapping[str, str], details: RunDetails, history: History
 ) -> list[tuple[str, str]]:
-    """Label and text of training figures; empty texts are not shown."""
     get = progress.get
     share = finite_or_none(get("cut_fraction")) or 0
     cut = f" ({format_percent(share)} of episodes cut short)" if share > 0 else ""
@@ -226,7 +223,6 @@ def format_training_rows(
 
 
 def if_known(value: object, text: str) -> str:
-    """The text, if the value is a number."""
     return "" if finite_or_none(value) is None else text
 
 
@@ -246,7 +242,6 @@ def format_target(config: Mapping[str, Any]) -> str:
 
 
 def format_curve(history: History) -> list[tuple[str, str]]:
-    """The evaluations so far as a small graph, with its lowest and highest."""
     means = [mean for _, mean in history.evaluations]
     if len(means) < 2:
         return []
@@ -256,7 +251,6 @@ def format_curve(history: History) -> list[tuple[str, str]]:
 def remaining_budgets(
     progress: Mapping[str, str], config: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """Each limit that the run has, with what is spent and what is left of it."""
     spent = {
         "generations": progress.get("generation"),
         "max_steps": progress.get("env_steps"),
@@ -300,7 +294,6 @@ def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str
 
 
 def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[str, str]]:
-    """Label and text of who works on the run, and of what went wrong and was recovered."""
     get = summary.progress.get
     queue = get("queue", "default")
     refused = [(name, count) for name, count in details.refused.items() if name != "audit"]
@@ -332,18 +325,16 @@ def format_worker_count(details: RunDetails) -> str:
 
 
 def fingerprints(details: RunDetails) -> set[str]:
-    """The numeric fingerprints of the living."""
     return {about["numerics"] for about in details.workers.values() if about.get("numerics")}
 
 
 def format_recoveries(progress: Mapping[str, str]) -> str:
-    """``recovered 2, re-issued 3``: what failed and was mended, as far as anything was."""
+    """``recovered 2, re-issued 3``"""
     counts = [(word, finite_or_none(progress.get(name)) or 0.0) for name, word in RECOVERY_FIELDS]
     return ", ".join(f"{word} {format_whole(count)}" for word, count in counts if count > 0)
 
 
 def format_audit(progress: Mapping[str, str]) -> str:
-    """What the audit has compared, what nobody could decide, and who is in quarantine."""
     checked, disputed = (
         finite_or_none(progress.get(name)) for name in ("audited", "audit_disputes")
     )
@@ -360,9 +351,7 @@ def format_audit(progress: Mapping[str, str]) -> str:
 
 
 def make_worker_table(details: RunDetails) -> FittingTable:
-    """The living workers, by host and pid; columns in which there is nothing to see are
-    left out.
-    """
+    """The living workers, by host and pid; columns without information are left out."""
     workers = sorted(
         details.workers.items(),
         key=lambda worker: (worker[1].get("host", ""), finite_or_none(worker[1].get("pid")) or 0.0),
@@ -411,7 +400,7 @@ def format_worker_row(about: Mapping[str, str], silence: float | None) -> tuple[
 
 
 def refusal_lines(details: RunDetails) -> list[Text]:
-    """Who cannot join, and why: a line for each reason."""
+    """One line per reason."""
     hosts: dict[str, list[str]] = {}
     for about in details.workers.values():
         if "refuses" in about:
@@ -432,7 +421,7 @@ def format_refusing(hosts: Sequence[str]) -> str:
 
 
 def format_ago(moment: object) -> str:
-    """How long a time of day is past; another host's clock may be ahead of ours."""
+    """Another host's clock may be ahead of this one's."""
     then = finite_or_none(moment)
     return "-" if then is None else f"{format_duration(max(0.0, time.time() - then))} ago"
 
@@ -441,7 +430,7 @@ def format_ago(moment: object) -> str:
 
 
 def run_fields(summary: RunSummary, health: Health) -> dict[str, Any]:
-    """A run as JSON: what is a number is one, whatever else is there is null."""
+    """A run as JSON: a field that should be a number is one, or null."""
     about = {
         name: sanitize(value) if name in TEXT_FIELDS else parse_number(value)
         for name, value in summary.progress.items()

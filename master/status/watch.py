@@ -45,7 +45,6 @@ def watch_page(
 def iterate_pages(
     query: Callable[[], Page], out: SafeStream, every: float, wait: Callable[[float], None]
 ) -> Iterator[Page]:
-    """A page every so many seconds, until the run has ended or nobody reads."""
     page = last = query()
     seen = time.monotonic()
     yield page
@@ -60,7 +59,6 @@ def iterate_pages(
 
 
 def print_pages(pages: Iterable[Page], out: SafeStream, *, as_json: bool) -> int:
-    """One below the other, for pipes."""
     code = 0
     for number, page in enumerate(pages):
         if number and not as_json:
@@ -71,7 +69,7 @@ def print_pages(pages: Iterable[Page], out: SafeStream, *, as_json: bool) -> int
 
 
 def draw_pages(pages: Iterable[Page], out: SafeStream) -> int:
-    """In place. The last page stays, whole, when the watch ends."""
+    """In place; the last page stays when the watch ends."""
     page: Page | None = None
     try:
         # It is redrawn each second, and so fits a terminal that changes its size.
@@ -91,7 +89,6 @@ def draw_pages(pages: Iterable[Page], out: SafeStream) -> int:
 
 
 def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:
-    """The last page under the reason why there is no newer one."""
     reason = sanitize(error)
     head = (
         Text(reason, BAD),

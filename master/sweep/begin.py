@@ -83,9 +83,7 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
 
 
 def base_run_id(env: str, launch: Launch) -> str:
-    """The study's id, short enough for ``-s<seed>`` behind it. Raises UsageError for a --run that
-    is too long.
-    """
+    """Short enough for ``-s<seed>``. Raises UsageError for a --run that is too long."""
     room = LONGEST_RUN_ID - max(len(f"-s{seed}") for seed in launch.seeds)
     if launch.run is None:
         name, *tail = derive_run_id(env).rsplit("-", 3)
@@ -99,14 +97,12 @@ def base_run_id(env: str, launch: Launch) -> str:
 
 
 def lead_sweep(record: SweepRecord, paths: RunPaths, launch: Launch, stop: SweepStopSignals) -> int:
-    """Lead the study's runs, which inherit what this command allows; returns the exit code."""
+    """Returns the exit code."""
     with allowed_modules(named_modules(record.config), launch.own_modules):
         return Sweep(record, paths, launch, stop).run()
 
 
 def sweep_target(config: RunConfig, launch: Launch) -> float | None:
-    """The return that counts as solved; what no run of the study could begin with is refused here,
-    once.
-    """
+    """The return that counts as solved. Settings with which no run can begin are refused."""
     with allowed_modules(named_modules(config), launch.own_modules):
         return prepare_run(replace(config, seed=0), launch.noise_dir).learner.target

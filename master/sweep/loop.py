@@ -57,9 +57,7 @@ LOGGER = logging.getLogger("es_queue.sweep")
 
 
 class SharedServices(LocalServices):
-    """Server and workers for a study; all of it in the main thread, to which children
-    are bound.
-    """
+    """Server and workers for a study, in the main thread, to which children are bound."""
 
     def __init__(self, launch: Launch, study: NamedRun, modules: Sequence[str] = ()) -> None:
         self._launch, self._study, self._modules = launch, study, modules
@@ -115,16 +113,14 @@ class SharedServices(LocalServices):
 
     @property
     def name(self) -> str:
-        """The server's name without a password."""
         return redacted_url(self.url)
 
     @property
     def redis_flags(self) -> str:
-        """The flags by which a command finds the server; empty for a private one."""
+        """Empty for a private server."""
         return "" if self.is_private else redis_flags(self.url, self._launch.redis_password_file)
 
     def start_information(self) -> dict[str, str]:
-        """Places of server and runs, and the commands to watch and join."""
         file = self._launch.redis_password_file
         lines = start_lines(
             self.url, self._launch.queue, self._study, self.server, self._modules, file
@@ -132,10 +128,8 @@ class SharedServices(LocalServices):
         return {"redis": self.name, "folder": str(self._folder), **lines}
 
     def worker_places(self) -> int:
-        """How many runs can have a worker each: as many as listen to the queue; our own count from
-        the start; at least 1.
-
-        What a private server knew when it was started are workers that ended with the study before.
+        """How many runs can have a worker each, at least 1. Workers that a private server knew when
+        it started ended with an earlier study.
         """
         return max(1, self._count, self._count_registered() - self._stale)
 
@@ -147,9 +141,7 @@ class SharedServices(LocalServices):
         return int(count)
 
     def has_checkpoint(self, run: str) -> bool:
-        """Whether the server has a checkpoint of the run. Raises RedisError when it does not
-        answer.
-        """
+        """Raises RedisError."""
         try:
             return bool(self._client.exists(keys.RunKeys(run).checkpoint))
         except ANY_ERROR as error:
@@ -177,11 +169,10 @@ class SweepStopSignals:
             signal.signal(number, self._handle)
 
     def kill_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
-        """What ends all processes at once, and what continues the study after it."""
         self._kill, self._resume_command = kill, resume_command
 
     def begin(self) -> None:
-        """A run is about to be started: from now on the end is an orderly one."""
+        """From now on the end is an orderly one."""
         self.has_begun = True
 
     def _handle(self, number: int, frame: object) -> None:
@@ -210,7 +201,7 @@ class Sweep:
         stop.kill_with(self.kill, self._resume_command)
 
     def run(self) -> int:
-        """Run all seeds to their ends; returns the exit code."""
+        """Returns the exit code."""
         self._paths.prepare()
         with self._hold_lock(), NoteHandler(self._view.note):
             try:
@@ -227,13 +218,12 @@ class Sweep:
                 self._view.close()
 
     def kill(self) -> None:
-        """End everything at once; waits for nothing."""
+        """Waits for nothing."""
         self._signal(signal.SIGKILL)
         self._services.kill()
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """Hold the study's lock, so that nobody else leads it."""
         lock = take_lock(self._paths.run_dir / "study.lock")
         if lock is None:
             raise RunBusyError(
@@ -271,7 +261,7 @@ class Sweep:
         return [process for process in self._processes if process.entry.state == WAITING]
 
     def _check_services(self) -> None:
-        """Each second: restart server and workers, and count how many runs can have a worker."""
+        """Each second."""
         if time.monotonic() - self._last_check < CHECK_SECONDS:
             return
         self._services.restart_ended()
@@ -279,8 +269,8 @@ class Sweep:
         self._last_check = time.monotonic()
 
     def _start_due(self) -> None:
-        """Start again what was killed, and no more runs than can have a worker each: one without
-        would only wait, and its --max-seconds would run out meanwhile.
+        """No more runs than workers: one without would only wait, and its --max-seconds would run
+        out.
         """
         if self._stop.requested:
             return
@@ -304,9 +294,7 @@ class Sweep:
         self._save(RUNNING)
 
     def _command_line(self, entry: SeedRun) -> list[str]:
-        """The command line of a seed's es-master. Raises RedisError when Redis must be asked and
-        does not answer.
-        """
+        """A seed's es-master. Raises RedisError."""
         launch, folder = self._launch, self._paths.run_dir
         paths = RunPaths(entry.run, folder / f"s{entry.seed}", launch.shared)
         words = ["--json", "--workers", "0", "--queue", launch.queue]
@@ -363,7 +351,7 @@ class Sweep:
             process.signal(number)
 
     def _end_all(self) -> None:
-        """End what still runs, the runs first: they need the server for an orderly end."""
+        """The runs first: they need the server for an orderly end."""
         children = [process.child for process in self._processes if process.child is not None]
 
         def are_gone() -> bool:
@@ -376,7 +364,7 @@ class Sweep:
         self._services.stop()
 
     def _finish(self) -> int:
-        """Show and store what it came to; returns the exit code."""
+        """Returns the exit code."""
         states = {process.entry.state for process in self._processes}
         failed = FAILED in states and not self._stop.requested
         state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
@@ -391,7 +379,6 @@ class Sweep:
         return f"{format_command('es-master')} --resume {words}"
 
     def _save(self, state: str) -> SweepRecord:
-        """Write what is known of all runs, which is returned."""
         entries = [process.entry for process in self._processes]
         record = replace(self._record, state=state, entries=entries)
         record.save(self._paths.run_dir)
@@ -399,7 +386,6 @@ class Sweep:
 
 
 def make_view(out: SafeStream, record: SweepRecord, launch: Launch) -> SweepView:
-    """The view that fits the flags and the stream."""
     if launch.json:
         return SweepJsonView(out, record, launch.quiet)
     if not launch.quiet and out.is_terminal:

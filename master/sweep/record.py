@@ -43,7 +43,7 @@ class SeedRun:
 
     @property
     def evaluation(self) -> float | None:
-        """The final evaluation's mean return; None unless the run has finished."""
+        """None unless the run has finished."""
         return (
             finite_or_none((self.summary or {}).get("eval_mean"))
             if self.state == FINISHED
@@ -66,11 +66,9 @@ class SweepRecord:
     state: str = RUNNING
 
     def figures(self) -> Aggregates:
-        """Over the final evaluations, those that are missing counted."""
         return aggregate([entry.evaluation for entry in self.entries])
 
     def count_reached(self) -> int:
-        """How many runs' final evaluation is at or above the target."""
         evaluations = [entry.evaluation for entry in self.entries]
         return sum(
             value is not None and self.target is not None and value >= self.target
@@ -78,9 +76,7 @@ class SweepRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data: JSON's ``study`` event, and the half of seeds.json that says
-        how it went.
-        """
+        """JSON's ``study`` event, and half of seeds.json."""
         figures = asdict(self.figures())
         return {
             "run": self.run,
@@ -109,7 +105,7 @@ class SweepRecord:
 
 
 def load_record(folder: Path) -> SweepRecord:
-    """The study of a folder. Raises RunFolderError, in one sentence, for what is none."""
+    """Raises RunFolderError."""
     path = folder / STUDY_FILE
     try:
         with open(path, "rb", opener=regular) as file:

@@ -63,11 +63,10 @@ class ChildMaster:
 
     @property
     def output(self) -> int:
-        """A descriptor that is readable when there is output."""
         return self._out
 
     def read_events(self) -> list[dict[str, Any]]:
-        """The events that came since the last call; never waits."""
+        """Never waits."""
         events: list[dict[str, Any]] = []
         with suppress(BlockingIOError):
             while piece := os.read(self._out, READ_BYTES):
@@ -75,21 +74,18 @@ class ChildMaster:
         return events
 
     def poll(self) -> int | None:
-        """The exit code, minus the signal's number for one that was killed; None while it runs.
-        Hear once more after it.
-        """
+        """The exit code, negative for a signal; None while it runs. Then read events once more."""
         return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def close(self) -> None:
-        """Close its output."""
         assert self._process.stdout is not None
         self._process.stdout.close()
 
     def last_error_line(self) -> str:
-        """The last line of its errors, safe for a terminal; may be empty."""
+        """Safe for a terminal; may be empty."""
         try:
             lines = read_end(self._log, LONGEST_TAIL).decode(errors="replace").strip().splitlines()
         except OSError:
@@ -143,7 +139,6 @@ class SeedProcess:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether its es-master will be started again."""
         return self._timer.restart_at is not None
 
     @property
@@ -156,7 +151,6 @@ class SeedProcess:
 
     @property
     def row(self) -> SeedRow:
-        """Its row of the display."""
         state = RESTARTING if self.is_restarting else self.entry.state
         if self.child is not None and self._is_stopping:
             state = STOPPING
@@ -170,12 +164,11 @@ class SeedProcess:
         self.entry = replace(self.entry, begun=True, state=RUNNING)
 
     def postpone(self, seconds: float) -> None:
-        """Start its es-master later, because Redis does not answer."""
         self.entry = replace(self.entry, state=RUNNING)
         self._timer.postpone(seconds)
 
     def read_events(self) -> list[dict[str, Any]]:
-        """The events since the last call; never waits."""
+        """Never waits."""
         events = [] if self.child is None else self.child.read_events()
         for event in events:
             match event["event"]:
@@ -203,7 +196,7 @@ class SeedProcess:
                 self.child.signal(number)
 
     def end(self, code: int) -> str:
-        """Handle the end of its es-master with ``code``; returns a note or nothing."""
+        """Returns a note or nothing."""
         child, self.child = self.child, None
         assert child is not None, "a run that ends has an es-master"
         child.close()

@@ -29,8 +29,6 @@ STYLES = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 
 
 class SweepTableView(SweepView):
-    """A study's seeds in the panel, one a row."""
-
     def __init__(
         self, out: SafeStream, record: SweepRecord, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -92,9 +90,7 @@ class SweepTableView(SweepView):
 
 
 def fitting_rows(rows: Sequence[SeedRow], height: int) -> Sequence[SeedRow]:
-    """As many rows as fit, in their order: those that run, then those that wait, then those that
-    have ended.
-    """
+    """Runs that train, then those that wait, then those that have ended; in their order."""
     if len(rows) <= max(height, 1):
         return rows
     order = sorted(

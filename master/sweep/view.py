@@ -39,7 +39,7 @@ class SeedRow:
 
 
 def shown_figures(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a generation that a row shows: those of an evaluation only if it had one."""
+    """Those of an evaluation only if there was one."""
     is_evaluated = finite_or_none(generation.get("eval_mean")) is not None
     names = (*ROW_FIELDS, *EVALUATION_FIELDS) if is_evaluated else ROW_FIELDS
     return {name: generation[name] for name in names if name in generation}
@@ -144,7 +144,6 @@ class SweepJsonView(SweepView):
 def format_start(
     record: SweepRecord, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
-    """What is run, where it all is, and how to watch and join."""
     config = record.config
     what = f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
     description = f"{sanitize(config.task)}, {what}, {format_count(len(record.entries), 'seed')}"
@@ -152,7 +151,6 @@ def format_start(
 
 
 def format_event(event: Mapping[str, Value], record: SweepRecord) -> str:
-    """One generation of one run on one line, for a log."""
     config, evaluated = record.config, format_evaluation(event)
     parts = [
         f"generation {format_progress(event.get('generation'), config.generations)}",
@@ -179,9 +177,7 @@ def format_count(number: int, what: str) -> str:
 
 
 def format_result(record: SweepRecord) -> list[str]:
-    """The end of a study: each seed, then the figures over them, and over how many of all
-    they are.
-    """
+    """Each seed, then figures over them, and over how many."""
     figures, total = record.figures(), len(record.entries)
     width = max(len(str(entry.seed)) for entry in record.entries)
     lines = [
@@ -228,7 +224,6 @@ def format_interval(interval: Interval | None) -> str:
 
 
 def format_outcome(entry: SeedRun) -> str:
-    """How one run ended, in a few words."""
     summary = entry.summary or {}
     if entry.state == FAILED:
         return (

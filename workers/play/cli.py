@@ -42,7 +42,7 @@ exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; see ``es-play --help``. Returns the exit code."""
+    """Returns the exit code."""
     fix_numeric_environment()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -65,10 +65,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def leave_current_folder() -> None:
-    """Remove the current folder, which ``python -m`` adds, from the path: its files are not
-    installed packages.
-
-    A checkout of es-queue itself stays.
+    """``python -m`` adds it, but its files are not installed packages. A checkout of es-queue
+    itself stays.
     """
     here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[2]
     if here != home:
@@ -273,7 +271,6 @@ def play_and_print(given: argparse.Namespace) -> None:
 
 
 def checkpoint_info(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The source of the episodes, for display."""
     return {
         "run": checkpoint.run,
         "checkpoint": str(checkpoint.path),

@@ -54,7 +54,6 @@ def write_model_card(path: Path, folder: Path) -> None:
 
 
 def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
-    """README.md: metadata in YAML between two lines of dashes, then Markdown."""
     config = checkpoint.config
     env, run = sanitize(config.task, LONGEST_NAME), sanitize(checkpoint.run, LONGEST_NAME)
     metadata: dict[str, Any] = {
@@ -101,7 +100,6 @@ def finite_number(value: object) -> float | None:
 
 
 def model_index(run: str, env: str, score: str) -> dict[str, Any]:
-    """The results block."""
     result = {
         "task": {"type": TASK, "name": TASK},
         "dataset": {"name": env, "type": env},

@@ -125,7 +125,7 @@ def play_all(
 def open_playback(
     request: EnvironmentRequest, name: str, drawing: Drawing
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
-    """The environment to play in, and its film if one is requested. Raises EnvironmentFailure."""
+    """The environment, and its film if requested. Raises EnvironmentFailure."""
     recorder: VideoRecorder | None = None
     try:
         env: Environment
@@ -149,7 +149,7 @@ def open_playback(
 
 
 def save_video(recorder: VideoRecorder | None) -> str:
-    """Write the film. Returns a line about it, empty if there is none."""
+    """A line about the film, empty if there is none."""
     if recorder is None:
         return ""
     size = recorder.save()
@@ -160,9 +160,7 @@ def save_video(recorder: VideoRecorder | None) -> str:
 
 
 def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
-    """Raise RunFolderError if the installed environment is not the one that the policy was
-    trained for.
-    """
+    """Raises RunFolderError if the policy was trained for another environment."""
     size = len(checkpoint.policy.statistics.mean)
     if spec.observation_size != size or spec.action != checkpoint.policy.action:
         raise RunFolderError(
@@ -171,8 +169,7 @@ def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
         )
 
 
-def no_noise(seed: int) -> None:
-    """As in evaluations."""
+def no_noise(seed: int) -> None: ...
 
 
 def make_noise(checkpoint: Checkpoint) -> NoiseOf:
@@ -203,7 +200,7 @@ def make_player(
     noise_of: NoiseOf = no_noise,
     on_step: OnStep | None = None,
 ) -> Callable[[int], Episode]:
-    """Seed -> episode, with the same functions and arithmetic as a worker's evaluation."""
+    """Seed -> episode, by the functions and the arithmetic of a worker's evaluation."""
     config, trained = checkpoint.config, checkpoint.policy
     policy = make_policy(
         config, spec.observation_size, spec.action, spec.observation_shape, trained.policy.reference
@@ -227,7 +224,6 @@ def make_player(
 
 
 def play_with_progress(play_seed: Callable[[int], Episode], seeds: Iterable[int]) -> list[Episode]:
-    """The episodes, with a line of progress on a terminal."""
     terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     all_seeds = list(seeds)
     episodes: list[Episode] = []

@@ -107,7 +107,6 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
 
 
 def format_kept(generations: Sequence[int]) -> str:
-    """The recorded generations, in a few words."""
     if not generations:
         return "the run has kept none (--keep-generations)"
     return (
@@ -182,7 +181,6 @@ def play_recorded(
 
 
 def show_individual(given: Namespace) -> None:
-    """Play and print the individual of ``--generation`` and ``--slot``."""
     selector = parse_selector(given.generation, given.slot)
     folder = existing_folder(given.checkpoint, given.runs_dir)
     record = load_record(folder, selector)
@@ -207,7 +205,6 @@ def show_individual(given: Namespace) -> None:
 def compare_recorded(
     record: SlotRecord, selector: IndividualSelector, episodes: Sequence[Episode]
 ) -> dict[str, Any]:
-    """The recorded figures of the individual, and whether the episodes repeat them."""
     row = None if selector.slot is None else record.row(selector.slot, selector.individual)
     if row is None or row["return"] != row["return"]:
         return {"recorded": None, "equal": None}

@@ -54,7 +54,6 @@ def summarize(
 
 
 def recorded_mean(evaluation: Mapping[str, Any], figures: ReturnStatistics) -> float | None:
-    """The recorded mean, if it is of these episodes."""
     mean = evaluation.get("eval_mean")
     same = evaluation.get("eval_episodes") == figures.count
     return float(mean) if same and isinstance(mean, (int, float)) and mean == mean else None
@@ -68,7 +67,6 @@ def print_played(
     *,
     as_json: bool,
 ) -> None:
-    """Print the summary as JSON, or the lines, a histogram and the film's line."""
     if as_json:
         print(json.dumps(summary, allow_nan=False))
         return
@@ -77,7 +75,6 @@ def print_played(
 
 
 def format_policy(summary: Mapping[str, Any]) -> str:
-    """The source of the policy."""
     generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
     return (
         f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
@@ -86,13 +83,11 @@ def format_policy(summary: Mapping[str, Any]) -> str:
 
 
 def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
-    """The number and kind of the episodes, and their figures."""
     plural = "" if summary["episodes"] == 1 else "s"
     return f"{summary['episodes']} episode{plural}{kind}: {format_figures(summary)}"
 
 
 def format_summary(summary: Mapping[str, Any]) -> list[str]:
-    """The outcome in words."""
     seed = summary["seed"]
     kind = " of the final evaluation" if seed is None else f" from seed {seed} on"
     kind += ", with action noise" if summary.get("stochastic") else ""
@@ -132,9 +127,7 @@ def format_figures(summary: Mapping[str, Any]) -> str:
 
 
 def format_histogram(returns: Sequence[float]) -> list[str]:
-    """The number of returns in each range, one line per range; nothing for a few episodes or equal
-    returns.
-    """
+    """One line per range of returns; nothing for a few episodes, or equal ones."""
     low, high = min(returns), max(returns)
     if len(returns) < MIN_FOR_HISTOGRAM or not low < high or math.isinf(high - low):
         return []

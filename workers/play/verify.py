@@ -28,7 +28,6 @@ NAME = "master-0-000000"
 
 
 def main() -> int:
-    """Reply until the master closes the pipe."""
     argparse.ArgumentParser("python -m workers.play.verify", description=__doc__).parse_args()
     fix_numeric_environment()
     questions, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -84,7 +83,7 @@ def raise_failure(failure: FailureReport) -> None:
 
 
 def read_frame(stream: IO[bytes]) -> Any:
-    """The next frame; None at the end."""
+    """None at the end."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

@@ -50,7 +50,6 @@ class VideoRecorder:
         self.is_truncated = False
 
     def capture(self, step: int, total: float) -> None:
-        """Called after each step of an episode; ``total`` is its return so far."""
         self._step += 1
         if self._step % self._every:
             return
@@ -65,9 +64,7 @@ class VideoRecorder:
         self._frames.append(draw_caption(frame, text) if self._has_caption else frame)
 
     def save(self) -> int:
-        """Write the file atomically; returns its size in bytes. Raises RunFolderError if it cannot
-        be written.
-        """
+        """Whole or not at all; returns its bytes. Raises RunFolderError."""
         fresh = self.path.with_name(
             f".{self.path.stem}.{secrets.token_hex(8)}{self.path.suffix.lower()}"
         )
@@ -115,7 +112,6 @@ def choose_offscreen_drawing() -> None:
 
 
 def shrink(frame: FrameArray, width: int) -> FrameArray:
-    """No wider than ``width`` pixels."""
     # optional: Pillow
     from PIL import Image
 
@@ -130,13 +126,12 @@ def shrink(frame: FrameArray, width: int) -> FrameArray:
 
 
 def crop_to_even(frame: FrameArray) -> FrameArray:
-    """Height and width even, as H.264 requires."""
+    """H.264 needs an even height and width."""
     height, width = frame.shape[:2]
     return np.ascontiguousarray(frame[: height - height % 2, : width - width % 2])
 
 
 def draw_caption(frame: FrameArray, text: str) -> FrameArray:
-    """The frame with a line of text, legible on any background."""
     # optional: Pillow
     from PIL import Image, ImageDraw, ImageFont
 
@@ -154,7 +149,7 @@ def draw_caption(frame: FrameArray, text: str) -> FrameArray:
 
 
 def write_gif(path: Path, frames: list[FrameArray], fps: float, colours: int = GIF_COLOURS) -> None:
-    """All frames share one palette, so parts that do not change take no space."""
+    """One palette for all frames: what does not change takes no space."""
     # optional: Pillow
     from PIL import Image
 

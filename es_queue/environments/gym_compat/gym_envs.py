@@ -32,7 +32,6 @@ class GymMarvin(gym.Env):  # type: ignore[misc]
 
     @property
     def hull(self) -> Any:
-        """The trunk in Box2D's world."""
         return self._marvin.hull
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

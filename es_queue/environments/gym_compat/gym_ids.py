@@ -16,9 +16,7 @@ IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
 
 
 def register() -> None:
-    """Make Marvin and the old walkers known to ``gym.make``, without its checker, which NumPy 2
-    breaks.
-    """
+    """Without gym's checker, which NumPy 2 breaks."""
     # optional: the old gym, which calls this function
     from gym.envs import registration
 

@@ -230,7 +230,6 @@ class OldGymAdapter(gymnasium.Env[Any, Any]):
 
 
 def _levels(environment: Any) -> list[Any]:
-    """The wrappers from the outside in, then the environment itself."""
     levels = [environment]
     while levels[-1] is not environment.unwrapped and hasattr(levels[-1], "env"):
         levels.append(levels[-1].env)

@@ -197,7 +197,6 @@ class Reply:
     headers: dict[str, str] = field(default_factory=lambda: {"Cache-Control": "no-store"})
 
     def compress(self) -> Reply:
-        """The same for a browser that takes gzip, where that is worth it."""
         headers = {**self.headers, "Vary": "Accept-Encoding"}
         if len(self.body) < WORTH_PACKING:
             return replace(self, headers=headers)
@@ -209,7 +208,6 @@ class Reply:
 
 
 def text_reply(status: int, text: str, **headers: str) -> Reply:
-    """A sentence as an answer."""
     return Reply(status, TEXT, f"{text}\n".encode(), {"Cache-Control": "no-store", **headers})
 
 
@@ -242,9 +240,7 @@ class WebRoutes:
 
 
 def json_reply(query: Callable[[], dict[str, Any]]) -> Reply:
-    """What was seen; 404 for what is not there, 503 for what cannot be looked at, each with one
-    sentence.
-    """
+    """404 for what is missing, 503 for what cannot be read, each with one sentence."""
     try:
         return Reply(200, JSON, json.dumps(query(), allow_nan=False).encode())
     except EsQueueError as error:
@@ -254,9 +250,7 @@ def json_reply(query: Callable[[], dict[str, Any]]) -> Reply:
 
 @cache
 def static_files() -> dict[str, Reply]:
-    """The page itself by path; a browser asks again each time, and is told when nothing has
-    changed.
-    """
+    """The page's files by path; a browser asks each time whether they have changed."""
     replies = {}
     for entry in resources.files("master.status.web").joinpath("static").iterdir():
         kind = MEDIA_TYPES.get(entry.name.rpartition(".")[2])

@@ -52,7 +52,7 @@ class DecimatedSeries:
         self._most, self._rows, self._partial_rows = most, list[PointRow](), list[PointRow]()
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """A generation, where it has such a figure; those that it repeats are forgotten."""
+        """A generation, if it has such a figure; those that it repeats are removed."""
         row = tuple(finite_or_none(record.get(name)) for name in self.names)
         if row[0] is None or row[len(AXIS_FIELDS)] is None:
             return
@@ -85,7 +85,7 @@ class DecimatedSeries:
 
 
 def average_rows(rows: Sequence[PointRow]) -> PointRow:
-    """One row for several: where the last one stands, with the means of the figures."""
+    """The last row's place, with the means of the figures."""
     figures = (
         mean_or_none([row[place] for row in rows])
         for place in range(len(AXIS_FIELDS), len(rows[0]))
@@ -99,15 +99,13 @@ def mean_or_none(values: Sequence[float | None]) -> float | None:
 
 
 def round_or_none(value: float | None) -> float | None:
-    """Six digits; None for what is nobody's honest figure, which no axis could show."""
+    """Six digits; None for a figure that no axis can show."""
     shown = drawable_or_none(value)
     return None if shown is None else float(f"{shown:.6g}")
 
 
 class LearningCurves:
-    """A run's training returns and evaluations; ``update`` and ``read_file`` take in what is new
-    since the last time.
-    """
+    """A run's training returns and evaluations, read incrementally."""
 
     def __init__(self) -> None:
         self._reset()
@@ -121,9 +119,7 @@ class LearningCurves:
         self._last, self._stamp = "", (0, 0)
 
     def update(self, server: RedisReader, run: str) -> None:
-        """Read what is new of the run's stream, oldest first; one that is too large for ours is
-        left alone.
-        """
+        """Read new entries of the run's stream, unless it is implausibly large."""
         key = RunKeys(run).history
         if not is_readable(server, key):
             return
@@ -138,7 +134,7 @@ class LearningCurves:
                 break
 
     def read_file(self, metrics: Path) -> None:
-        """Take in a metrics.jsonl, from its beginning when it has changed."""
+        """From its beginning if it has changed."""
         try:
             about = metrics.stat()
         except OSError:
@@ -226,28 +222,21 @@ class DashboardQueries:
         return {**self._cached_query("runs", self._query_runs).current(), "every": self.every}
 
     def run(self, run: str) -> Data:
-        """One run with its workers, settings and curves. Raises UsageError for one that is not
-        there.
-        """
+        """Raises UsageError if there is no such run."""
         self._validate_listed(run)
         curves = LearningCurves()
         return self._cached_query(f"run {run}", lambda: self._query_run(run, curves)).current()
 
     def errors(self, run: str) -> Data:
-        """The newest reports of a run's workers."""
         self._validate_listed(run)
         return self._cached_query(f"errors {run}", lambda: self._query_errors(run)).current()
 
     def figures(self) -> Data:
-        """What Prometheus is told: every run, the living ones with their refusals and living
-        workers.
-        """
+        """For Prometheus: every run; of live ones also refusals and workers."""
         return self._cached_query("figures", self._query_figures).current()
 
     def _validate_listed(self, run: str) -> None:
-        """Names that somebody makes up are not asked for in Redis, and push nothing out of what is
-        remembered.
-        """
+        """Invented names cost no query of Redis, and push nothing out of the cache."""
         if all(listed_run["run"] != run for listed_run in self.runs()["runs"]):
             raise UsageError(f"there is no run {sanitize(run, 60)}")
 
@@ -316,14 +305,11 @@ def run_page_data(summary: RunSummary, details: RunDetails, curves: LearningCurv
 
 
 def to_json_list(value: object) -> object:
-    """JSON has lists alone."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def expected_rewards(config: Mapping[str, Any]) -> list[Data]:
-    """What the environment's recipe gave after so many steps; nothing for a run of
-    another method.
-    """
+    """The recipe's points; none for a run of another method."""
     env = config.get("env")
     if not isinstance(env, str) or any(
         config.get(name) != recipe_for(env).get(name, default_of(name)) for name in METHOD_SETTINGS

@@ -52,7 +52,6 @@ def parse_web_address(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is reachable only from this host."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"
@@ -100,14 +99,12 @@ def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
 
 
 def plain_host(match: re.Match[str]) -> str:
-    """A matched host in its one spelling: lower case, no dot behind it, an address in its short
-    form."""
+    """Lower case, no dot behind it, an address in its short form."""
     host = (match["six"] or match["name"]).lower().rstrip(".")
     return str(ipaddress.ip_address(host)) if is_address(host) else host
 
 
 def bind_error(address: Address, error: OSError) -> UsageError:
-    """One sentence for an address that cannot be listened on."""
     if error.errno == errno.EADDRINUSE:
         return UsageError(
             f"web cannot be served at {address}: another program listens there; give another "
@@ -125,9 +122,7 @@ def bind_error(address: Address, error: OSError) -> UsageError:
 
 
 def find_free_port(address: Address) -> int:
-    """A port after the given one on which nothing listens now; the next one where that cannot be
-    told.
-    """
+    """A port after the given one on which nothing listens; the next one if none is known."""
     following = range(address.port + 1, min(address.port + 20, 65536))
     for port in following:
         with (
@@ -181,7 +176,7 @@ def status_line(reply: Reply) -> str:
 
 
 def response_headers(reply: Reply) -> list[tuple[str, str]]:
-    """All headers of a reply; one without content has neither type nor length."""
+    """A reply without content has neither type nor length."""
     content = {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
     return list(
         {**SECURITY_HEADERS, **reply.headers, **({} if reply.status == 304 else content)}.items()
@@ -244,8 +239,6 @@ class RefusalTask(ErrorTask):
 
 
 class PageChannel(HTTPChannel):
-    """One connection."""
-
     parser_class, task_class, error_task_class = PageParser, PageTask, RefusalTask
 
 
@@ -299,7 +292,7 @@ class WebServer(TcpWSGIServer):
             task.cancel()
 
     def maintenance(self, now: float) -> None:
-        """Each second: close the connections whose time is over."""
+        """Each second: close connections that are too old."""
         super().maintenance(now)
         for channel in self.active_channels.values():
             if now - channel.creation_time > LONGEST_SECONDS:
@@ -352,6 +345,5 @@ def make_server(
 
 
 def page_url(address: Address) -> str:
-    """Where a browser of this host finds the page."""
     anywhere = address.host in ("0.0.0.0", "::")
     return f"http://{Address('localhost' if anywhere else address.host, address.port)}/"
