@@ -147,7 +147,7 @@ class ResultBounds:
     """Limits of the values in a result.
 
     steps: of an episode in training and in evaluation; observed: of moments; spec: its rewards
-    bound the returns; by_sign: whether the strategy learns from the signs of rewards
+    limit the returns; by_sign: whether the strategy learns from the signs of rewards
     """
 
     steps: tuple[int, int] = (MOST_STEPS, MOST_STEPS)
@@ -177,10 +177,10 @@ class ExpectedAnswer(NamedTuple):
 
 
 class AnswerChecker:
-    """Expected results of each slot of a publication; a pure function of the config and the
+    """Expected results of each slot of a publication, which depend only on the config and the
     generation.
 
-    largest_bytes, largest_slots: of the largest honest result
+    largest_bytes, largest_slots: of the largest valid result
     """
 
     def __init__(
@@ -192,8 +192,8 @@ class AnswerChecker:
         bounds: ResultBounds | None = None,
         plan: PlannedSlots | None = None,
     ) -> None:
-        """``slot_limits``: how many slots each kind may ever have in this publication; ``plan``: of
-        its training slots, where it is made already.
+        """``slot_limits``: the most slots of each kind in this publication; ``plan``: of its
+        training slots, if it is already made.
         """
         bounds = bounds or ResultBounds()
         self.slot_limits, self._bounds = slot_limits, bounds

@@ -38,10 +38,9 @@ PROVEN_AT_MOST = 32
 
 @dataclass
 class Question:
-    """A slot that is played again. opinions: what each identity answered, the first the one that
-    was taken; workers: by which id; inconclusive: since the last look somebody played it again and
-    had nothing new to say; tries: looks at which that was so; proof: what the master plays, where
-    two differ.
+    """A slot that is played again. opinions: what each identity answered, the first being the
+    accepted result; workers: the ids; inconclusive: whether a replay since the last look added
+    nothing; tries: number of such looks; proof: the master's own result, if two differ.
     """
 
     numerics: str
@@ -126,12 +125,12 @@ class MasterPlayer:
 
 
 class Audit:
-    """Asked by the ledger, answer by answer; nothing here touches Redis. One for a master's life.
+    """The ledger asks it about each answer; it does not use Redis. One per master.
 
     player: what the master plays itself
-    questions: those of the open publication; confirmed: who agreed on a slot of it
-    checked: slots that two agreed on; disputed: that nobody could decide
-    responsive: the workers that may be asked, unless all of them are the master's own
+    questions: those of the open publication; confirmed: identities that agreed on a slot of it
+    checked: slots on which two agreed; disputed: slots that could not be decided
+    responsive: the workers that can be asked, unless all are the master's own
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class Audit:
         return self.disputed > 0
 
     def begin(self, slots: int = 0) -> None:
-        """Another publication is open, of so many slots."""
+        """Another publication is open, with that many slots."""
         self.questions.clear()
         self.confirmed.clear()
         self._withdrawn.clear()
@@ -170,7 +169,7 @@ class Audit:
         self.player.begin(min(1.0, PROVEN_AT_MOST / max(1.0, self._fraction * slots)))
 
     def sample_slot(self, slot: Slot, worker: str, result: SlotResult) -> None:
-        """A first result was taken: sample it, if another worker can play the slot."""
+        """Called with an accepted first result: sample the slot, if another worker can play it."""
         member = self.fleet.registered_worker(worker)
         if member is None:
             return

@@ -1,5 +1,5 @@
-"""Publishes a generation and collects its results; each second, renews the lease, reconciles, and
-looks after seats, workers and the display.
+"""Publishes a generation and collects its results. Each second, it renews the lease, reconciles,
+and checks seats, workers and the display.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMER_GENERATION_LOST = (
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
-    """A request to stop the master, between two looks at the results."""
+    """A request to stop the master, between two reads of the results."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class BlockPublisher:
     def publish(self, ledger: Ledger) -> PublishResult:
         """Stage, then publish the unanswered slots (rules 3, 4).
 
-        Nobody waits for blocks that come late in the generation: they follow at once. Of a master
-        that ends between the two its successor finds them owed, for todo is a hint (rules 1, 8).
+        Blocks that are needed late in the generation follow at once. If a master ends between the
+        two, its successor finds these slots unanswered, because todo is only a hint (rules 1, 8).
         """
         count = self._workers.expected_count()
         blocks = iter(ledger.closing.blocks(ledger, self._scheduler, count))
@@ -180,7 +180,7 @@ class BlockPublisher:
         )
 
     def extend(self, ledger: Ledger) -> None:
-        """Issue the slots that the ledger has come to want."""
+        """Issue the slots that the ledger now requires."""
         count = self._workers.expected_count()
         self._issue(ledger, ledger.closing.more_blocks(ledger, self._scheduler, count))
 
@@ -303,15 +303,17 @@ class Collector:
             self._reissuer.record_loss(began)
 
     def extend(self, ledger: Ledger) -> None:
-        """Issue the slots that the ledger has come to want."""
+        """Issue the slots that the ledger now requires."""
         self._publisher.extend(ledger)
 
     # --- reading
 
     def collect(self, ledger: Ledger, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Until the ledger is complete and the run not paused, or ``is_over``; whether it is
-        complete. What is there already does not keep the lease waiting. Raises Interrupted,
-        FencedError, RedisError, EnvironmentFailure.
+        """Collect until the ledger is complete and the run is not paused, or until ``is_over``.
+        Returns whether the ledger is complete.
+
+        Waiting entries do not delay the lease. Raises Interrupted, FencedError, RedisError,
+        EnvironmentFailure.
         """
         if ledger.is_complete():
             self._raise_if_interrupted()
@@ -380,7 +382,7 @@ class Collector:
             self._publisher.refill(ledger)  # in place of what was read here
 
     def _poll_requests(self, ledger: Ledger) -> None:
-        """What people ask."""
+        """Handle requests from other terminals."""
         is_training = messages.TRAIN in ledger.required
         self.inbox.poll(publication_generation(ledger.publication), is_training=is_training)
         if self.pauses.update(paused=bool(self.inbox.paused_by)):

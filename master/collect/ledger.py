@@ -59,8 +59,8 @@ class LedgerContext:
         return () if self.audit is None else self.audit.questions
 
     def refusal(self, worker: str) -> str:
-        """Why nothing of a worker counts, empty if it does. A worker beats before its first claim,
-        so an honest one is known.
+        """Why no result of a worker counts, empty if it does. A worker beats before its first
+        claim, so a valid one is known.
         """
         if self.fleet is None:
             return ""
@@ -119,13 +119,13 @@ class Ledger:
 
     @property
     def largest_answer(self) -> int:
-        """Bytes of the largest honest answer to any open publication."""
+        """Bytes of the largest valid answer to any open publication."""
         older = map(self.closing.checker_of, self.closing.prior_publications)
         return max(checker.largest_bytes for checker in (self.checker, *older) if checker)
 
     def accept(self, payload: bytes, live: int = 1) -> bool:
-        """Take an entry of the results stream; False when nothing in it counted (the
-        entry can go).
+        """Take an entry of the results stream. False if nothing in it counted, so that it can be
+        deleted.
         """
         try:
             answer = Answer.decode(payload, self.checker.largest_bytes, self.checker.largest_slots)
@@ -253,7 +253,7 @@ class Ledger:
                 self._apply_verdict(verdict, self.context.audit)
 
     def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:
-        """Keep the right result; of a worker with a wrong one, only confirmed results count."""
+        """Keep the right result. Of a worker with a wrong one, only confirmed results count."""
         self.refute(verdict.slot, verdict.result, verdict.author)
         for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
             withdrawn = [
@@ -286,7 +286,7 @@ class Ledger:
         self._refresh(slot)
 
     def answerer(self, kind: str, slot: int) -> str:
-        """The worker whose result counts for an evaluated slot; empty for nobody."""
+        """The worker whose result counts for an evaluated slot; empty if there is none."""
         return self._answered_by.get((kind, slot), "")
 
     def withdraw(self, slot: Slot) -> None:
@@ -434,8 +434,8 @@ class Ledger:
     def reconcile_request(
         self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()
     ) -> ReconcileRequest:
-        """What reconcile compares todo and claims with. Every worker reads which should leave, so
-        only a few dismissed ones are named.
+        """What reconcile compares todo and claims with. Every worker reads which workers should
+        leave, so only a few dismissed ones are named.
         """
         leaving = [*give_way, *dismissed[:LEAVING_NAMED]]
         ranges, suspects = self.unanswered_ranges(), self.failures.suspects()
@@ -482,7 +482,7 @@ class StreamCursor:
     seen: set[str] = field(default_factory=set)
 
     def move_to(self, cursor: str) -> None:
-        """Read on from there."""
+        """Continue reading there."""
         self.cursor = cursor
 
 

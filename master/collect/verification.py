@@ -1,7 +1,7 @@
-"""Verification: the master plays an evaluation again before it decides anything by it.
+"""Verification: the master plays an evaluation again before it uses it for a decision.
 
-The same seeds are played, so on equal arithmetic an honest result repeats to the bit, and any false
-one shows. Of a long evaluation, some slots are enough: those that favour the decision most, and
+The same seeds are played, so on equal arithmetic a valid result repeats to the bit, and a false one
+does not. For a long evaluation, some slots are enough: those that favour the decision most, and
 others drawn by the operating system, because workers know the run's seed. If one differs, the
 master plays the whole evaluation, and its own results count.
 """
@@ -53,7 +53,7 @@ class Recheck:
 
 
 class Verification:
-    """Asked by the collector at each look at the results; it never waits."""
+    """Called by the collector at each read of the results; it never waits."""
 
     def __init__(self, verifier: Verifier, draw: Draw = RANDOM.sample) -> None:
         self._verifier, self._draw = verifier, draw

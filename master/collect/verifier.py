@@ -123,7 +123,7 @@ class Verifier:
         self._queue = None
 
     def _release_process(self) -> None:
-        """Let go of a process that has ended."""
+        """Release a process that has ended."""
         if self._process is None:
             return
         self._process.wait()

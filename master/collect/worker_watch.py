@@ -23,9 +23,9 @@ MANY_NEW = 2000
 
 
 class WorkerPoller:
-    """What workers say of themselves is read when they come, and again every few seconds: reading
-    thousands of them each second would take the master a good part of it. Whether they live is
-    asked each time.
+    """Reads the information of workers when they join, and again every few seconds, because reading
+    thousands of workers each second would take much of the master's time. Whether they live is read
+    each time.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class WorkerPoller:
     def poll(
         self, channel: MasterChannel, answers: Mapping[str, int] | None = None
     ) -> dict[str, dict[str, str]]:
-        """The living workers, by id; what one says that refuses to work, or has not joined yet, is
-        new, unless very many do.
+        """The living workers, by id. The information of refusing and joining workers is new, unless
+        there are very many.
 
-        ``answers``: how many answers of each counted so far. A worker that answers does not refuse:
-        then somebody else has written that into its hash, and it is left out.
+        ``answers``: counted answers of each. A worker with answers does not refuse: if its hash
+        says so, another client has written that, and it is left out.
         """
         workers, counts = self._read(channel), answers or {}
         self._refusals = {
@@ -99,8 +99,8 @@ class MasterLease:
 @dataclass(frozen=True)
 class CollectorCallbacks:
     """What a collector calls. show_live: once per second; is_interrupted: whether a person asked to
-    stop; maintain: what else must be looked after each second, given the workers, whether any
-    answer ever counted, and whether the run is paused; the workers that should leave
+    stop; maintain: other work of each second, given the workers, whether any answer ever counted,
+    and whether the run is paused; it returns the workers that should leave
     """
 
     show_live: Callable[[Record], None] = lambda _: None
@@ -109,8 +109,8 @@ class CollectorCallbacks:
 
 
 class WorkerWatch:
-    """present: the workers that do not refuse to work, by id; give_way: those that should leave for
-    another run
+    """present: the workers that do not refuse, by id; give_way: those that should leave for another
+    run
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class WorkerWatch:
         return max(1, len(self.present))
 
     def expected_count(self) -> int:
-        """A new master has not looked yet."""
+        """The number of workers; a new master has not read it yet."""
         return max(1, len(self.present or self._poller.poll(self._channel)))
 
     def update(self) -> None:

@@ -28,7 +28,7 @@ ALIASES = {"target": "target_reward"}
 @dataclass(frozen=True)
 class ControlArgs:
     """One of VERBS for a run. run: a word for it; settings: what --set changes from generation
-    ``at`` on, None for the next; yes: ask nothing.
+    ``at`` on, None for the next; yes: do not ask.
     """
 
     verb: str

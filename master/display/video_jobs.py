@@ -25,7 +25,7 @@ MOST_WORDS = 4_000
 
 
 class VideoJobs:
-    """One run's films, made one after the other from the records of generations. Trouble is
+    """One run's films, made one after another from the records of generations. A failure is
     reported once and ends the filming, not the run.
     """
 

@@ -88,11 +88,11 @@ class SeatCleaner:
     # --- what is there
 
     def _started_entries(self) -> list[str]:
-        """The entries ``<seat>:<execution>`` of this run's seats that RQ takes for begun."""
+        """The entries ``<seat>:<execution>`` of this run's seats that RQ counts as begun."""
         return self._scan_registry(keys.rq_wip(self._queue))
 
     def _scan_registry(self, key: str) -> list[str]:
-        """This run's members of a registry that holds other people's jobs too; a bounded part of
+        """This run's members of a registry that also has other users' jobs; a limited part of
         it.
         """
         require_registry(self._client, key)
@@ -179,7 +179,7 @@ class SeatCleaner:
 
 
 def seat_of(entry: str) -> str:
-    """The seat of a registry's entry, which is ``<seat>:<execution>`` or the seat alone."""
+    """The seat of a registry's entry, which is ``<seat>:<execution>`` or only the seat."""
     return entry.partition(":")[0]
 
 

@@ -69,10 +69,10 @@ class SeatManager:
         served: bool,
         paused: bool = False,
     ) -> list[str]:
-        """Open what is missing; returns the workers that should give way to another run.
+        """Open missing seats; returns the workers that should give way to another run.
 
         ``served``: whether any answer has ever counted; ``paused``: a paused run keeps no worker
-        from another. Raises RedisError when no worker that comes can serve.
+        from another. Raises RedisError if new workers cannot serve.
         """
         self._has_results = self._has_results or served
         self._clear(self._cleaner.tick)
@@ -189,7 +189,7 @@ CRASHED = "Work-horse terminated unexpectedly"
 
 
 class FailedSeats:
-    """Seats of one run that failed before es-queue's code ran. count: how many"""
+    """Seats of one run that failed before es-queue's code ran. count: their number"""
 
     def __init__(self, client: redis.Redis, queue: str, run: str, nonce: str) -> None:
         self._client: Any = client
@@ -218,10 +218,10 @@ class FailedSeats:
             del self._opened[next(iter(self._opened))]
 
     def update(self, has_results: bool) -> None:
-        """Name the workers of seats that failed since the last look.
+        """Name the workers of seats that failed since the last call.
 
-        Raises RedisError or EnvironmentFailure if many have failed and no result ever came,
-        DataError where the registry cannot be read.
+        Raises RedisError or EnvironmentFailure if many have failed without any result so far,
+        DataError if the registry cannot be read.
         """
         # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year,
         # seats for an hour

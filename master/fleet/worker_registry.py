@@ -45,11 +45,11 @@ class RegisteredWorker:
 
 
 class WorkerRegistry:
-    """Kept by the master from what workers say of themselves each second.
+    """The master's record of what workers report about themselves each second.
 
-    numerics: the fingerprint that the run began with, empty before there is one; is_uniform:
-    whether every worker since had the same; quarantined: whose answers do not count any more;
-    suspended: whose answers do not count in the open publication
+    numerics: the run's first fingerprint, empty before there is one; is_uniform: whether every
+    worker since had the same; quarantined: workers whose answers no longer count; suspended:
+    workers whose answers do not count in the open publication
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class WorkerRegistry:
         return registered if registered is not None and registered.numerics else None
 
     def refusal(self, worker: str) -> str:
-        """Why a result of ``worker`` does not count, as a counted word; empty if it does."""
+        """Why a result of ``worker`` does not count, as a word for the counts; empty if it does."""
         member = self.registered_worker(worker)
         if member is None:
             return "unknown-worker"
@@ -189,8 +189,8 @@ class WorkerRegistry:
         return True
 
     def suspend(self, identity: WorkerIdentity) -> bool:
-        """Suspend a worker: its results do not count in the open publication. It is not sent away;
-        a majority of the present workers is never suspended.
+        """Suspend a worker: its results do not count in the open publication. It stays, and a
+        majority of the present workers is never suspended.
         """
         suspended = self.suspended | {identity}
         staying = self.present - self.quarantined - suspended

@@ -1,5 +1,5 @@
-"""The generation loop of evolution strategies (Salimans et al. 2017), over workers that come and
-go.
+"""The generation loop of evolution strategies (Salimans et al. 2017), over a changing set of
+workers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Loop:
         """Train until a budget, the target or a request ends the run, then play the final episodes.
 
         adopted: the publication that a former master left open for exactly this state (rule 11).
-        Raises Interrupted between two looks at the results; collected results stay in Redis.
+        Raises Interrupted between two reads of the results; collected results stay in Redis.
         """
         state, record = self._begin(state), dict[str, float | int | str | None]()
         while state.stage != FINAL:

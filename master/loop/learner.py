@@ -41,7 +41,7 @@ CHUNK_BYTES = 2**20
 @dataclass(frozen=True)
 class ResultArrays:
     """Slots [S] of ``individuals`` each, in slot order. A slot that failed everywhere is not
-    ``valid``: its scores are NaN, else 0.
+    ``valid``: its scores are NaN, its other values 0.
 
     noise_indices: int64 [S]; fitness, returns: float64 [S, individuals]; steps, cut: int64 [S,
     individuals]
@@ -114,7 +114,7 @@ class ResultArrays:
 
 
 def fill_missing(values: NDArray[Any], valid: Mask, fill: float) -> NDArray[Any]:
-    """``values`` in the places that are ``valid``, ``fill`` in the others."""
+    """``values`` in the ``valid`` places, ``fill`` in the others."""
     if len(values) == len(valid):
         return values
     whole = np.full((len(valid), *values.shape[1:]), fill, values.dtype)
@@ -148,8 +148,8 @@ def ordered_sum(values: Doubles) -> float:
 
 
 def merge_moments(moments: RunningMoments, slots: Slots) -> RunningMoments:
-    """``moments`` with those of all episodes of the slots, one by one in slot order: another
-    grouping would give other bits.
+    """``moments`` with those of all episodes of the slots, one by one in slot order, because
+    another grouping would give other bits.
     """
     episodes = [episode for result in slots if result is not None for episode in result.moments]
     chunk_size = max(1, CHUNK_BYTES // max(1, len(episodes[0].mean))) if episodes else 1
@@ -167,7 +167,7 @@ class PrefixAccumulator:
     """The first slots of a generation, up to the first without a result, accumulated early.
 
     base: the statistics at the generation's beginning; moments: including the slots so far; slots:
-    those, in order; most: slots that are certain to be learnt from, the limit of gathering
+    those, in order; most: slots that will certainly be learnt from, the limit of this work
     """
 
     def __init__(self, base: RunningMoments, most: int) -> None:
@@ -335,7 +335,7 @@ class Learner:
         return slots
 
     def fitness(self, columns: ResultArrays) -> Doubles:
-        """float64 [S, per_slot] in slot order; NaN where a slot failed everywhere."""
+        """float64 [S, per_slot] in slot order; NaN if a slot failed everywhere."""
         return (
             columns.fitness
             if columns.valid.any()
@@ -393,7 +393,7 @@ class Learner:
         return self.target is not None and figures is not None and figures.mean >= self.target
 
     def weighs(self, state: RunState, kind: str, figures: ReturnStatistics) -> int:
-        """What decides in an evaluation: 1 high returns, -1 low ones, 0 nothing."""
+        """What matters in an evaluation: 1 high returns, -1 low ones, 0 nothing."""
         if kind == messages.FINAL:
             return 1
         if kind == messages.CENTRE:  # an archive of behaviours keeps what it is told

@@ -45,8 +45,8 @@ class Outcome:
 class GenerationReport:
     """A closed generation and its outcome.
 
-    after: the next generation's state; record: its figures; has_learnt: whether the search moved
-    on; rolled_back_to: the generation that it returned to instead; is_finite: whether the learnt
+    after: the next generation's state; record: its figures; has_learnt: whether the parameters
+    changed; rolled_back_to: the generation of the restored search; is_finite: whether the learnt
     state was finite
     """
 
@@ -132,8 +132,8 @@ class CheckpointWriter(GenerationListener):
 
     def _save_best(self, generation: OpenGeneration) -> None:
         """Save the best policy's file after the publish too, while workers play. If a master ends
-        before, the file is older, but its successor compares it with the checkpoint, which holds
-        the best as well.
+        before that, its successor compares the older file with the checkpoint, which also has the
+        best policy.
         """
         best = generation.state.best
         if best is None or best is self._saved_best:
@@ -159,8 +159,8 @@ class CheckpointWriter(GenerationListener):
 
 def try_write(write: Callable[[], object]) -> bool:
     """Write, and return whether it succeeded. A failure does not stop training: Redis has every
-    generation, and the next checkpoint is tried again. The run's last files must be written,
-    because nothing else remains.
+    generation, and the next checkpoint tries again. The run's last files must be written, because
+    they are all that remains.
     """
     try:
         write()

@@ -58,8 +58,8 @@ class RunIdentity:
 class OpenGeneration:
     """A published generation.
 
-    vector: what workers perturb; digest: of the run's parameters; checkpoint: of the state;
-    seconds: duration of publishing
+    vector: the parameters that workers perturb; digest: of the run's parameters; checkpoint: of the
+    state; seconds: duration of publishing
     """
 
     state: RunState

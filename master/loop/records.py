@@ -71,7 +71,7 @@ class RunTotals:
         return replace(counters, patience_generations=patience)
 
     def take_seconds(self, paused: float) -> float:
-        """Seconds since the last call, of which people paused the run so many."""
+        """Seconds since the last call, without the seconds ``paused``."""
         now = time.monotonic()
         took, self._last_clock = max(0.0, now - self._last_clock - paused), now
         return took

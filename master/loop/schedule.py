@@ -57,7 +57,7 @@ class Opening:
 
 
 class ClosingSchedule:
-    """Closes a generation when each of its slots has a result. label: for people"""
+    """Closes a generation when each of its slots has a result. label: for display"""
 
     label = SYNC
     is_reproducible = True
@@ -75,7 +75,7 @@ class ClosingSchedule:
         )
 
     def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
-        """Require more slots of a complete publication, as a pure function of its results. Returns
+        """Require more slots of a complete publication, which depend only on its results. Returns
         whether there are any.
         """
         config, strategy = learner.config, learner.strategy
@@ -183,7 +183,7 @@ class AsynchronousSchedule(ClosingSchedule):
 
 
 def restore_open_publications(opening: Opening) -> list[PriorPublication]:
-    """Reopen the older publications of a checkpoint; what Redis lost of them is gone."""
+    """Reopen the older publications of a checkpoint; results that Redis has lost are gone."""
     state = opening.state
     return [
         PriorPublication(

@@ -33,8 +33,8 @@ BEST_SCALARS = ("generation", "eval_mean", "confirmed")
 class Best:
     """The best evaluated parameters so far, with the statistics under which they were evaluated.
 
-    confirmed: they passed the target on fresh episodes; then nothing replaces them.
-    genome: ``Strategy.genome`` of them, nothing if there is no shorter way to write them down
+    confirmed: they passed the target on fresh episodes; then nothing replaces them
+    genome: ``Strategy.genome`` of them; empty if the numbers are the shortest form
     """
 
     parameters: Floats
@@ -48,7 +48,7 @@ class Best:
 
 @dataclass(frozen=True)
 class RollbackPoint:
-    """The whole search as it was when the best parameters were evaluated, for a rollback; or at the
+    """The whole search at the evaluation of the best parameters, for a rollback; or at the
     beginning of each descent of --restart-deadlines.
 
     std, count: of the returns of that evaluation, whose mean is the best's
@@ -128,7 +128,7 @@ class OpenPublication:
 class Change:
     """Settings that were changed during the run, from ``generation`` on.
 
-    by, time: who asked and when, by their own clock in seconds; id: the request, which counts once
+    by, time: the user who asked, and their clock in seconds; id: the request, which counts once
     """
 
     generation: int
@@ -165,15 +165,14 @@ class RunState:
     Redis has lost
     numerics: fingerprint of the run's first worker; reproducible: whether every worker since had
     the same
-    stage: training; closing, when the run ends and its last parameters are still to be evaluated;
-    final, when the chosen parameters play their last episodes. reason: why the run ends.
-    changes: settings changed while it ran, some of them for generations to come; anchor: kept
+    stage: training; closing, when the run ends and its last parameters must still be evaluated;
+    final, when the chosen parameters play their last episodes. reason: why the run ends
+    changes: settings changed during the run, including those for later generations; anchor: kept
     only with --rollback and --restart-deadlines; descent: changes only with the latter
-    origin: what a warm start began with, in words; empty without one
+    origin: the source of a warm start, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.collect.recovery_statistics``
-    noise: digest of the noise table with which it goes on; empty in a checkpoint that is older than
-    that
-    open: older publications, oldest first; none but in the asynchronous schedule
+    noise: digest of the noise table; empty in a checkpoint from before this field
+    open: older publications, oldest first; only in the asynchronous schedule
     """
 
     generation: int

@@ -23,7 +23,7 @@ STATISTICS = {"mean": means, "iqm": interquartile_means}
 
 @dataclass(frozen=True)
 class Band:
-    """x, middle, low and high, float64 [n]. shade: what low and high are, empty for a single
+    """x, middle, low and high, float64 [n]. shade: the meaning of low and high, empty for a single
     run.
     """
 
@@ -35,11 +35,11 @@ class Band:
 
 
 def compute_band(curves: Sequence[tuple[Doubles, Doubles]], statistic: str = "mean") -> Band:
-    """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval; of two or
+    """The runs' mean or interquartile mean at each x, with its 95 % bootstrap interval; for two or
     three runs, with their range.
 
     A run's curve is straight between its points. A run that has ended keeps its last value. The
-    band begins where all have begun. Raises ValueError if no curve has a point.
+    band begins when all runs have begun. Raises ValueError if no curve has a point.
     """
     known = [curve for curve in curves if len(curve[0])]
     if not known:

@@ -42,7 +42,7 @@ PAPER_SCALE = 3.4 / 7.0
 
 @contextmanager
 def plot_style(is_paper: bool = False) -> Iterator[None]:
-    """Within it, a figure is made and saved. Raises UsageError if matplotlib is missing."""
+    """A context in which a figure is made and saved. Raises UsageError if matplotlib is missing."""
     try:
         # optional: matplotlib
         from matplotlib import rc_context

@@ -17,23 +17,23 @@ PRETRAINED = "pretrained:"
 class Launch:
     """How this process takes part in a run. Nothing here changes the run's results.
 
-    redis_url:     None starts a private server; not in the repr, because it may hold a password
-    redis_password_file: file that the password of redis_url comes from, if a flag named it
-    workers:       number of local worker processes; None lets the command choose
-    run:           id of a new run; None derives one
-    runs_dir:      folder of all runs; None means that of the environment
+    redis_url:     None starts a private server; not in the repr, because it can hold a password
+    redis_password_file: file with the password of redis_url, if a flag named it
+    workers:       number of local worker processes; None: the command chooses
+    run:           id of a new run; None: derived from environment and time
+    runs_dir:      folder of all runs; None: that of the environment variable
     resume:        name, folder or checkpoint of an existing run or study to continue
     standby:       resume the run only when its master is gone
     seeds:         start one run per seed instead of a single run
-    warm_start:    checkpoint or run folder that provides the initial policy of a new run
-    listen:        address at which the private server accepts other hosts; "" lets the command
-                   choose, None means none
-    video_every:   generations between two videos of the unperturbed policy; 0 means none
+    warm_start:    checkpoint or run folder with the initial policy of a new run
+    listen:        address at which the private server accepts other hosts; "": the command chooses;
+    None: none
+    video_every:   generations between two videos of the unperturbed policy; 0: none
     track:         experiment trackers that get the run's figures
-    control_args:  a request to a run that another process drives; this process then trains nothing
+    control_args:  a request to a run that another process leads; this process then trains nothing
     insecure:      suppress warnings about a passwordless or unencrypted Redis
     shared:        make the run's folder accessible to the user's group
-    warnings:      warnings about how the password was given, printed at once
+    warnings:      warnings about the source of the password, printed at once
     starter_notes: how each key of an evolution-strategies-starter file was translated
     inherited:     settings whose values come from a named recipe
     own_modules:   modules that the command line or the Python program itself names
@@ -87,7 +87,7 @@ def parse_warm_start(text: str) -> Path:
 
 
 def format_warm_start(path: Path) -> str:
-    """The word for ``parse_warm_start`` that finds this path on any host with the bundled
+    """The word for ``parse_warm_start`` that names this file, on any host with the bundled
     policy.
     """
     if path.parent == FOLDER:

@@ -21,7 +21,7 @@ LOGGER = logging.getLogger("es_queue.run")
 
 
 def holder_name() -> str:
-    """This process's name, for people and for the lease."""
+    """This process's name, for display and for the lease."""
     return f"{platform.node()} pid {os.getpid()} {secrets.token_hex(3)}"
 
 
@@ -41,11 +41,10 @@ def take_lease(
     """Become the run's master and return the fencing token: raise it first, read afterwards (rule
     11).
 
-    ``floor``: the number in our own checkpoint, for a Redis that has lost its epoch while a master
-    slept.
+    ``floor``: the number in this master's checkpoint, for a Redis that has lost its epoch.
 
-    ``wait``: a dead master's lease may still run, so give it one lease to lapse. Raises
-    RunBusyError when somebody is alive, FencedError when another came first.
+    ``wait``: a dead master's lease may still run, so wait one lease for it to lapse. Raises
+    RunBusyError if another master lives, FencedError if another came first.
     """
     validate_lease_free(channel, clocks, wait=wait)
     stored = channel.epoch()
@@ -86,10 +85,10 @@ def validate_lease_free(channel: MasterChannel, clocks: Clocks, *, wait: bool) -
 
 
 class LeaseRenewal(threading.Thread):
-    """Renews the lease from a thread with its own channel, whatever the master's thread does.
+    """Renews the lease from a thread with its own channel, independent of the master's thread.
 
-    It stops renewing if the master shows no sign for ``grace`` seconds, because a hung master must
-    not keep a run; and it ends when another master holds the run.
+    It stops if the master shows no sign of life for ``grace`` seconds, because a hung master must
+    not keep a run, and if another master holds the run.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class LeaseRenewal(threading.Thread):
         self._sign = clock()
 
     def show_sign(self) -> None:
-        """The master is at work."""
+        """Show that the master is at work."""
         self._sign = self._clock()
 
     def run(self) -> None:
@@ -121,7 +120,7 @@ class LeaseRenewal(threading.Thread):
                 return
 
     def end(self, seconds: float) -> None:
-        """End renewals; waits at most so many seconds for the current one."""
+        """End renewals; waits at most ``seconds`` for the current one."""
         self._over.set()
         if self.is_alive():
             self.join(seconds)

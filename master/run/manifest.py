@@ -1,4 +1,6 @@
-"""``run.json`` and ``README.txt``: what ran where, how to repeat it, and what the files are."""
+"""``run.json`` and ``README.txt``: the machine and versions of a run, how to repeat it, and its
+files.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def package_versions(config: RunConfig) -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """The host's name, system, processor, cores that we may use, and memory in GiB."""
+    """The host's name, system, processor, usable cores, and memory in GiB."""
     memory = None
     with suppress(OSError, ValueError, AttributeError):
         memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
@@ -133,7 +135,9 @@ def code_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *words: str) -> str | None:
-    """The output of git, None if it fails. Nothing that the folder's git settings name is run."""
+    """The output of git, None if it fails. No program that the folder's git settings name is
+    run.
+    """
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     command: Sequence[str] = ("git", "-c", "core.fsmonitor=false", "-C", str(folder), *words)
     with suppress(OSError, subprocess.SubprocessError):
@@ -201,8 +205,8 @@ tensorboard/    with --track tensorboard: logs for tensorboard --logdir; also wa
 
 
 def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
-    """``es-master --env … --seed …``: a new run of exactly this configuration. No server and no
-    password is in it.
+    """``es-master --env … --seed …``: a new run of exactly this configuration, without server and
+    password.
     """
     explicit = explicit_settings(config)
     values, base = config.to_dict(), resolve(explicit).to_dict()
@@ -261,7 +265,7 @@ def format_flags(name: str, value: Any) -> list[str]:
 
 
 def format_scalar(value: Any) -> str:
-    """A value of --env-arg: text as it is, unless it would be read as JSON."""
+    """A value of --env-arg: text unchanged, unless it would be read as JSON."""
     try:
         json.loads(value)
     except (ValueError, TypeError):

@@ -50,8 +50,8 @@ SIGN_SECONDS = 0.2
 
 
 class OutageHandler:
-    """Keeps the master responsive in an outage: renews its sign of life, checks its server, and
-    obeys requests to stop.
+    """Keeps the master responsive in an outage: shows a sign of life, checks its server, and obeys
+    requests to stop.
 
     retry: of the master's own commands
     """
@@ -68,7 +68,7 @@ class OutageHandler:
 
 
 class TrainingRun:
-    """One run, made whole; ``run`` trains it."""
+    """One run with all its parts; ``run`` trains it."""
 
     def __init__(self, context: RunContext, keep_going: Callable[[Record], bool]) -> None:
         services, paths, setup, claim = (
@@ -137,7 +137,7 @@ class TrainingRun:
     def run(self, state: RunState) -> dict[str, Any]:
         """Train to the end, or leave a run that can be resumed, and raise the error that ended it.
 
-        Raises KeyboardInterrupt if interrupted before the first publish: there is nothing to
+        Raises KeyboardInterrupt if interrupted before the first publish, when there is nothing to
         resume.
         """
         context, ending = self._context, self._ending
@@ -172,7 +172,7 @@ class TrainingRun:
             self._video_jobs.close(film_seconds)
 
     def _take_up(self, state: RunState) -> str | None:
-        """Continue where the last master ended; returns the publication that it left open, if that
+        """Continue from the last master's state; returns the publication that it left open, if that
         can be adopted. A paused run stays paused.
         """
         is_resumed, inbox = self._context.is_resumed, self._collector.inbox

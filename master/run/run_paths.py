@@ -32,8 +32,8 @@ class RunPaths:
         return self.run_dir / "config.json"
 
     def prepare(self) -> None:
-        """Make the folder. Raises RunFolderError when it cannot be written, or others can
-        write it.
+        """Make the folder. Raises RunFolderError if it cannot be written, or others can write to
+        it.
         """
         try:
             make_run_folder(self.run_dir, self.shared)

@@ -65,7 +65,7 @@ class OwnProcesses:
                 self.supervisor.start()
 
     def restart(self, _: float) -> None:
-        """The private server did not answer."""
+        """Called if the private server did not respond."""
         if self.server is not None and self.supervisor is not None:
             self.supervisor.ensure()
 

@@ -80,8 +80,8 @@ class Connection:
 class Session:
     """Composes a run's parts; ``run`` trains and always cleans up.
 
-    is_looping: the run has begun, so ``is_interrupted`` is polled and the run ends in order;
-    resume_command: what continues it, empty before it has begun
+    is_looping: whether the run has begun, so that it ends in order when ``is_interrupted``
+    resume_command: the command that continues it, empty before it has begun
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Session:
                     folder.parent.rmdir()
 
     def _allow_modules(self, config: RunConfig) -> None:
-        """The run's own code may be imported until the session ends."""
+        """Allow the imports of the run's own code until the session ends."""
         self._resources.enter_context(
             allowed_modules(named_modules(config), self._launch.own_modules)
         )

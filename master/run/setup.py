@@ -168,7 +168,7 @@ def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
 
 
 def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Raises UsageError for settings that this environment cannot have."""
+    """Raises UsageError for settings that do not fit this environment."""
     ActionMap(spec.action, config.action_bound)
     if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
         raise UsageError(

@@ -44,7 +44,7 @@ def target_of(config: RunConfig, spec: EnvironmentSpec) -> float | None:
 def reopen_state(config: RunConfig, state: RunState, target: float | None) -> RunState:
     """A resumed state; training continues if its budgets or its target now allow it.
 
-    That is so for a run that its target ended if there is no target now, or a higher one than was
+    A run that its target ended continues if it now has no target, or a higher one than was
     confirmed.
     """
     if state.stage not in (CLOSING, FINAL) or reason_to_stop(config, state):

@@ -1,4 +1,4 @@
-"""Training from Python, as the command does it; returns the summary."""
+"""Training from Python, as with the command; returns the summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GenerationCallback = Callable[[dict[str, Any]], bool | None]
 
 
 class TrainOptions(TypedDict, total=False):
-    """Where and how ``train`` runs; each has the meaning and the default of its flag."""
+    """Options of ``train`` with the meaning and default of their flags."""
 
     redis_url: str | None
     workers: int | None
@@ -51,7 +51,7 @@ class TrainResult(dict[str, Any]):
 
     @cached_property
     def policy(self) -> SavedPolicy:
-        """The best policy, else the newest. Raises RunFolderError for one that cannot be loaded."""
+        """The best policy, else the newest. Raises RunFolderError if it cannot be loaded."""
         # start-up: numpy
         from es_queue.policies.checkpoint_policy import load_policy
 

@@ -35,8 +35,8 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
     """The state of generation 0 that acts as the checkpoint's policy; ``path`` is its file or a
     run's folder.
 
-    The optimiser begins afresh. Raises RunFolderError for what cannot be read, UsageError for what
-    does not fit.
+    The optimiser starts fresh. Raises RunFolderError for an unreadable file, UsageError for a
+    policy that does not fit.
     """
     warm_start = read_warm_start(find_checkpoint(path))
     saved, config = warm_start.policy, setup.config
@@ -120,9 +120,7 @@ def estimate_moments(saved: SavedPolicy) -> RunningMoments:
 
 
 def extend_moments(moments: RunningMoments, size: int) -> RunningMoments:
-    """The moments, extended with mean 0 and deviation 1 for new observations, which then weigh
-    less.
-    """
+    """The moments with mean 0 and deviation 1 for new observations; all of them then weigh less."""
     missing = size - len(moments.mean)
     if missing == 0:
         return moments

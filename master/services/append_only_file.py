@@ -1,9 +1,9 @@
-"""Checks whether the data in a private server's folder may be loaded: a run's folder can come from
-anyone.
+"""Checks whether the data in a private server's folder may be loaded, because a run's folder can
+come from anyone.
 
-A server replays its append-only files with an administrator's rights, and a run believes their
+A server replays its append-only files with an administrator's rights, and a run trusts their
 content. So the folder must have this account's seal, and each file is checked before the server
-starts: it may hold only commands that write plain data. Source of the format:
+starts: it may contain only commands that write plain data. Source of the format:
 https://redis.io/docs/latest/develop/reference/protocol-spec/
 """
 
@@ -61,11 +61,11 @@ class _UnfitError(Exception):
 
 
 def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
-    """Move data that may not be loaded out of the server's way; a sentence about it, empty if
-    all is well.
+    """Move data that may not be loaded out of the server's way. Returns a sentence about it, or
+    empty.
 
-    A folder without such data is sealed. is_own: this process started a server there before
-    Raises RedisError when the data cannot be moved.
+    A folder without such data is sealed. is_own: this process started a server there before. Raises
+    RedisError if the data cannot be moved.
     """
     present = [name for name in (FOLDER, OLD, PASSWORD) if os.path.lexists(folder / name)]
     stranger = "" if is_own else foreign(folder)
@@ -136,7 +136,7 @@ def _names_in(manifest: Path) -> list[str]:
 
 
 def _check_file(path: Path) -> None:
-    """Raises _UnfitError unless the file holds only commands that write plain data."""
+    """Raises _UnfitError unless the file contains only commands that write plain data."""
     if not os.path.lexists(path):
         raise _UnfitError(f"{path.name} is missing")
     if _check_owner(path, stat.S_ISREG).st_size == 0:

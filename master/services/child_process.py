@@ -41,11 +41,11 @@ RUN_MODULE = (
 
 
 def bind_to_parent(command: list[str]) -> list[str]:
-    """The command, made to end by SIGTERM when this process does; ``command[0]`` is an absolute
+    """The command, changed so that SIGTERM ends it with this process; ``command[0]`` is an absolute
     path.
 
-    The kernel ties that to the thread that forks, so only the main thread of a Linux process asks
-    for it; from any other the command comes back as it was.
+    The kernel binds it to the thread that forks, so this needs the main thread of a Linux process;
+    otherwise the command is returned unchanged.
     """
     if (
         not sys.platform.startswith("linux")
@@ -56,8 +56,8 @@ def bind_to_parent(command: list[str]) -> list[str]:
 
 
 def module_command(module: str, *words: str) -> list[str]:
-    """The command that runs ``main`` of one of our modules; -P: packages of the current folder
-    must not shadow ours, which need not be installed.
+    """The command that runs ``main`` of an es-queue module. With -P, packages of the current folder
+    cannot replace es-queue's own, which need not be installed.
     """
     home = str(Path(__file__).resolve().parents[2])
     return [sys.executable, "-P", "-c", RUN_MODULE, home, module, *words]
@@ -66,8 +66,8 @@ def module_command(module: str, *words: str) -> list[str]:
 def spawn_bound(
     what: str, command: list[str], log: Path, environment: dict[str, str], url: str, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a command that ends with this process and finds its server at ``url``, which its
-    environment has: every user of the host can read a command line.
+    """Start a command that ends with this process. It finds its server at ``url`` in its
+    environment, because every user of the host can read a command line.
 
     what: its name in a sentence; options: of ``spawn``. Raises RunFolderError.
     """
@@ -129,11 +129,11 @@ def end_in_order(
 
 @dataclass
 class RestartTimer:
-    """When a process that has ended is started again.
+    """Decides when a process that has ended is started again.
 
     backoff:    seconds to wait, by the number of failures in a row
-    long_life:  seconds; a process that lived longer starts the count again
-    restart_at: when to start again, None for not at all (seconds, monotonic clock)
+    long_life:  seconds; a process that lived longer resets the count
+    restart_at: when to start again, None for never (seconds, monotonic clock)
     """
 
     backoff: Sequence[float]
@@ -154,7 +154,7 @@ class RestartTimer:
             self.failures = 0
 
     def schedule(self) -> float:
-        """Start it again after the next back-off, which is returned."""
+        """Schedule the next start; returns the seconds until then."""
         seconds = self.backoff[min(self.failures, len(self.backoff) - 1)]
         self.failures += 1
         self.postpone(seconds)
@@ -171,10 +171,10 @@ class RestartTimer:
 
 
 class LockedProcess:
-    """A process that holds the lock of a file with its pid in it for as long as it lives.
+    """A process that holds the lock of a file with its pid for its whole life.
 
-    It may be this process's child, or that of another process that has died: pids lie, and only
-    the lock shows that the pid is not a stranger's.
+    It is this process's child, or that of another process that has died. A pid can belong to a
+    stranger; the lock shows that it does not.
     """
 
     def __init__(self, lock: Path) -> None:
@@ -201,14 +201,14 @@ class LockedProcess:
             os.close(lock)
 
     def exit_code(self) -> int | None:
-        """Of our child; None while it runs, or if there is none."""
+        """The child's exit code; None while it runs, or if there is none."""
         return None if self._process is None else self._process.poll()
 
     def is_gone(self) -> bool:
         return not is_locked(self._lock)
 
     def reap(self) -> None:
-        """Wait for our child, whose lock is free shortly before its exit code can be read."""
+        """Wait for the child, whose lock is free shortly before its exit code can be read."""
         if self._process is not None:
             self._process.wait(REAP_SECONDS)
             self._process = None

@@ -79,12 +79,13 @@ class LocalWorkers:
     """``count`` hardened RQ workers on ``queue``, each with a log ``worker-<n>.log`` in
     ``log_folder``.
 
-    The connection reaches them by RQ_REDIS_URL, never by their command line, which every user of
-    the host can read. Start them from the main thread: then the kernel sends them SIGTERM when this
-    process dies (Linux). They run in sessions of their own: the terminal's Ctrl-C does not reach
-    them. All methods are for one thread. ``noise_folder``: where they keep the noise table, None
-    for their default. ``modules``: of the user's own code, which these workers may import, for it
-    was the user who named it here.
+    They get the connection by RQ_REDIS_URL, because every user of the host can read a command line.
+    Start them from the main thread, so that the kernel sends them SIGTERM when this process dies
+    (Linux). They run in their own sessions, so the terminal's Ctrl-C does not reach them. All
+    methods are for one thread.
+
+    noise_folder: of the noise table, None for the default
+    modules: of the user's own code, which these workers may import because the user named it here
     """
 
     def __init__(
@@ -251,9 +252,9 @@ class LocalServices:
 def session_members(session: int) -> set[ProcessId]:
     """The living processes of a session; none without Linux's /proc.
 
-    A worker leads a session of its own. Its horse leaves the process group, but not the session;
-    the environment would not do as a mark, for setproctitle (which RQ uses when it is there)
-    overwrites it.
+    A worker leads its own session. Its horse leaves the process group, but not the session. An
+    environment variable could not mark it, because setproctitle (which RQ uses if it is installed)
+    overwrites the environment.
     """
     members = set()
     for path in Path("/proc").glob("[0-9]*/stat"):

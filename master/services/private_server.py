@@ -1,10 +1,9 @@
-"""PrivateServer: a private Valkey or Redis on a Unix socket, for a run that was given no Redis;
-with --listen on TCP too.
+"""PrivateServer: a private Valkey or Redis on a Unix socket, for a run without a named Redis; with
+--listen also on TCP.
 
-Two files of the server's folder are locked, because pids lie and sockets outlive their servers:
-``server.lock`` is held by the server process itself for as long as it lives, ``owner.lock`` by the
-one process that may start and stop it. The kernel lets go of both when a process ends, however it
-ends.
+Two files of the server's folder are locked, because pids can be reused and sockets outlive their
+servers. The server process holds ``server.lock`` for its whole life. The one process that may start
+and stop it holds ``owner.lock``. The kernel releases both when a process ends, for any reason.
 """
 
 from __future__ import annotations
@@ -65,14 +64,15 @@ def server_binary() -> str:
 
 
 class PrivateServer:
-    """A server whose socket, data and log stand in ``folder``, which is made its own (mode 0700).
+    """A server whose socket, data and log are in ``folder``, which gets mode 0700.
 
-    Start it from the main thread, so that it ends with this process (SIGTERM by the kernel, on
-    Linux). It runs in a session of its own: the terminal's Ctrl-C does not reach it. All methods
-    are for one thread.
-    listen:   an address on which other hosts reach it by a password, None for the socket alone
-    is_cancelled: asked while a server starts; once it is true ``start`` raises RedisError
-    refused:  a sentence about data of the folder that ``start`` did not load, empty where there was
+    Start it from the main thread, so that it ends with this process (by SIGTERM from the kernel, on
+    Linux). It runs in its own session, so the terminal's Ctrl-C does not reach it. All methods are
+    for one thread.
+
+    listen:   an address at which other hosts reach it with a password, None for only the socket
+    is_cancelled: polled while a server starts; once it is true, ``start`` raises RedisError
+    refused:  a sentence about data of the folder that ``start`` did not load; empty if there was
     none
     """
 
@@ -98,16 +98,16 @@ class PrivateServer:
     def url(self) -> str:
         """``unix:///…``, percent-encoded as redis-py's from_url and ``rq worker`` read it.
 
-        It holds the password once the server has ever listened. Raises RedisError for a password
-        that cannot be read.
+        It contains the password once the server has ever listened. Raises RedisError if the
+        password cannot be read.
         """
         password = read_password(self.folder)
         return f"unix://{'' if password is None else f':{password}@'}{quote(str(self.socket_path))}"
 
     @property
     def running_url(self) -> str | None:
-        """``url`` while a server listens there; None where none does, or only the socket of one
-        that was killed is left. Raises RedisError, as ``url`` does.
+        """``url`` while a server listens there; None if there is none, or only the socket of a
+        killed one. Raises RedisError, as ``url`` does.
         """
         url = self.url
         if not self.socket_path.is_socket():
@@ -123,10 +123,11 @@ class PrivateServer:
         return url
 
     def start(self) -> None:
-        """Have a server that answers: another living owner's, or one of our own.
+        """Make sure that a server responds: another living owner's, or a new one.
 
-        What a dead owner left behind is ended first (its data is kept), for nothing would end it
-        with us. Raises RedisError with the end of the log when none answers within START_SECONDS.
+        The remains of a dead owner are ended first (its data is kept), because they would not end
+        with this process. Raises RedisError with the end of the log if no server responds within
+        START_SECONDS.
         """
         self._prepare_folder()
         try:

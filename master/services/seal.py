@@ -1,7 +1,8 @@
 """A seal on a private server's folder: whether this account made the folder here, or it is a copy.
 
-The seal authenticates numbers that the file system gives and that no archive or copy keeps: the
-device and inode of the folder, and the inode of the seal itself. The key never leaves the account.
+The seal authenticates numbers that the file system assigns and that an archive or a copy does not
+keep: the device and inode of the folder, and the inode of the seal itself. The key never leaves the
+account.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _expected(folder: Path, about: os.stat_result) -> bytes:
 
 
 def _key() -> bytes:
-    """This account's key, made at first need. Raises OSError if none can be stored."""
+    """This account's key, made when first needed. Raises OSError if it cannot be stored."""
     folders = [host_private_directory()]
     with suppress(RuntimeError):  # no home
         folders.insert(0, cache_folder() / "keys")
@@ -99,7 +100,7 @@ def _key_in(path: Path) -> bytes:
 
 
 def _read(path: Path, size: int) -> tuple[bytes, os.stat_result]:
-    """At most ``size + 1`` bytes of a regular file that is no link, and its properties. Raises
+    """At most ``size + 1`` bytes of a regular file (not a link), and its properties. Raises
     OSError.
     """
     with open(path, "rb", opener=regular_no_link) as file:

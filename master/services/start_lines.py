@@ -60,8 +60,8 @@ def start_lines(
 
 
 def redis_flags(url: str, password_file: str | None) -> str:
-    """The flags by which a command of es-queue finds a named server; for a URL with a secret that
-    is in no file, a comment.
+    """The flags by which a command of es-queue finds a named server; a comment if the URL has a
+    secret that is in no file.
     """
     if shown := url_without_password(url, password_file):
         return f" --redis-url {shown} {FLAG} {quote(password_path(password_file))}"

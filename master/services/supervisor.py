@@ -34,8 +34,8 @@ LONGEST_HOLDER = 200
 
 
 class SignalFlags:
-    """Signals as flags, and a wait that a signal ends: also the end of a child, which is then
-    looked after at once.
+    """Signals as flags, and a wait that any signal ends, including the end of a child, which is
+    then handled at once.
     """
 
     def __init__(self, at_once: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ class SignalFlags:
 
 
 class OrphanTimer:
-    """Asked again and again by a supervisor, with its own monotonic clock (seconds)."""
+    """Polled by a supervisor, with its own monotonic clock (seconds)."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
@@ -77,13 +77,13 @@ class OrphanTimer:
         self._orphaned_since: float | None = None
 
     def is_expired(self, now: float, lease: str | None, owner: int) -> bool:
-        """Whether it is time to end.
+        """Whether the supervisor should end.
 
-        lease: who holds it, as the lease says; empty for nobody, None when Redis did not answer
-        owner: pid of the living master on this host, 0 when none lives
+        lease: the holder in the lease; empty if there is none, None if Redis did not respond
+        owner: pid of the living master on this host, 0 if there is none
 
-        A master that lives may take minutes to its first lease, and waits for a Redis that is away.
-        One that lives and has let its lease lapse is stopped (Ctrl-Z): it counts as gone.
+        A living master can need minutes until its first lease, and waits for an unreachable Redis.
+        A living master whose lease has lapsed is suspended (Ctrl-Z), and counts as gone.
         """
         if owner != self._owner:
             self._owner, self._has_led = owner, False
@@ -98,7 +98,9 @@ class OrphanTimer:
 
 
 class Supervisor:
-    """Keeps what ``spec`` names until it is told to end, or the run has had no master for long."""
+    """Keeps the processes of ``spec`` until it is asked to end, or the run has had no master for
+    long.
+    """
 
     def __init__(self, files: SupervisorFiles, spec: SupervisorSpec) -> None:
         self._files, self._spec = files, spec
@@ -114,8 +116,8 @@ class Supervisor:
         self._services = LocalServices(server)
 
     def run(self) -> None:
-        """Start, say so, keep, and end in order. Raises EsQueueError when the start fails or a
-        server cannot come back.
+        """Start, report readiness, keep, and end in order. Raises EsQueueError if the start fails
+        or a server cannot be restarted.
         """
         try:
             self._start()
@@ -175,8 +177,8 @@ class Supervisor:
 
 
 class LeaseReader:
-    """A look at the run's lease. The client library is loaded for the first look: until then others
-    need the processor.
+    """Reads the run's lease. The client library is loaded for the first read, because other
+    processes need the processor before.
     """
 
     def __init__(self, url: str, run: str) -> None:

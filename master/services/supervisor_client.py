@@ -40,9 +40,9 @@ class SupervisorClient:
     """The supervisor in ``folder``, for the master that may start and end it. All methods are for
     one thread.
 
-    environment: what the supervisor gets in place of this process's own; a URL with a password goes
-    this way
-    server:      the private server that it keeps, if it does, to see that of another living master
+    environment: of the supervisor, in place of this process's own; it carries a URL with a password
+    server:      the private server that it keeps, if any; it shows whether another living master
+    owns it
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class SupervisorClient:
         self._news_offset = 0
 
     def start(self) -> None:
-        """Have a supervisor that is ready: a dead master's, if it does what is wanted, else one of
-        our own.
+        """Make sure that a supervisor is ready: a dead master's, if its spec is equal, else a new
+        one.
 
-        Beside another living master there is nothing to start: its server is used. Raises
-        RedisError or RunFolderError in the sentence with which the supervisor has failed.
+        If another living master has one, its server is used and nothing is started. Raises
+        RedisError or RunFolderError with the supervisor's own sentence.
         """
         self._files.prepare()
         deadline = time.monotonic() + START_SECONDS
@@ -187,7 +187,7 @@ class SupervisorClient:
     # --- ending
 
     def _end(self) -> None:
-        """SIGTERM, then SIGKILL, with which the kernel ends workers and server too."""
+        """SIGTERM, then SIGKILL, after which the kernel also ends workers and server."""
         self._refuse_other_host()
         steps = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS))
         if not end_in_order(self._child.signal, self._child.is_gone, steps):
@@ -198,7 +198,7 @@ class SupervisorClient:
         self._child.reap()
 
     def _refuse_other_host(self) -> None:
-        """Raises RunBusyError for a supervisor that lives on another host, where its pid counts."""
+        """Raises RunBusyError for a supervisor on another host, on which its pid is valid."""
         if self._child.is_child or self._child.is_gone():
             return
         with suppress(OSError, RunFolderError):
@@ -250,7 +250,7 @@ def make_supervisor_client(
     """The supervisor of a run's private server and local workers, not started; None for a run that
     has neither.
 
-    Raises UsageError for a --listen that cannot be, RedisError where there is no server's program.
+    Raises UsageError for an impossible --listen, RedisError if there is no server program.
     """
     count = launch.workers
     if count is None:

@@ -27,17 +27,16 @@ MOST_BYTES = 2**20
 
 @dataclass(frozen=True)
 class SupervisorSpec:
-    """What a supervisor keeps running; it holds no password. Equal specs mean that a living
-    supervisor is the wanted one.
+    """What a supervisor keeps running, without a password. A living supervisor with an equal spec
+    is the required one.
 
-    server:  folder of the private server, None for a Redis that was named (its URL comes by
-    RQ_REDIS_URL)
+    server:  folder of the private server, None for a named Redis (its URL is in RQ_REDIS_URL)
     binary:  the server's program
     listen:  HOST:PORT at which other hosts reach the private server, None for none
-    redis:   name of the Redis that was named
+    redis:   name of the named Redis
     modules: of the user's own code, which the local workers may import
-    workers: how many local workers, with logs in ``logs``, noise in ``noise`` (None: their
-    default), on ``queue``
+    workers: number of local workers, with logs in ``logs``, noise in ``noise`` (None: the default),
+    on ``queue``
     """
 
     run: str
@@ -60,7 +59,7 @@ class SupervisorSpec:
 
     @staticmethod
     def from_json(text: str | bytes) -> SupervisorSpec:
-        """Raises RunFolderError for what is no spec."""
+        """Raises RunFolderError for an invalid spec."""
         try:
             values = json.loads(text)
             if set(values) != {spec_field.name for spec_field in fields(SupervisorSpec)}:
@@ -75,10 +74,10 @@ class SupervisorSpec:
 
 
 class SupervisorFiles:
-    """The folder ``<run_dir>/guardian``; everything in it is its user's alone.
+    """The folder ``<run_dir>/guardian``, accessible only to its user.
 
-    owner.lock:    held by the living master, with its pid in it
-    guardian.lock: held by the living supervisor, with its pid in it
+    owner.lock:    held by the living master, with its pid
+    guardian.lock: held by the living supervisor, with its pid
     """
 
     def __init__(self, folder: Path) -> None:
@@ -106,7 +105,7 @@ class SupervisorFiles:
             ) from None
 
     def owner_pid(self) -> int:
-        """The living master's pid, 0 when no master lives."""
+        """The living master's pid, 0 if there is none."""
         return (read_pid(self.owner_lock) or -1) if is_locked(self.owner_lock) else 0
 
     # --- where the supervisor is in its life

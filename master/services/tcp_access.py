@@ -36,9 +36,7 @@ UNROUTED_ADDRESS = ("192.0.2.1", 9)
 
 @dataclass(frozen=True)
 class Address:
-    """A host name or address of this machine, empty for none given, and a port, 0 for
-    none given.
-    """
+    """A host name or address of this machine, empty for none, and a port, 0 for none."""
 
     host: str
     port: int
@@ -76,10 +74,10 @@ def is_address(host: str) -> bool:
 
 
 def resolve_listen_address(text: str, folder: Path) -> Address:
-    """The address to listen on: what ``text`` leaves open is as it was last time, else all
+    """The address to listen on. Parts that ``text`` leaves open are as last time, else all
     addresses and a free port.
 
-    ``folder`` is the server's. Raises UsageError, and RedisError for a host that is none of this
+    ``folder`` is the server's. Raises UsageError, and RedisError for a host that is not this
     machine's.
     """
     requested = parse_address(text)
@@ -158,9 +156,9 @@ def read_password(folder: Path) -> str | None:
 
 
 def write_join_files(folder: Path, address: Address, *, is_own: bool = False) -> None:
-    """Write what others need to come in: the password, kept for the run's life, and the whole URL.
+    """Write what others need to join: the password, kept for the run's life, and the whole URL.
 
-    A password that came with a foreign folder is set aside. is_own: this process started a server
+    A password that came with a copied folder is set aside. is_own: this process started a server
     there before. Raises RedisError.
     """
     if not is_own and foreign(folder):

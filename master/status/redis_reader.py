@@ -136,12 +136,11 @@ FATAL_ERRORS = (
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as its keys, or its folder, tell it. is_leased: some master holds it; holder: that
-    master's host and pid.
+    """A run as its keys or its folder describe it. is_leased: whether a master holds it; holder:
+    that master's host and pid.
 
-    resume, purge: the commands that would go on with it and remove it; is_on_disk: nothing but its
-    folder is left;
-    is_configured: whether its configuration is still there.
+    resume, purge: the commands that continue and remove it; is_on_disk: only its folder is left
+    is_configured: whether its configuration still exists
     """
 
     run: str
@@ -164,12 +163,12 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """The rest of what is known of one run.
+    """Further information about one run.
 
-    workers: the living, by id; ever_claimed: how many ever claimed; errors: reports of workers;
-    requests: those that the master has not taken yet; beat_seconds_left: seconds until a worker's
-    beat lapses; config: the settings, as far as they are a JSON object; unread: a sentence for each
-    key that is too large to be read.
+    workers: the living, by id; ever_claimed: number of workers that ever claimed; errors: reports
+    of workers; requests: those that the master has not taken yet; beat_seconds_left: seconds until
+    a worker's beat lapses; config: the settings, if they are a JSON object; unread: a sentence for
+    each key that is too large to be read
     """
 
     workers: dict[str, Texts]
@@ -189,10 +188,10 @@ class RunDetails:
 
 
 class RedisReader:
-    """One server, looked at by read-only commands.
+    """One server, read by read-only commands.
 
     url_flag: the flag by which es-master finds it again; folder: the run folder of a private
-    server. Every method raises RedisError in one sentence, which never holds the password.
+    server. Every method raises RedisError in one sentence, which never contains the password.
     """
 
     def __init__(self, url: str, url_flag: str, folder: Path | None = None) -> None:
@@ -289,10 +288,10 @@ class RedisReader:
         return b"".join(values) if all(isinstance(value, bytes) for value in values) else None
 
     def scan(self, pattern: str, steps: int, most: int) -> tuple[list[str], bool, int]:
-        """Names of keys that match a pattern, in order; whether these are all; how many others are
-        no text, or too long.
+        """Names of keys that match a pattern, in order; whether these are all; the number of names
+        that are not text, or too long.
 
-        Looks at most at 1000 keys a step.
+        It reads at most 1000 keys per step.
         """
         cursor, names, odd = 0, set[str](), 0
         for _ in range(steps):

@@ -52,8 +52,8 @@ class RunFolder:
         return self._named_run or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
 
     def can_be_run(self, run: str) -> bool:
-        """Whether the folder may be that run's: a folder of another name may be, unless its summary
-        says otherwise.
+        """Whether the folder can be that run's. A folder of another name can be, unless its summary
+        names another run.
         """
         return bool(self.config) and run in (self._named_run or run, self._named_run)
 
@@ -93,8 +93,8 @@ class RunFolder:
         return progress if updated is None else {**progress, "updated": str(updated)}
 
     def _has_orderly_end(self, last: Mapping[str, Any]) -> bool:
-        """A master that goes in order saves the open generation, which is later than the last one
-        that closed.
+        """A master that ends in order saves the open generation, which is later than the last
+        closed one.
         """
         saved = [
             int(match[1])

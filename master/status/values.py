@@ -101,7 +101,8 @@ def _count_rest(count: int) -> dict[str, str]:
 def load_json(data: bytes, longest: int = LONGEST_JSON) -> Any:
     """JSON decoded and made plain.
 
-    Raises ValueError, also for more than ``longest`` bytes: decoded it takes twenty times as much.
+    Raises ValueError for invalid JSON and for more than ``longest`` bytes, because decoding takes
+    twenty times as much memory.
     """
     if len(data) > longest:
         raise ValueError(f"{len(data):,} bytes of JSON, and at most {longest:,} are decoded")
@@ -164,7 +165,7 @@ def decode_checkpoint(data: bytes) -> dict[str, Any]:
     """Names, types and shapes of an archive's arrays, and its meta without long lists; no array is
     loaded.
 
-    Raises what a damaged archive raises: see UNREADABLE.
+    Raises the errors of a damaged archive: see UNREADABLE.
     """
     # start-up: numpy, for keys that hold arrays
     import numpy as np
@@ -277,7 +278,7 @@ def decode_entry(key: str, name: str, fields: Mapping[bytes, bytes]) -> dict[str
 
 
 def decode_answer(data: bytes) -> dict[str, Any]:
-    """A worker's result in a line: worker, slots, returns, and failures."""
+    """A worker's result on one line: worker, slots, returns, and failures."""
     try:
         decoded = Answer.decode(data)
     except (DecodeError, IndexError, KeyError) as error:

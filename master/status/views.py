@@ -265,8 +265,8 @@ def remaining_budgets(
 
 
 def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str:
-    """What is left of the budgets, or was used by a run that has ended; the bar is of the one that
-    ends first. Empty if the settings are not known.
+    """The remaining budgets, or those used by a run that has ended. The bar shows the one that ends
+    first. Empty if the settings are unknown.
     """
     limits = remaining_budgets(progress, config)
     is_over = progress.get("state") in (FINISHED, STOPPED, FAILED)
@@ -413,7 +413,7 @@ def refusal_lines(details: RunDetails) -> list[Text]:
 
 
 def format_refusing(hosts: Sequence[str]) -> str:
-    """``2 workers on a, b``; of many hosts the first few."""
+    """``2 workers on a, b``; only the first few of many hosts."""
     names = sorted(set(hosts))
     more = f" and {len(names) - MOST_HOSTS} more hosts" if len(names) > MOST_HOSTS else ""
     plural = "" if len(hosts) == 1 else "s"

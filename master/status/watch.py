@@ -29,11 +29,11 @@ def watch_page(
     as_json: bool,
     wait: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Show what ``query`` finds every so many seconds until that is over; returns the last page's
-    code.
+    """Show the result of ``query`` every ``every`` seconds until the run is over; returns the last
+    page's code.
 
-    The first query must succeed. If a later one fails, the page says so, and it is tried again.
-    Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is left in order.
+    The first query must succeed. If a later one fails, the page says so, and the query is repeated.
+    Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is restored.
     """
     pages = iterate_pages(query, out, every, wait)
     with signals_as_interrupts():
@@ -106,7 +106,7 @@ def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) 
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the watch as Ctrl-C does."""
+    """Let SIGTERM and a closed terminal end the watch as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -91,7 +91,7 @@ def reference_arrays(config: RunConfig) -> dict[str, NDArray[Any]]:
 
 
 def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str, Any]:
-    """What ``load_policy`` needs beside the arrays."""
+    """What ``load_policy`` needs in addition to the arrays."""
     discrete = None if spec.discrete_start is None else spec.observation_size
     return {
         "format": 1,
@@ -133,8 +133,8 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
 class Checkpoints:
     """The checkpoints folder of a run: the newest few by generation, and the best policy.
 
-    snapshot_every: the checkpoints of generations that it divides stay too, MOST_SNAPSHOTS of them
-    and older ones thinned; 0 for none
+    snapshot_every: every N-th checkpoint is kept too, at most MOST_SNAPSHOTS, with older ones
+    thinned; 0 for none
     warnings: a sentence for each file that ``read_newest`` could not use
     """
 
@@ -157,7 +157,7 @@ class Checkpoints:
         return path
 
     def is_snapshot(self, generation: int) -> bool:
-        """Whether the checkpoint of this generation stays when newer ones come."""
+        """Whether the checkpoint of this generation is kept when newer ones follow."""
         return self._snapshot_every > 0 and generation % self._snapshot_every == 0
 
     def _remove_old(self) -> None:

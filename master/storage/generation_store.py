@@ -33,7 +33,7 @@ MOST_RECORD_BYTES = 256 * 2**20
 
 
 class RecordReader(Protocol):
-    """A reader of records while the run is under way."""
+    """A reader of records during the run."""
 
     def needs(self, generation: int) -> bool:
         """Whether this generation's record must stay."""
@@ -42,15 +42,15 @@ class RecordReader(Protocol):
         """A generation's record has been written."""
 
     def drop(self, generation: int) -> None:
-        """A record that is needed was removed, because the folder has reached its bound."""
+        """A required record was removed, because the folder has reached its limit."""
 
 
 class GenerationStore(GenerationListener):
-    """Writes the store of one run: the log, and at most ``most`` records (0 for none) besides
-    those that ``reader`` needs.
+    """Writes the store of one run: the log, and at most ``most`` records (0 for none), in addition
+    to those that ``reader`` needs.
 
-    The log is written at once. A record is kept in memory until the next generation is published:
-    workers should not wait for a disk.
+    The log is written at once. A record is kept in memory until the next generation is published,
+    so that workers do not wait for a disk.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GenerationStore(GenerationListener):
             self._reader.add(record.task.generation)
 
     def _remove_surplus(self, room: int) -> None:
-        """Remove records beyond the bounds; ``room`` is how many the folder may have."""
+        """Remove records beyond the limits; ``room`` is the number that the folder may have."""
         recorded = self._recorded
         needed = {number for number in recorded if self._reader and self._reader.needs(number)}
         if len(recorded) <= room:
@@ -109,7 +109,7 @@ class GenerationStore(GenerationListener):
 
 
 def replay_step(report: GenerationReport) -> ReplayStep:
-    """What the log says of a closed generation."""
+    """The log's entry for a closed generation."""
     generation, closed, after = report.generation, report.closed, report.after
     state, learner = generation.state, generation.learner
     return ReplayStep(

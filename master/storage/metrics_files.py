@@ -142,8 +142,8 @@ def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def read_json_lines(path: Path, most_lines: int, end_bytes: int = 0) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file of lines, or only those in its last ``end_bytes``; what is none is
-    passed over. Raises OSError.
+    """The JSON objects of a file of lines, or only those in its last ``end_bytes``; other lines are
+    skipped. Raises OSError.
     """
     with open(path, "rb", opener=regular) as file:
         if end_bytes and (size := file.seek(0, 2)) > end_bytes:

@@ -266,7 +266,9 @@ def state_digest(config: RunConfig, state: RunState) -> str:
 def verify_digest(
     path: Path, state: RunState, logged: str, generation: int, config: RunConfig
 ) -> None:
-    """Raise RunFolderError unless the state is that generation's and publishes what was logged."""
+    """Raise RunFolderError unless the state is that generation's and publishes the logged
+    parameters.
+    """
     if state.generation != generation:
         raise RunFolderError(
             f"{path} continues with generation {generation}, but {state.generation} is "
@@ -281,8 +283,8 @@ def verify_digest(
 
 
 def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
-    """Compare with the newest checkpoint of the folder: words about it. Raises RunFolderError if
-    it differs.
+    """Compare with the newest checkpoint of the folder. Returns words about it. Raises
+    RunFolderError if it differs.
     """
     checkpoints = Checkpoints(run_dir)
     data = checkpoints.read_newest()

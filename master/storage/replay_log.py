@@ -59,14 +59,15 @@ MOST_LOG_BYTES = 512 * 2**20
 class ReplayStep:
     """One closed generation: how its state became the next one.
 
-    fitness: float64 [S, per_slot], NaN where a slot failed everywhere; back: the generation that a
-    rollback returned to;
-    anchored: whether its search was kept to return to; changes: what people changed, for
-    generations to come
-    again: float64 [k], fitness of those that were evaluated again behaviour, centre_fitness,
-    centre_behaviour: as in ``strategies.base.Batch``, where behaviours are compared publication,
-    used, tried: in the asynchronous schedule, what was published, and (publication, slots) of the
-    rows of fitness and of ``again``
+    fitness: float64 [S, per_slot], NaN if a slot failed everywhere; back: the generation that a
+    rollback restored
+    anchored: whether its search was kept for a rollback; changes: settings that were changed,
+    including those for later generations
+    again: float64 [k], fitness in repeated evaluations
+    behaviour, centre_fitness, centre_behaviour: as in ``strategies.base.Batch``, if behaviours are
+    compared
+    publication, used, tried: in the asynchronous schedule, what was published, and (publication,
+    slots) of the rows of fitness and of ``again``
     """
 
     generation: int
@@ -223,8 +224,8 @@ class ReplayLog:
         self._digest, self._size, self._has_begun = b"", 0, False
 
     def lead_to(self, generation: int, checkpoint: bytes) -> None:
-        """The log leads to the state of ``generation``, which is published: at first it continues
-        after the generation before, if it can. Else, and when a file is full, a new one begins with
+        """Prepare the log for the published state of ``generation``. At first it continues after
+        the generation before, if it can. Otherwise, and when a file is full, a new file begins with
         that state's checkpoint.
         """
         with self._ending_on_failure():
@@ -249,7 +250,7 @@ class ReplayLog:
 
     def _open_continuation(self, generation: int) -> bool:
         """Open the file that leads to ``generation``, cut after the generation before it; later
-        ones are another past. Whether there is one.
+        ones belong to another past. Returns whether there is one.
         """
         for path in reversed(list_log_files(self.folder)):
             first = int(path.stem)

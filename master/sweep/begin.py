@@ -23,9 +23,9 @@ LONGEST_RUN_ID = 40
 def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
 
-    0 when all have finished, 130 when somebody stopped them, else the code of the first that
-    failed. Raises UsageError, EnvironmentFailure, RedisError or RunFolderError for what fails
-    before the first run is started.
+    0 if all have finished, 130 if a person stopped them, else the code of the first that failed.
+    Raises UsageError, EnvironmentFailure, RedisError or RunFolderError before the first run is
+    started.
     """
     stop = SweepStopSignals()
     config = resolve(values, launch.inherited)

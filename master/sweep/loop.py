@@ -157,8 +157,8 @@ LEAVE_SECONDS = 20.0
 
 
 class SweepStopSignals:
-    """SIGINT, SIGTERM and a closed terminal: the first asks, and is a KeyboardInterrupt before runs
-    begin; the second kills.
+    """SIGINT, SIGTERM and a closed terminal: the first is a request, or a KeyboardInterrupt before
+    runs begin; the second kills.
     """
 
     def __init__(self) -> None:

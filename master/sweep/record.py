@@ -29,8 +29,8 @@ STATES = (WAITING, RUNNING, FINISHED, STOPPED, FAILED)
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One seed's run. begun: it was started at least once; code: exit code of its es-master; why:
-    its last words.
+    """One seed's run. begun: whether it was ever started; code: exit code of its es-master; why:
+    its last error line.
     """
 
     seed: int
@@ -53,8 +53,8 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A study. changes: what resumes have changed of its settings; target: the return that counts
-    as solved.
+    """A study. changes: settings that resumes have changed; target: the return that counts as
+    solved.
     """
 
     run: str
@@ -174,7 +174,7 @@ def _validate_text(value: Any) -> str | None:
 
 
 def format_settings_toml(config: RunConfig) -> str:
-    """Every setting but the seed and those without effect, as a TOML file for --config;
+    """All settings except the seed and those without effect, as a TOML file for --config;
     ``read_settings`` of ``master.cli.options`` reads the same values.
     """
     former = {

@@ -1,4 +1,4 @@
-"""The es-master of one seed: when it is restarted, and what its end means."""
+"""The es-master of one seed: when it is restarted, and the meaning of its end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LONGEST_TAIL = 4096
 
 
 class ChildMaster:
-    """``es-master`` with ``words``, told its server by ``url`` in the environment; complaints go to
+    """``es-master`` with ``words``, with its server's ``url`` in the environment; its errors go to
     the file ``log``.
 
-    Start it from the main thread, so that it ends in order with this process (SIGTERM by the
-    kernel, on Linux). It runs in a session of its own: the terminal's Ctrl-C reaches it only as we
-    forward it. Raises RunFolderError.
+    Start it from the main thread, so that it ends in order with this process (by SIGTERM from the
+    kernel, on Linux). It runs in its own session, so the terminal's Ctrl-C reaches it only through
+    this process. Raises RunFolderError.
     """
 
     def __init__(self, words: Sequence[str], url: str, log: Path) -> None:
@@ -127,7 +127,7 @@ def _reject_constant(constant: str) -> Any:
 class SeedProcess:
     """One seed's part in a sweep.
 
-    entry: what is stored of it; child: its es-master, None if none runs
+    entry: its stored record; child: its es-master, None if none runs
     """
 
     def __init__(self, entry: SeedRun) -> None:
@@ -217,8 +217,8 @@ class SeedProcess:
         return ""
 
     def _is_passing(self, code: int) -> bool:
-        """Whether another start can help: it was killed, the lease of one that was killed is still
-        held, or Redis was away when it began.
+        """Whether another start can help: it was killed, the lease of a killed one is still held,
+        or Redis was away at the start.
         """
         is_busy = code == RunBusyError.exit_code and self._timer.failures > 0
         return code < 0 or is_busy or (code == RedisError.exit_code and not self._has_joined)

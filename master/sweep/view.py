@@ -31,7 +31,7 @@ EVALUATION_FIELDS = ("eval_mean", "eval_best")
 
 @dataclass(frozen=True)
 class SeedRow:
-    """One seed's state in a word, and its newest figures."""
+    """One seed's state as a word, and its newest figures."""
 
     seed: int
     state: str = WAITING
@@ -46,7 +46,7 @@ def shown_figures(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SweepView:
-    """One way to show a study; what a view does not show, it inherits."""
+    """One way to show a study; it inherits empty methods for what it does not show."""
 
     def started(self, about: Mapping[str, str]) -> None:
         """The server and the workers have started."""
@@ -58,7 +58,7 @@ class SweepView:
         """A sentence for people, about a seed's run or the study."""
 
     def draw(self, rows: Sequence[SeedRow]) -> None:
-        """The rows as they are now, several times per second."""
+        """The current rows, several times per second."""
 
     def ended(self, record: SweepRecord) -> None:
         """The study is over."""
@@ -68,7 +68,7 @@ class SweepView:
 
 
 class SweepLogView(SweepView):
-    """Plain lines; ``quiet`` leaves out all but notes and the end."""
+    """Plain lines; ``quiet`` keeps only notes and the end."""
 
     def __init__(
         self,

@@ -43,11 +43,11 @@ class BatchLimits:
 class BlockScheduler:
     """Cuts ranges of slots into blocks.
 
-    fixed:    slots of every block, in the order given; 0 to measure
-    batch_limits: how many episodes are best played at once, None if they are played one by one
-    per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one where
-    it is not named
-    seconds:  wall seconds that a worker needs for a slot, by kind, as measured
+    fixed:    slots of every block, in the given order; 0 to measure
+    batch_limits: the best numbers of episodes to play at once, None if they are played one by one
+    per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one by
+    default
+    seconds:  measured wall seconds per slot, by kind
     wall:     seconds that one episode may last
     """
 
@@ -146,7 +146,7 @@ class BlockScheduler:
     def _batch_blocks(
         self, publication: str, missing: SlotRanges, workers: int
     ) -> tuple[list[Block], list[tuple[str, int, int]]]:
-        """Batches of the best size, the same for each worker; and the remainder."""
+        """Batches of the best size, equal for each worker, and the remainder."""
         blocks: list[Block] = []
         rest: list[tuple[str, int, int]] = []
         for kind, start, stop in missing:

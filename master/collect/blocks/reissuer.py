@@ -206,7 +206,7 @@ class Reissuer:
             ledger.tally.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
 
     def _update_holders(self, ledger: Ledger, report: ReconcileReport) -> bool:
-        """Note who holds what. Returns whether a worker that may be given work is idle."""
+        """Note which workers hold what. Returns whether a usable worker is idle."""
         now, present = time.monotonic(), self._parts.workers.present
         answers = self._parts.context.answers
         self._stragglers.update(ledger.publication, report, now)

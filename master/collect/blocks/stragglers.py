@@ -54,7 +54,7 @@ class StragglerTracker:
         self._next: dict[Slot, float] = {}
 
     def update(self, publication: str, report: ReconcileReport, now: float) -> None:
-        """Note who holds what."""
+        """Note which workers hold what."""
         held = {
             (worker, block)
             for worker, blocks in report.claims.items()

@@ -44,7 +44,7 @@ class Closing:
     """Closes a publication when each slot has a result; ``AsyncBatch`` closes on a batch.
 
     unawaited: kinds of slots that it does not wait for; endless: kinds whose settled slots count at
-    once, and finally
+    once, permanently
     """
 
     unawaited: Collection[str] = ()
@@ -52,7 +52,7 @@ class Closing:
 
     @property
     def prior_publications(self) -> tuple[str, ...]:
-        """Older publications that are open still."""
+        """Older publications that are still open."""
         return ()
 
     def checker_of(self, publication: str) -> AnswerChecker | None:
@@ -145,7 +145,9 @@ class PriorPublication:
 
 
 class BatchSize(NamedTuple):
-    """fewest: training slots that close a batch, besides the evaluation; most: it has no more"""
+    """fewest: training slots that close a batch, in addition to the evaluation; most: its largest
+    number of slots
+    """
 
     fewest: int
     most: int

@@ -9,11 +9,10 @@ Ranges = list[tuple[str, int, int]]
 
 
 class PendingSlots:
-    """The slots 0 … wanted-1 of a kind, or chosen ones. is_settled: whether a slot has a result or
-    counts as failed;
-    is_untouched: whether none has.
+    """The slots 0 … wanted-1 of a kind, or chosen ones.
 
-    unanswered_count: how many are unanswered
+    is_settled: whether a slot has a result or counts as failed; is_untouched: whether none has
+    unanswered_count: the number of unanswered slots
     """
 
     def __init__(self, is_settled: Callable[[int], bool], is_untouched: Callable[[], bool]) -> None:

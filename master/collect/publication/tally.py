@@ -10,13 +10,15 @@ from master.collect.answer_check import IMPLAUSIBLE
 
 
 class Tally:
-    """refused: results that did not count, by reason; contributors: workers of which something
-    counted; implausible: who last sent moments that were left out; reissued: slots that were issued
-    again; recovered: workers that died; lost_steps: of results that came in vain
+    """refused: results that did not count, by reason; contributors: workers with a counted result;
+    implausible: the last worker whose moments were left out; reissued: slots that were issued
+    again; recovered: workers that died; lost_steps: of results that did not count
     """
 
     def __init__(self, opened_at: float) -> None:
-        """``opened_at``: on the master's monotonic clock; no answer took longer than since."""
+        """``opened_at``: on the master's monotonic clock; no answer took longer than the time since
+        then.
+        """
         self._opened_at = opened_at
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._slots: Counter[str] = Counter()

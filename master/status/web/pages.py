@@ -1,4 +1,4 @@
-"""The reply to each path of the page; the paths are fixed, so none leads out of the folder."""
+"""The reply to each path of the page. The paths are fixed, so none leads out of the folder."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ Info = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Collects what ``DashboardQueries.figures`` saw. Metrics without samples are left out."""
+    """Collects the results of ``DashboardQueries.figures``. Metrics without samples are left
+    out.
+    """
 
     data: Info
 
@@ -189,7 +191,7 @@ WORTH_PACKING = 1400
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its status, media type and bytes, and headers besides those that all have."""
+    """An answer: its status, media type and bytes, and further headers."""
 
     status: int
     media_type: str

@@ -42,7 +42,7 @@ PointRow = tuple[float | None, ...]
 
 
 class DecimatedSeries:
-    """Rows of figures in the order of generations, at most ``most`` of them; each stands for
+    """Rows of figures in the order of generations, at most ``most``. Each represents
     ``generations_per_point`` generations.
     """
 
@@ -71,8 +71,8 @@ class DecimatedSeries:
             self.generations_per_point *= 2
 
     def to_json(self) -> dict[str, Any]:
-        """Columns by name, six digits each; ``generations_per_point`` says how many generations a
-        point stands for.
+        """Columns by name, six digits each; ``generations_per_point`` is the number of generations
+        per point.
         """
         rows = [*self._rows, *([average_rows(self._partial_rows)] if self._partial_rows else [])]
         return {
@@ -165,8 +165,8 @@ MOST_DETAILED = 20
 
 
 class CachedQuery:
-    """One thing that is looked at anew at most every so many seconds, whoever asks; between that it
-    is remembered.
+    """A query that runs at most once in ``every`` seconds, for all callers; in between, its result
+    is cached.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class CachedQuery:
         self._last_tried, self._last_succeeded = -every, 0.0
 
     def current(self) -> Data:
-        """What is seen; where that failed, what was seen last, with ``trouble`` and its ``age`` in
+        """The result. If the query failed, the last result, with ``trouble`` and its ``age`` in
         seconds.
 
-        Raises EsQueueError if nothing was ever seen.
+        Raises EsQueueError if it has never succeeded.
         """
         with self._lock:
             if self._clock() - self._last_tried >= self._every:
@@ -208,7 +208,7 @@ class CachedQuery:
 
 
 class DashboardQueries:
-    """All that can be looked at. given: es-status's command line, which says where runs are; every:
+    """All queries of the page. given: es-status's command line, which names the runs' place; every:
     seconds.
     """
 
@@ -285,8 +285,8 @@ class DashboardQueries:
 
 
 def run_page_data(summary: RunSummary, details: RunDetails, curves: LearningCurves) -> Data:
-    """``es-status RUN --json``, and besides its settings (``own``: those that are not the default),
-    curves and what to expect.
+    """``es-status RUN --json``, with settings (``own``: those that differ from the default), curves
+    and expectations.
     """
     data = make_run_page(summary, details, curves.history).data
     changed_settings = [

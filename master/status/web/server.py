@@ -58,9 +58,9 @@ def is_loopback(host: str) -> bool:
 
 
 def named_hosts(names: Iterable[str]) -> frozenset[str]:
-    """The values of --web-host as Host headers have them.
+    """The values of --web-host in the form of Host headers.
 
-    Raises UsageError for a value that is no name and no address.
+    Raises UsageError for a value that is neither a name nor an address.
     """
     hosts = set[str]()
     for name in names:
@@ -76,10 +76,10 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
 
 
 def is_host_allowed(header: str | None, hosts: Collection[str] = ()) -> bool:
-    """Whether a request with this Host header is for us: under a loopback name or address, or one
-    of ``hosts``.
+    """Whether a request with this Host header is for this page: under a loopback name or address,
+    or one of ``hosts``.
 
-    Any other name may be a stranger's that leads here (DNS rebinding), whose page could read the
+    Any other name can be a stranger's that leads here (DNS rebinding), whose page could read the
     reply.
     """
     match = HOST.fullmatch(header or "")
@@ -90,7 +90,8 @@ def is_host_allowed(header: str | None, hosts: Collection[str] = ()) -> bool:
 
 
 def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
-    """The names and addresses besides loopback's under which a page at this address answers.
+    """The names and addresses, in addition to loopback's, under which a page at this address
+    answers.
 
     Raises UsageError.
     """
@@ -279,7 +280,7 @@ class WebServer(TcpWSGIServer):
         wasyncore.loop(timeout=1, map=self._map)
 
     def handle_accept(self) -> None:
-        """Accept a connection; of too many the oldest is closed."""
+        """Accept a connection; if there are too many, close the oldest."""
         super().handle_accept()
         while len(self.active_channels) > MOST_CONNECTIONS:
             next(iter(self.active_channels.values())).handle_close()
@@ -307,9 +308,9 @@ EXPOSURE_WARNING = (
 
 
 def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
-    """Serve until the watcher ends it, by a KeyboardInterrupt or a signal, which is raised.
+    """Serve until the user ends it by a KeyboardInterrupt or a signal, which is raised.
 
-    Raises UsageError if it cannot listen, and what the first look raises.
+    Raises UsageError if it cannot listen, and the errors of the first query.
     """
     address = parse_web_address(given.web)
     names = given.web_host or ()

@@ -36,8 +36,8 @@ TAGS = {
 
 
 class Tracker(ABC):
-    """One run in the files of one tracker. Its package is of others: whatever it raises, training
-    continues without it.
+    """One run in the files of one tracker. Its package is third-party code: after any exception
+    from it, training continues without it.
     """
 
     #: Its name, and that of its folder in the run's.
@@ -48,14 +48,16 @@ class Tracker(ABC):
         self._is_open = self._is_broken = False
 
     def append(self, record: Record) -> str:
-        """Write a generation's figures; a sentence if that failed, which ends the tracker."""
+        """Write a generation's figures. Returns a sentence if that failed, which ends the
+        tracker.
+        """
         numbers = {tag: finite_or_none(record.get(name)) for tag, name in TAGS.items()}
         figures = {tag: value for tag, value in numbers.items() if value is not None}
         steps = int(finite_or_none(record.get("env_steps")) or 0)
         return self._attempt(lambda: self._write(figures, steps))
 
     def summary(self, record: Record) -> str:
-        """Write the run's end with its best checkpoint; a sentence if that failed."""
+        """Write the run's end with its best checkpoint. Returns a sentence if that failed."""
         return self._attempt(lambda: self._finish(record))
 
     def close(self) -> str:
@@ -98,7 +100,7 @@ class Tracker(ABC):
 
 
 def summary_texts(record: Record) -> dict[str, str]:
-    """What is kept of a run's end as text."""
+    """The texts that are kept about a run's end."""
     return {name: str(record.get(name)) for name in ("state", "digest", "reproducible")}
 
 

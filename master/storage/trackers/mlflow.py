@@ -55,7 +55,7 @@ class MlflowTracker(Tracker):
         self._pending = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
 
     def _wait(self) -> None:
-        """Until that thread is done: a file store cannot be read while it writes."""
+        """Wait for that thread: a file store cannot be read while it writes."""
         if self._pending is not None:
             self._pending.wait()
 

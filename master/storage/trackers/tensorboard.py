@@ -8,15 +8,15 @@ from master.storage.trackers.base import Tracker
 
 
 class TensorBoardTracker(Tracker):
-    """What a resumed run did twice TensorBoard shows once. The horizontal axis is environment
-    steps; wall-clock is TensorBoard's own.
+    """TensorBoard shows once what a resumed run repeats. The horizontal axis is environment steps;
+    wall-clock is TensorBoard's own.
     """
 
     name = "tensorboard"
     _writer: Any = None
 
     def _open(self) -> None:
-        """The writer is opened with the first step, because of what a resumed run repeats."""
+        """The first step opens the writer, because a resumed run repeats steps."""
 
     def _write(self, figures: dict[str, float], steps: int) -> None:
         if self._writer is None:

@@ -1,4 +1,4 @@
-"""Weights & Biases, offline unless WANDB_MODE says otherwise; ``wandb sync`` uploads the files."""
+"""Weights & Biases, offline unless WANDB_MODE changes that; ``wandb sync`` uploads the files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from master.storage.trackers.base import Tracker, best_checkpoint, summary_texts
 
 
 class WandbTracker(Tracker):
-    """Its steps are generations, so that it drops those that a resumed run repeats; its horizontal
+    """Its steps are generations, so that it drops those that a resumed run repeats. Its horizontal
     axis is environment steps.
     """
 
