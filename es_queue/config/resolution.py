@@ -23,6 +23,7 @@ GIVES_WAY = {
     "restart_deadlines": ("schedule", "islands", "restarts", "rollback"),
     "step_limit": ("schedule",),
     "observe": ("env_arg", "wrapper"),
+    "target_every": ("eval_every",),
 }
 
 

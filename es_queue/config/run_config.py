@@ -407,6 +407,17 @@ class RunConfig(PolicySettings, StrategySettings):
         ),
     )
 
+    target_every: int = option(
+        1,
+        "evaluation",
+        (
+            "generations between comparisons of an evaluation with the target, a multiple of "
+            "eval_every; 1 compares every evaluation"
+        ),
+        unit="generations",
+        allowed=(1, None),
+    )
+
     generations: int = option(
         0,
         "evaluation",

@@ -227,6 +227,11 @@ def validate_combinations(config: RunConfig) -> None:
             "are compared with it: "
             "set eval_every to 1 or more, or target_reward to none"
         )
+    if config.target_every > 1 and config.target_every % max(1, config.eval_every):
+        raise UsageError(
+            f"target_every is {config.target_every}, but only every {config.eval_every}th "
+            "generation has an evaluation to compare: use a multiple of eval_every"
+        )
 
 
 def _validate_restart_deadlines(config: RunConfig) -> None:

@@ -206,8 +206,8 @@ class QuietView(DisplayView):
 
 class LogView(QuietView):
     """Plain lines: one per generation and at most one per second, but always the first, the last
-    and the evaluations. A long generation has a line every 30 seconds; a long first one is
-    announced.
+    and the evaluations, unless every generation has one. A long generation has a line every 30
+    seconds; a long first one is announced.
     """
 
     def __init__(
@@ -254,9 +254,8 @@ class LogView(QuietView):
         now = self._last_live = self._clock()
         self._is_pace_known = True
         self._generation_pace.begin()
-        evaluated = any(
-            finite_or_none(record.get(name)) is not None for name in ("eval_mean", "confirm_mean")
-        )
+        evaluation = "confirm_mean" if self._config.eval_every == 1 else "eval_mean"
+        evaluated = finite_or_none(record.get(evaluation)) is not None
         if not evaluated and self._last_time + LEAST_LINE_SECONDS > now >= self._last_time:
             self._pending = record
             return

@@ -389,6 +389,10 @@ class Learner:
             return bool(every) and state.stage == CLOSING
         return state.generation % every == 0
 
+    def is_target_compared(self, state: RunState) -> bool:
+        """Whether this generation's evaluation may end the run."""
+        return state.stage == CLOSING or state.generation % self.config.target_every == 0
+
     def is_target_passed(self, figures: ReturnStatistics | None) -> bool:
         return self.target is not None and figures is not None and figures.mean >= self.target
 

@@ -80,7 +80,7 @@ class ClosingSchedule:
         """
         config, strategy = learner.config, learner.strategy
         if not (config.min_steps or strategy.reevaluates):
-            return require_confirmation(learner, ledger)
+            return require_confirmation(state, learner, ledger)
         slots = ledger.results_in_order(messages.TRAIN)
         steps, most = total_steps(slots), ledger.checker.slot_limits.get(messages.TRAIN, 0)
         if slots and steps < config.min_steps and len(slots) < most:
@@ -92,7 +92,7 @@ class ClosingSchedule:
         batch = slots[: shortest_prefix(slots, least, config.min_steps)]
         candidates = learner.candidates(state, batch)
         return ledger.require_slots(messages.ELITE, candidates) or require_confirmation(
-            learner, ledger
+            state, learner, ledger
         )
 
     def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
@@ -103,8 +103,10 @@ class ClosingSchedule:
         )
 
 
-def require_confirmation(learner: Learner, ledger: Ledger) -> bool:
+def require_confirmation(state: RunState, learner: Learner, ledger: Ledger) -> bool:
     """Fresh episodes of the parameters whose evaluation has passed the target."""
+    if not learner.is_target_compared(state):
+        return False
     evaluation = return_statistics(first_returns(ledger.verified_results(messages.EVAL)))
     if messages.CONFIRM in ledger.required or not learner.is_target_passed(evaluation):
         return False
@@ -156,7 +158,7 @@ class AsynchronousSchedule(ClosingSchedule):
         return ledger
 
     def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
-        return require_confirmation(learner, ledger)
+        return require_confirmation(state, learner, ledger)
 
     def close(self, state: RunState, learner: Learner, ledger: Ledger) -> ClosedGeneration:
         closed, waiting = super().close(state, learner, ledger), self._batch

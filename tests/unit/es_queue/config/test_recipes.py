@@ -20,8 +20,8 @@ from es_queue.config.recipes import (
     recipe_for,
     recipe_names,
 )
-from es_queue.config.resolution import recipe_values
-from es_queue.config.run_config import option_fields
+from es_queue.config.resolution import recipe_values, resolve
+from es_queue.config.run_config import default_of, option_fields
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from tests.cases import each_case
@@ -70,10 +70,28 @@ def test_the_walker_and_the_lander_have_their_settings() -> None:
     assert recipe_for("LunarLanderContinuous-v3")["max_speed"] == 0.3
 
 
-@each_case("env", ["", "CartPole-v1", "Pendulum-v1", "bipedalwalker-v3"])
+@each_case("env", ["", "Pendulum-v1", "bipedalwalker-v3"])
 def test_an_environment_without_a_recipe_gets_nothing(env: str) -> None:
     assert recipe_for(env) == {}
     assert expected_points(env) == ()
+
+
+@each_case(
+    "env",
+    [
+        "CartPole-v1",
+        "Acrobot-v1",
+        "MountainCarContinuous-v0",
+        "InvertedPendulum-v5",
+        "LunarLander-v3",
+        "LunarLanderContinuous-v3",
+    ],
+)
+def test_a_quick_task_is_evaluated_often_and_ends_as_by_default(env: str) -> None:
+    config = resolve({"env": env})
+    assert config.eval_every <= 2 and config.target_every == default_of("eval_every")
+    explicit = resolve({"env": env, "eval_every": 3})
+    assert (explicit.eval_every, explicit.target_every) == (3, 1)
 
 
 def test_changing_what_was_handed_out_does_not_change_the_recipe() -> None:

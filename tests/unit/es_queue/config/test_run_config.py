@@ -388,6 +388,13 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"eval_every": 10, "target_every": 7},
+        (
+            "target_every is 7, but only every 10th generation has an evaluation to compare: "
+            "use a multiple of eval_every"
+        ),
+    ),
+    (
         {"env": ""},
         (
             "env is not given: name the environment to train with --env, for example --env "

@@ -323,6 +323,16 @@ def test_reaching_the_target_is_confirmed_on_fresh_episodes_and_ends_with_those_
     assert same(Run(replace(run.config, block=1)).play(2), ended)
 
 
+def test_more_evaluations_move_neither_the_end_nor_the_digest() -> None:
+    sparse = Run(tiny(**QUICKLY, eval_every=8))
+    dense = Run(tiny(**QUICKLY, eval_every=1, target_every=8))
+    ended, other = sparse.play(), dense.play()
+    assert (ended.digest, ended.state.generation) == (other.digest, other.state.generation)
+    evaluated = [record for record in dense.sink.records if record["eval_mean"] is not None]
+    assert len(evaluated) == ended.state.generation + 1
+    assert any(record["eval_mean"] >= -1 for record in evaluated[:-1])  # not compared there
+
+
 def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -286,6 +286,14 @@ def test_evaluations_are_due_every_so_often_and_at_the_end() -> None:
     )
 
 
+def test_the_target_is_compared_at_its_own_interval_and_at_the_end() -> None:
+    learner, state = setup_of(eval_every=1, target_every=3).learner, setup_of().initial_state()
+    assert [
+        learner.is_target_compared(replace(state, generation=number)) for number in range(5)
+    ] == [True, False, False, True, False]
+    assert learner.is_target_compared(replace(state, generation=4, stage=CLOSING))
+
+
 # --- figures
 
 
