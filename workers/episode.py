@@ -330,7 +330,7 @@ def play_episode(
         if observation.shape != shape:  # numpy would stretch some of them
             raise EpisodeFailed(
                 f"step {steps + 1} yields an observation of shape {list(observation.shape)}, "
-                f"the reset one of {list(shape)}"
+                f"but reset yields {list(shape)}"
             )
         steps += 1
         total += reward

@@ -324,7 +324,7 @@ class SlotPlayer:
         descriptor = cast(BehaviourEnvironment, self._parts.env).behaviour()
         if len(descriptor) != spec.behaviour_size:
             raise EpisodeFailed(
-                f"the behaviour has {len(descriptor)} numbers, and "
+                f"the behaviour has {len(descriptor)} numbers, but "
                 f"{spec.behaviour_size} in other episodes"
             )
         return descriptor

@@ -140,7 +140,7 @@ class GenerationPlan:
         """Integers in [low, low + size); one that an earlier slot has is drawn again."""
         drawn = multiply_shift(words, size)
         if len(drawn) > size:
-            raise ValueError(f"{len(drawn)} distinct values were requested of {size}")
+            raise ValueError(f"{len(drawn)} distinct values were requested out of {size}")
         ordered = np.sort(drawn)
         if (ordered[1:] == ordered[:-1]).any():
             self._redraw(stream, drawn, size)

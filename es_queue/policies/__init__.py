@@ -60,8 +60,8 @@ def make_policy(
     policy = _make_by_kind(config, action, inputs)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
-            f"the policy {config.policy_name} has {policy.size:,} parameters here, and at "
-            f"most {MAX_PARAMETERS:,} are possible: use narrower layers, or another policy"
+            f"the policy {config.policy_name} has {policy.size:,} parameters, but at "
+            f"most {MAX_PARAMETERS:,} are allowed: use narrower layers, or another policy"
         )
     numbers = parse_observe(config.observe)
     if numbers is None:

@@ -162,7 +162,7 @@ class ReconnectBackoff(AbstractBackoff):
                 "Redis is unreachable, and this worker is stopping"
             )
         if failures % self.WARN_EVERY == 1:
-            self._warn("Redis is unreachable; trying until it is back")
+            self._warn("Redis is unreachable; retrying until it returns")
         return float(min(self.MAX_PAUSE, 0.05 * 2.0 ** min(failures, 10)))
 
 

@@ -185,7 +185,7 @@ class ControlCommand:
         client.withdraw(request)
         raise RunBusyError(
             f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the "
-            f"request was taken back; look at es-status {self._words()}"
+            f"request was withdrawn; see es-status {self._words()}"
         )
 
     def _needs_master(self) -> bool:

@@ -130,7 +130,7 @@ def check_persistence(
     snapshots = settings.get("save")
     if snapshots or (denied and info_number(information, "rdb_saves") > 0):
         times = f" (save {sanitize(snapshots, 60)})" if snapshots else ""
-        return ok(f"snapshots{times}; after a crash, what followed the last one is played again")
+        return ok(f"snapshots{times}; after a crash, work since the last one is repeated")
     fix = (
         "set appendonly yes in redis.conf; to set it now, as administrator:\nredis-cli "
         "CONFIG SET appendonly yes"
@@ -200,7 +200,9 @@ def check_replies(settings: Mapping[str, str], is_private: bool) -> list[Finding
     words = settings.get("client-output-buffer-limit", "").split()
     if is_private or words[:2] != ["normal", "0"]:
         return []
-    text = "no limit on replies: one command that reads a large value many times fills the memory"
+    text = (
+        "no limit on replies: one command that reads a large value many times can fill the memory"
+    )
     fix = (
         "set client-output-buffer-limit normal 384mb 0 0 in redis.conf (docker/redis.conf does), "
         "and never less than maxmemory-clients"

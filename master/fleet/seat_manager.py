@@ -124,7 +124,7 @@ class SeatManager:
         if count:
             LOGGER.warning(
                 f"RQ still listed {count} seat{'s' if count > 1 else ''} of workers that are "
-                f"gone: removed"
+                f"gone: they were removed"
             )
 
     def close_open_seats(self) -> None:

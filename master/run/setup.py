@@ -172,8 +172,8 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
     ActionMap(spec.action, config.action_bound)
     if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
         raise UsageError(
-            f"{config.task} has observations of {spec.observation_size:,} numbers, and at "
-            f"most {MAX_OBSERVATION:,} are possible: make its images smaller with your own "
+            f"{config.task} has observations of {spec.observation_size:,} numbers, but at "
+            f"most {MAX_OBSERVATION:,} are allowed: make its images smaller with your own "
             f"--wrapper"
         )
     stall = parse_stall(config.stall)

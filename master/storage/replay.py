@@ -199,7 +199,7 @@ def noise_indices_of(
     if slots.min(initial=0) < 0 or slots.max(initial=0) >= most:
         raise RunFolderError(
             f"publication {publication[:60]} of the replay log has slot "
-            f"{slots.min() if slots.min() < 0 else slots.max()}, where 0 to {most - 1} are "
+            f"{slots.min() if slots.min() < 0 else slots.max()}, but only 0 to {most - 1} are "
             "possible"
         )
     generation = int(publication.partition(".")[0])

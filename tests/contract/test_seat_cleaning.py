@@ -219,7 +219,7 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
     assert not [name for name in (*rq.entries(), *rq.popped()) if RUN in name]
     assert rq.client.zcard("rq:failed:default") == 1
     assert {number: rq.keys_of(seat(number, "yours")) for number in range(4)} == before
-    assert said == ["RQ still listed 3 seats of workers that are gone: removed"]
+    assert said == ["RQ still listed 3 seats of workers that are gone: they were removed"]
 
 
 def test_at_the_end_living_seats_get_time_to_leave(

@@ -98,7 +98,7 @@ def build_convolutions(
         if height < 1 or width < 1:
             raise UsageError(
                 f"policy is {policy}, whose convolutions need larger images than "
-                f"{image_shape.height} x {image_shape.width} points: use another policy, or "
+                f"{image_shape.height} x {image_shape.width} pixels: use another policy, or "
                 f"reduce the images less"
             )
         channels = filters.count

@@ -259,6 +259,6 @@ def test_an_observation_of_another_shape_fails_the_episode_although_numpy_would_
     world.hook = lambda seed, step: setattr(world, "size", size if step == 3 else 2)
     with pytest.raises(
         EpisodeFailed,
-        match=rf"step 3 yields an observation of shape \[{size}\], the reset one of \[2\]",
+        match=rf"step 3 yields an observation of shape \[{size}\], but reset yields \[2\]",
     ):
         played(world, rules())

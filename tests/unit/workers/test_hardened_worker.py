@@ -384,7 +384,7 @@ def test_a_command_is_tried_until_redis_answers() -> None:
     with pytest.raises(redis.exceptions.ConnectionError, match="is stopping"):
         client.ping()
     assert next(left, "all used") == "all used" and said == [
-        "Redis is unreachable; trying until it is back"
+        "Redis is unreachable; retrying until it returns"
     ]
 
 

@@ -453,7 +453,7 @@ def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
         task, published, Block(task.publication, TRAIN, 0, 4), "host-1-abcdef", lambda failure: None
     )
     assert any(
-        "the behaviour has 2 numbers, and 1 in other episodes" in reason
+        "the behaviour has 2 numbers, but 1 in other episodes" in reason
         for _, reason in told.failures
     )
 

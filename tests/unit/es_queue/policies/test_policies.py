@@ -287,8 +287,8 @@ def test_more_parameters_than_a_run_can_have_are_refused_before_they_are_made(ki
     with pytest.raises(
         UsageError,
         match=(
-            rf"^the policy {kind} has [\d,]+ parameters here, and at most 268,435,456 are "
-            r"possible"
+            rf"^the policy {kind} has [\d,]+ parameters, but at most 268,435,456 are "
+            r"allowed"
         ),
     ):
         make_policy(RunConfig(policy=kind, hidden=(65536, 65536)), 24, BOX)

@@ -82,7 +82,7 @@ def test_observations_that_no_worker_could_be_told_of_are_refused(
         gymnasium.envs.registration.EnvSpec("Vast-v0", entry_point=Vast),
     )
     assert refused(env="Vast-v0", backend="stock").startswith(
-        "Vast-v0 has observations of 262,656 numbers, and at most 262,144 are possible"
+        "Vast-v0 has observations of 262,656 numbers, but at most 262,144 are allowed"
     )
 
 
