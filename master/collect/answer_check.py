@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ class ObservationLimits:
     spread: Doubles
 
     @classmethod
+    @cache
     def unbounded(cls, size: int) -> ObservationLimits:
         """Any float32 observations: statistics are published as float32."""
         most = np.full(size, LARGEST)
