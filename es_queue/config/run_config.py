@@ -53,8 +53,8 @@ class RunConfig(PolicySettings, StrategySettings):
         "",
         "task",
         (
-            "your own function to maximise instead of an environment's return; its arguments are "
-            "a float32 vector and an integer seed"
+            "your own function to maximise instead of an environment's return; it takes a float32 "
+            "vector, or the vector and an integer seed"
         ),
     )
 

@@ -73,6 +73,8 @@ METAVARS = {
     "env_arg": "KEY=VALUE",
     "wrapper": "MODULE:CLASS",
     "hidden": "N,N",
+    "observe": "LIST",
+    "restart_deadlines": "STEPS=RETURN,...",
     "step_limit": "LIMIT",
     "action_bins": "BINS",
     "reward_floor": "X",
@@ -242,7 +244,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         "--shared",
         action="store_true",
         help="let the group of the run's folder read and write it: folders 2770, files 0660; the "
-        "private server stays yours [default: only you, 0700 and 0600]",
+        "private server stays accessible only to you [default: only you, 0700 and 0600]",
     )
     add(
         "--resume",

@@ -1,8 +1,7 @@
-"""``python -m master.cli.supervised --run RUN [options of es-master]``: begins the run, or resumes
-it if it exists.
+"""Begin a run, or resume it if it exists: python -m master.cli.supervised --run RUN [options]
 
 Docker, Kubernetes, systemd and Slurm repeat the same command after a crash, a lost host or a
-reboot.
+reboot. The options are those of es-master.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # start-up: Ctrl-C must be handled before modules load
         from master.cli.options import parse_command_line
 
-        values, launch = parse_command_line(list(sys.argv[1:] if argv is None else argv))
+        words = list(sys.argv[1:] if argv is None else argv)
+        if {"-h", "--help", "--help-all"} & set(words):
+            print(__doc__)  # above the help of es-master
+        values, launch = parse_command_line(words)
         validate_launch(launch)
         cli.validate_workers_package()
         cli.relax_garbage_collection()

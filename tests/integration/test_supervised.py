@@ -31,6 +31,12 @@ def supervised(processes: Processes, url: str, *words: object) -> Started:
     )
 
 
+def test_its_help_says_what_it_does_before_the_help_of_es_master(processes: Processes) -> None:
+    started = processes.start(sys.executable, "-m", "master.cli.supervised", "--help")
+    assert started.wait() == 0
+    assert started.said().index("resume it if it exists") < started.said().index("usage: es-master")
+
+
 def test_killed_and_started_again_with_the_same_words_it_ends_with_the_parameters_of_a_quiet_run(
     valkey_url: str, redis_client: redis.Redis, processes: Processes
 ) -> None:

@@ -111,7 +111,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "--which",
         choices=("best", "last"),
         default="best",
-        help="which checkpoint of a run's folder: best or newest [default: best]",
+        help="which checkpoint of a run's folder: the best, or the last (newest) [default: best]",
     )
     add(
         "--generation",
