@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import cast
@@ -18,6 +18,7 @@ from es_queue.config.episode_rules import (
     training_rules,
 )
 from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.scaling import LARGEST_SCALE, scaled
 from es_queue.environments.behaviour_descriptor import LAST
 from es_queue.environments.interface import (
     BehaviourEnvironment,
@@ -113,8 +114,10 @@ class JobPlanner:
         self._config, self._strategy, self._size = config, strategy, parts.policy.size
         self._evaluation = evaluation_rules(evaluation_limit(config, parts.spec))
         self._planned: tuple[int, int, SlotPlan] | None = None
+        # A run can change its scale; one that evaluates again cannot, as its slots have numbers.
+        widest = scaled(config if strategy.reevaluates else replace(config, scale=LARGEST_SCALE))
         self._max_slots = {
-            kind: max_slots(config, strategy.per_slot)[kind] for kind in messages.TRAINED
+            kind: max_slots(widest, strategy.per_slot)[kind] for kind in messages.TRAINED
         }
         self._max_slots[messages.ELITE] *= strategy.reevaluates
         self._max_slots[messages.CENTRE] = max_centres(strategy)
@@ -195,7 +198,7 @@ class JobPlanner:
             plan = make_generation_plan(
                 self._config, generation, self._size, self._strategy.per_slot
             )
-            count = max(stop, self._config.population // self._strategy.per_slot)
+            count = max(stop, self._strategy.config.population // self._strategy.per_slot)
             self._planned = generation, count, plan.slots(0, count)
         return self._planned[2].part(start, stop)
 

@@ -16,6 +16,7 @@ RESUMABLE = (*BUDGET_OPTIONS, "audit", "strict", "keep_generations")
 #: What --set may change in a running run, from a generation on.
 CHANGEABLE = (
     *BUDGET_OPTIONS,
+    "scale",
     "learning_rate",
     "sigma",
     "l2",

@@ -190,6 +190,16 @@ class RunConfig(PolicySettings, StrategySettings):
         default_word="auto",
     )
 
+    scale: float = option(
+        1.0,
+        "search",
+        (
+            "enlarge the search for about this many times the workers: population, rates and "
+            "schedules follow (docs/scale.md); may change during a run"
+        ),
+        allowed=(1.0, 1024.0),
+    )
+
     min_steps: int = option(
         0,
         "search",

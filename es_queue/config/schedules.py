@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from es_queue.config.scaling import scale_factors
 from es_queue.errors import form_error
 from es_queue.util.number_ranges import parse_finite, parse_whole
 
@@ -57,25 +58,28 @@ class Schedule:
 
 @dataclass(frozen=True)
 class RateFactors:
-    """The factors of one generation: of the learning rate, of sigma, and of both decays."""
+    """The factors of one generation: of the learning rate, of sigma, of both decays, and of the
+    learnt sigma's own rate.
+    """
 
     learning_rate: float = 1.0
     sigma: float = 1.0
     decay: float = 1.0
+    sigma_learning_rate: float = 1.0
 
 
 def rate_factors(config: RunConfig, generation: int) -> RateFactors:
-    """The factors of a config's schedules in a generation. Raises UsageError for an invalid
-    form.
+    """The factors of a config's schedules and of its ``scale`` in a generation. Raises UsageError
+    for an invalid form.
     """
     names = ("learning_rate", "sigma", "decay")
+    learning_rate, sigma, decay = (
+        parse_schedule(f"{name}_schedule", getattr(config, f"{name}_schedule")).factor(generation)
+        for name in names
+    )
+    factors = scale_factors(config)
     return RateFactors(
-        *(
-            parse_schedule(f"{name}_schedule", getattr(config, f"{name}_schedule")).factor(
-                generation
-            )
-            for name in names
-        )
+        learning_rate * factors.learning_rate, sigma, decay, factors.sigma_learning_rate
     )
 
 

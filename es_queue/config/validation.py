@@ -21,7 +21,7 @@ from es_queue.config.episode_rules import (
 )
 from es_queue.config.observe import parse_observe
 from es_queue.config.policy_settings import PolicySettings
-from es_queue.config.run_config import ASYNC, policies_with, users_of
+from es_queue.config.run_config import ASYNC, option_fields, policies_with, users_of
 from es_queue.config.schedules import parse_schedule
 from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
@@ -371,6 +371,13 @@ def _validate_population(config: RunConfig) -> None:
             f"population_max is {largest}, below the population of {population}: use "
             f"{population} or more, or auto"
         )
+    for name in ("population", "population_max"):
+        most, value = option_fields()[name].metadata["high"], getattr(config, name)
+        if value * config.scale > most:
+            raise UsageError(
+                f"scale is {config.scale:g}, but {name} {value} can grow to {most}: use a scale "
+                f"of at most {most // value}"
+            )
     if largest and not config.min_steps:
         raise UsageError(
             f"population_max is {largest}, but only min_steps lets the population grow: set "

@@ -9,6 +9,7 @@ from inspect import isabstract
 import numpy as np
 
 from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.scaling import scaled
 from es_queue.config.schedules import rate_factors
 from es_queue.config.validation import validate_strategy
 from es_queue.errors import UsageError
@@ -49,11 +50,12 @@ STRATEGIES = discover()
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
-    """The configured strategy for policies of ``size`` parameters, with its rates as scheduled for
-    a generation.
+    """The configured strategy for policies of ``size`` parameters, at its ``scale``, with its rates
+    as scheduled for a generation.
 
     Raises UsageError.
     """
+    requested, config = config, scaled(config)
     kind = strategy_class(config)
     validate_strategy(config, kind.facts())
     if kind.wants_behaviour and ":" in config.strategy and config.behaviour == AUTO:
@@ -63,7 +65,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
         )
     if size < 1:
         raise UsageError("the policy has no parameters to train")
-    return kind(config, size, rate_factors(config, generation))
+    return kind(config, size, rate_factors(requested, generation))
 
 
 def try_strategy(strategy: Strategy) -> None:

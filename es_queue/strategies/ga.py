@@ -15,6 +15,7 @@ import numpy as np
 
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import ASYNC
+from es_queue.config.scaling import PARENTS
 from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
     MAX_TABLE_FLOATS,
@@ -74,13 +75,11 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     SIGMA: ClassVar[float] = 0.05
     #: Batches of the asynchronous schedule that are a population together.
     BATCHES: ClassVar[int] = 8
-    #: Parents, unless the configuration says (the paper's).
-    TRUNCATION: ClassVar[int] = 20
 
     @property
     def truncation(self) -> int:
         """The number of parents."""
-        return self.config.truncation or min(self.TRUNCATION, self.config.population)
+        return self.config.truncation or min(PARENTS, self.config.population)
 
     @property
     def is_steady(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import scaled
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
     Record,
@@ -142,7 +143,7 @@ def format_start(
 ) -> list[str]:
     description = (
         f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
-        f"population {config.population}"
+        f"population {scaled(config).population}"
     )
     return format_labelled(f"run {run}", description, about, columns)
 

@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from es_queue.config.changeable import validate_changes
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import scale_factors
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
@@ -38,15 +40,15 @@ class ConfigTimeline:
     @property
     def config(self) -> RunConfig:
         """The settings that the run began or was resumed with."""
-        return self.base.config
+        return self.base.requested
 
     def config_at(self, changes: Sequence[Change], generation: int) -> RunConfig:
         """The settings of a generation, before schedules."""
-        return config_at(self.base.config, changes, generation)
+        return config_at(self.config, changes, generation)
 
     def max_seconds_at(self, changes: Sequence[Change], generation: int) -> float:
         """``max_seconds`` of a generation; called often, so without building all settings."""
-        budget: float = self.base.config.max_seconds
+        budget: float = self.config.max_seconds
         for change in sorted(changes, key=lambda change: change.generation):
             if change.generation <= generation:
                 budget = change.settings.get("max_seconds", budget)
@@ -56,12 +58,13 @@ class ConfigTimeline:
         """The learner of the state's generation."""
         return self._cached_learner(
             self.config_at(state.changes, state.generation),
-            state.generation - state.descent.generation,
+            schedule_clock(self.config, state.changes, state.generation, state.descent.generation),
         )
 
     def strategy_at(self, changes: Sequence[Change], generation: int) -> Strategy:
         """The strategy of a generation, at its pace."""
-        return self._cached_learner(self.config_at(changes, generation), generation).strategy
+        clock = schedule_clock(self.config, changes, generation)
+        return self._cached_learner(self.config_at(changes, generation), clock).strategy
 
     def advance(self, state: RunState, changes: Sequence[Change], before: Strategy) -> RunState:
         """The state of a new generation with ``changes``, its strategy state converted from
@@ -80,21 +83,26 @@ class ConfigTimeline:
                 f"the settings of this run were changed {len(changes)} times, and a run "
                 "keeps no more changes"
             )
+        if "scale" in settings and self.base.strategy.reevaluates:
+            return (
+                f"scale is {settings['scale']}, but workers number the repeated evaluations of "
+                f"{self.config.strategy} by its first population: begin another run with --scale"
+            )
         try:
             requested = (*changes, Change(generation, validate_changes(settings, "the request")))
             for changed_generation in sorted(
                 {change.generation for change in requested if change.generation >= generation}
             ):
-                config_at(self.base.config, requested, changed_generation)
+                config_at(self.config, requested, changed_generation)
         except UsageError as error:
             return str(error)
         return ""
 
-    def _make_learner(self, config: RunConfig, generation: int) -> Learner:
+    def _make_learner(self, config: RunConfig, clock: int) -> Learner:
         base = self.base
-        if config == base.config and rate_factors(config, generation) == base.strategy.pace:
+        if config == self.config and rate_factors(config, clock) == base.strategy.pace:
             return base
-        strategy = make_strategy(config, base.strategy.size, generation)
+        strategy = make_strategy(config, base.strategy.size, clock)
         return Learner(config, base.spec, strategy, base.noise, target_of(config, base.spec))
 
 
@@ -112,7 +120,27 @@ def strategy_of(
     """The strategy of a generation for policies of ``size`` parameters. Its pace counts from
     generation ``begun``.
     """
-    return make_strategy(config_at(config, changes, generation), size, generation - begun)
+    clock = schedule_clock(config, changes, generation, begun)
+    return make_strategy(config_at(config, changes, generation), size, clock)
+
+
+def schedule_clock(
+    config: RunConfig, changes: Sequence[Change], generation: int, begun: int = 0
+) -> int:
+    """Generations on the clock of schedules since generation ``begun``: each counts as the speed
+    of its ``scale``.
+    """
+    turns = {
+        change.generation
+        for change in changes
+        if "scale" in change.settings and begun < change.generation < generation
+    }
+    firsts = sorted({begun, *turns})
+    speeds = (scale_factors(config_at(config, changes, first)).speed for first in firsts)
+    spans = pairwise((*firsts, generation))
+    return int(
+        sum(speed * (last - first) for speed, (first, last) in zip(speeds, spans, strict=True))
+    )
 
 
 def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:

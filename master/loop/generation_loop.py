@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import format_scaling
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
@@ -240,7 +241,11 @@ class Loop:
         else:
             after, figures = generation.learner.learn(current, closed)
         changes = self._collector.inbox.take_changes()
-        return self._timeline.advance(after, changes, before), figures, returns_to
+        after = self._timeline.advance(after, changes, before)
+        requested = self._timeline.config_at(after.changes, after.generation)
+        if requested.scale != generation.learner.requested.scale:
+            LOGGER.info(format_scaling(requested))
+        return after, figures, returns_to
 
     def _next_stage(self, report: GenerationReport) -> RunState:
         """Training continues, or its last parameters are evaluated, or the final episodes

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import scaled
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.arrays import Doubles, Floats, Integers, Mask
 from es_queue.numerics.normalization import RunningMoments
@@ -275,7 +276,10 @@ def first_returns(slots: Slots) -> list[float]:
 
 
 class Learner:
-    """Both ends of a generation: the expected results, and the update from them."""
+    """Both ends of a generation: the expected results, and the update from them.
+
+    requested: the settings as people made them; config: those at their ``scale``
+    """
 
     def __init__(
         self,
@@ -285,6 +289,7 @@ class Learner:
         noise: NoiseRows,
         target: float | None,
     ) -> None:
+        self.requested, config = config, scaled(config)
         self.config, self.spec, self.strategy = config, spec, strategy
         self.noise, self.target = noise, target
         self._step_limit_rule = parse_step_limit(config.step_limit)

@@ -154,7 +154,7 @@ class CheckpointWriter(GenerationListener):
         self, generation: OpenGeneration, best: Best, evaluation: Record | None
     ) -> bytes:
         learner = generation.learner
-        return checkpoint.encode_best(learner.config, learner.spec, self._run, best, evaluation)
+        return checkpoint.encode_best(learner.requested, learner.spec, self._run, best, evaluation)
 
 
 def try_write(write: Callable[[], object]) -> bool:

@@ -142,11 +142,6 @@ class Publisher:
         self._schedule = schedule
         self._prefetcher = Prefetcher(timeline)
         self._last_number = -1
-        strategy = timeline.base.strategy
-        self._slot_limits = {
-            **max_slots(timeline.config, strategy.per_slot),
-            messages.CENTRE: hooks.max_centres(strategy),
-        }
 
     def publish(self, state: RunState, last: Record, adopted: str | None = None) -> OpenGeneration:
         """Publish the generation of a state. last: the record of the previous one; adopted: the
@@ -233,7 +228,7 @@ class Publisher:
             task.publication,
             task.encode(),
             (),
-            learner.config.to_json(),
+            learner.requested.to_json(),
             self._progress_fields(state, learner, digest, last),
             format_values(last) if last else None,
             saved if is_small or state.generation % REDIS_CHECKPOINT_EVERY == 0 else None,
@@ -253,7 +248,11 @@ class Publisher:
             kinds.add(messages.CONFIRM)
         if messages.TRAIN in required and strategy.reevaluates:
             kinds.add(messages.ELITE)
-        limits = {kind: count for kind, count in self._slot_limits.items() if kind in kinds}
+        most = {
+            **max_slots(learner.config, strategy.per_slot),
+            messages.CENTRE: hooks.max_centres(strategy),
+        }
+        limits = {kind: count for kind, count in most.items() if kind in kinds}
         shape, count = result_shape(learner), max(1, limits.get(messages.TRAIN, 0))
         bounds = ResultBounds(
             (state.step_limit, evaluation_limit(learner.config, spec)),

@@ -20,6 +20,7 @@ import es_queue
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
 from es_queue.config.run_config import RunConfig, default_of
+from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
 from es_queue.security.private_directory import read_small
 from es_queue.security.sanitize import sanitize
@@ -167,7 +168,7 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
     lines = [
         (
             f"Run {run}: {config.task}, {config.strategy}, a {config.policy_name} policy, "
-            f"population {config.population}, seed {config.seed}."
+            f"population {scaled(config).population}, seed {config.seed}."
         ),
         "",
         f"begun       {first.get('time')} on {where}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import format_scaling
 from es_queue.config.validation import validate_combinations
 from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
@@ -161,7 +162,11 @@ class Session:
                 f"{paths.run}, or give another --run"
             )
         channel.forget_gone_runs()
-        for text in (*format_unnormalised(config, setup.config), *format_image_hint(setup)):
+        for text in (
+            *format_unnormalised(config, setup.config),
+            *format_image_hint(setup),
+            *([format_scaling(setup.config)] if setup.config.scale != 1 else ()),
+        ):
             LOGGER.info(text)
         holder = holder_name()
         token = take_lease(channel, holder, self._clocks, wait=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.scaling import scaled
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_probe import with_observed
@@ -125,7 +126,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
         behaviour=spec.behaviour or config.behaviour,
         obs_norm=config.obs_norm and has_normal_observations,
     )
-    slots = max_slots(config, 1)[TRAIN]
+    slots = max_slots(scaled(config), 1)[TRAIN]
     if size - policy.size + 1 < slots:
         raise UsageError(
             f"noise_size is {size}, but {slots} slots need as many different positions for "

@@ -134,7 +134,7 @@ def make_record(run: str, generation: OpenGeneration, closed: ClosedGeneration) 
     small = 4 * len(generation.vector) <= MAX_PUBLISHED_BYTES
     return SlotRecord(
         run,
-        generation.learner.config,
+        generation.learner.requested,
         generation.task,
         generation.vector if small else np.empty(0, np.float32),
         slot_arrays(generation.learner, generation.task.generation, closed),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from es_queue.config.scaling import scaled
 from es_queue.numerics.aggregates import Interval
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
@@ -145,7 +146,8 @@ def format_start(
     record: SweepRecord, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
     config = record.config
-    what = f"{config.strategy} with a {config.policy_name} policy, population {config.population}"
+    population = scaled(config).population
+    what = f"{config.strategy} with a {config.policy_name} policy, population {population}"
     description = f"{sanitize(config.task)}, {what}, {format_count(len(record.entries), 'seed')}"
     return format_labelled(f"study {record.run}", description, about, columns)
 

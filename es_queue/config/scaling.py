@@ -1,0 +1,157 @@
+"""``scale``: a search enlarged for about K times the workers, as a pure function of the settings.
+
+A gradient estimated from K times the individuals has less noise, so the search can take longer
+steps, and needs fewer generations: McCandlish, Kaplan, Amodei, OpenAI Dota Team 2018, An empirical
+model of large-batch training, https://arxiv.org/abs/1812.06162, equations 2.10 and 2.11, with the
+population as the batch. Plain float64 operations, so the bits are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
+from es_queue.config.run_config import option_fields
+from es_queue.config.strategy_settings import STRATEGIES
+
+if TYPE_CHECKING:
+    from es_queue.config.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """How a strategy uses a larger population.
+
+    noise: the gradient noise scale, in populations of a recipe: beyond that many, more individuals
+    hardly save generations; 0: the strategy's generations stay as many
+    rate: exponent of the learning rate, for a step of that power of the speed-up: 1 for a step as
+    long as the gradient, a half for one of its own length
+    sigma_rate: exponent of K in the step size of the learnt sigma
+    """
+
+    noise: float = 0.0
+    rate: float = 0.0
+    sigma_rate: float = 0.0
+
+
+#: By strategy, or by strategy and optimizer. Of the CMA-ES family all rates are formulas of the
+#: population already; the others' parents follow in ``scaled_settings``.
+RULES = {
+    "ars": ScaleRule(noise=8.0, rate=1.0),
+    "cma_es": ScaleRule(noise=4.0),
+    "csa_es": ScaleRule(noise=4.0),
+    "lm_ma_es": ScaleRule(noise=4.0),
+    "sep_cma_es": ScaleRule(noise=4.0),
+    "snes": ScaleRule(noise=4.0, rate=0.5, sigma_rate=0.5),
+    "openai_es adam": ScaleRule(noise=8.0, rate=0.5),
+    "openai_es sgd": ScaleRule(noise=8.0, rate=1.0),
+    "novelty adam": ScaleRule(noise=8.0, rate=0.5),
+    "novelty sgd": ScaleRule(noise=8.0, rate=1.0),
+    "pgpe clipup": ScaleRule(noise=4.0, rate=0.5),
+    "pgpe adam": ScaleRule(noise=4.0, rate=0.5),
+    "pgpe sgd": ScaleRule(noise=4.0, rate=1.0),
+}
+#: Parents of the genetic algorithm, unless the settings say.
+PARENTS = 20
+#: The largest ``scale``.
+LARGEST_SCALE = 1024.0
+
+
+@dataclass(frozen=True)
+class ScaleFactors:
+    """Factors of the rates; speed: how much faster schedules of generations run."""
+
+    learning_rate: float = 1.0
+    sigma_learning_rate: float = 1.0
+    speed: float = 1.0
+
+
+def scale_factors(config: RunConfig) -> ScaleFactors:
+    """The factors of a config's ``scale``."""
+    rule = scale_rule(config)
+    speed = (1 + rule.noise) / (1 + rule.noise / config.scale)
+    return ScaleFactors(_power(speed, rule.rate), _power(config.scale, rule.sigma_rate), speed)
+
+
+def scale_rule(config: RunConfig) -> ScaleRule:
+    """The rule of the configured strategy; the user's own strategy has only the population."""
+    optimizer = config.optimizer
+    if optimizer == "auto" and config.strategy in STRATEGIES:
+        optimizer = next(iter(STRATEGIES[config.strategy].optimizers), "")
+    return RULES.get(config.strategy) or RULES.get(f"{config.strategy} {optimizer}", ScaleRule())
+
+
+def scaled(config: RunConfig) -> RunConfig:
+    """The settings that a run with this ``scale`` uses, at a scale of 1; its rates also have
+    ``scale_factors``.
+    """
+    if config.scale == 1:
+        return config
+    return replace(config, scale=1.0, **scaled_settings(config))
+
+
+def scaled_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that ``scale`` changes, with their new values."""
+    scale, speed = config.scale, scale_factors(config).speed
+    values: dict[str, Any] = {
+        name: min(
+            _enlarged(getattr(config, name), scale), int(option_fields()[name].metadata["high"])
+        )
+        for name in ("population", "population_max")
+    }
+    values["min_steps"] = int(config.min_steps * scale)
+    values["top"] = int(config.top * scale)
+    if config.strategy == "ga":
+        parents = config.truncation or min(PARENTS, config.population)
+        values["truncation"] = int(parents * math.sqrt(scale))
+    values["eval_every"] = math.ceil(config.eval_every / speed)
+    values["step_limit"] = _faster_limit(config.step_limit, speed)
+    values["restart_deadlines"] = _later_deadlines(config.restart_deadlines, scale / speed)
+    return {name: value for name, value in values.items() if value != getattr(config, name)}
+
+
+def format_scaling(config: RunConfig) -> str:
+    """What ``scale`` does to a run, in one line."""
+    factors = scale_factors(config)
+    changed = [
+        f"{name} {getattr(config, name)} → {value}"
+        for name, value in scaled_settings(config).items()
+    ]
+    rates = {
+        "learning rate": factors.learning_rate,
+        "learning rate of sigma": factors.sigma_learning_rate,
+        "speed of schedules": factors.speed,
+    }
+    changed += [f"{name} × {factor:.3g}" for name, factor in rates.items() if factor != 1]
+    return f"scale {config.scale:g}: {', '.join(changed) or 'all settings as they are'}"
+
+
+def _enlarged(count: int, scale: float) -> int:
+    """K times as many, even if they were: pairs stay whole."""
+    larger = int(count * scale)
+    return larger - (larger % 2 if count % 2 == 0 else 0)
+
+
+def _power(base: float, exponent: float) -> float:
+    """``base`` to the power of 0, a half or 1."""
+    return {0.0: 1.0, 0.5: math.sqrt(base), 1.0: base}[exponent]
+
+
+def _faster_limit(text: str, speed: float) -> str:
+    """The rule of a step limit that grows as much in fewer generations."""
+    rule = parse_step_limit(text)
+    if rule.kind != "adaptive" or speed == 1:
+        return text
+    ceiling = "" if rule.ceiling is None else f",{rule.ceiling}"
+    ratio = min(1000.0, 1 + (rule.ratio - 1) * speed)
+    return f"adaptive:{rule.start},{rule.fraction!r},{ratio!r}{ceiling}"
+
+
+def _later_deadlines(text: str, factor: float) -> str:
+    """Deadlines after more steps, in proportion to those of the search."""
+    if factor == 1:
+        return text
+    deadlines = parse_deadlines(text)
+    return ",".join(f"{line.steps * factor!r}={line.least!r}" for line in deadlines) or text

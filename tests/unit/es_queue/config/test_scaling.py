@@ -1,0 +1,140 @@
+"""``scale``: what it does to the settings of each strategy, and to a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from es_queue.config.resolution import resolve
+from es_queue.config.scaling import format_scaling, scale_factors, scaled
+from es_queue.config.schedules import rate_factors
+from es_queue.config.strategy_settings import STRATEGIES
+from es_queue.errors import UsageError
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.strategies import make_strategy
+from master.loop.config_timeline import ConfigTimeline, schedule_clock
+from master.loop.state import Change
+from master.run.setup import prepare_run
+from tests.cases import each_case
+from tests.parts import config_of
+from tests.ring import NOISE, quick_config, run_ring
+from tests.tiny import QUAD
+
+TABLE_OF_RING = NoiseTable.in_memory(NOISE)
+RUN: dict[str, Any] = {
+    "env": QUAD,
+    "strategy": "snes",
+    "population": 8,
+    "generations": 6,
+    "eval_every": 0,
+    "final_episodes": 0,
+}
+
+
+def test_a_scale_of_one_is_the_run_without_it() -> None:
+    config = config_of(strategy="pgpe")
+    assert scaled(config) is config
+    assert rate_factors(config, 3) == rate_factors(replace(config, scale=1.0), 3)
+
+
+@each_case("strategy", list(STRATEGIES))
+def test_every_strategy_has_as_many_more_individuals(strategy: str) -> None:
+    config = config_of(strategy=strategy, scale=4.0, population=16)
+    made = make_strategy(config, 6)
+    assert (made.config.population, made.config.scale) == (64, 1.0)
+    assert scaled(config).population == 64
+
+
+@each_case(
+    ("values", "changed"),
+    [
+        ({"strategy": "ars", "top": 4}, {"top": 16}),
+        ({"strategy": "ga"}, {"truncation": 32}),
+        ({"strategy": "pgpe", "min_steps": 100, "population_max": 32}, {"population_max": 128}),
+        ({"strategy": "pgpe", "min_steps": 100}, {"min_steps": 400}),
+        ({"strategy": "snes", "population": 15}, {"population": 60}),
+        ({"strategy": "random_search", "eval_every": 8}, {"eval_every": 8}),
+    ],
+)
+def test_counts_that_belong_to_a_population_grow_with_it(
+    values: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    made = scaled(config_of(**{"population": 16, "scale": 4.0, **values}))
+    assert {name: getattr(made, name) for name in changed} == changed
+
+
+def test_pairs_stay_whole_at_any_scale() -> None:
+    assert scaled(config_of(strategy="ars", population=6, scale=1.9)).population == 10
+
+
+def test_what_counts_generations_or_steps_follows_the_speed_of_the_search() -> None:
+    config = resolve({"env": "BipedalWalker-v3", "scale": 16})
+    speed, made = scale_factors(config).speed, scaled(config)
+    assert 1 < speed < 16
+    assert made.eval_every < config.eval_every
+    (first, *_), (before, *_) = (
+        [float(part.split("=")[0]) for part in one.restart_deadlines.split(",")]
+        for one in (made, config)
+    )
+    assert first == before * (16 / speed)
+    assert float(made.step_limit.split(",")[2]) > 1.04
+    # Its narrowing of sigma begins at generation 110.
+    clock = schedule_clock(config, (), round(110 / speed) + 1)
+    assert rate_factors(config, clock).sigma < 1
+    assert rate_factors(config, schedule_clock(config, (), round(100 / speed))).sigma == 1
+
+
+def test_the_clock_of_schedules_counts_each_generation_at_its_own_scale() -> None:
+    config = config_of(strategy="ars")
+    changes = (Change(10, {"scale": 4.0}),)
+    speed = scale_factors(replace(config, scale=4.0)).speed
+    assert schedule_clock(config, changes, 10) == 10
+    assert schedule_clock(config, changes, 14) == int(10 + 4 * speed)
+    assert schedule_clock(config, changes, 14, begun=12) == int(2 * speed)
+    assert schedule_clock(config, (), 14, begun=12) == 2
+
+
+def test_a_scale_that_no_population_can_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="use a scale of at most 10"):
+        resolve({"env": "CartPole-v1", "population": 100_000, "scale": 16})
+
+
+def test_the_line_about_a_scale_names_what_it_changed() -> None:
+    line = format_scaling(resolve({"env": "Hopper-v5", "scale": 4}))
+    assert line.startswith("scale 4: population 16 → 64, top 4 → 16, ")
+    assert "learning rate × " in line and "speed of schedules × " in line
+
+
+# --- in a run
+
+
+def test_a_scaled_run_has_one_digest_for_any_number_of_workers() -> None:
+    plain, one, two = (
+        run_ring(quick_config(**RUN, scale=scale), count)[0].digest
+        for scale, count in ((1.0, 1), (4.0, 1), (4.0, 2))
+    )
+    assert one == two != plain
+
+
+def test_a_scale_set_during_a_run_changes_it_from_that_generation_on() -> None:
+    config = quick_config(**RUN)
+    setup = prepare_run(config, table=TABLE_OF_RING)
+    state = replace(setup.initial_state(), changes=(Change(3, {"scale": 4.0}),))
+    (one, sink), (two, _) = (run_ring(config, count, state) for count in (1, 2))
+    assert [record["population"] for record in sink.records if record["population"]] == [
+        *[8] * 3,
+        *[32] * 3,
+    ]
+    assert one.digest == two.digest
+    assert [note for note in sink.notes if note.startswith("scale 4: population 8 → 32")]
+
+
+def test_a_run_that_evaluates_again_refuses_another_scale() -> None:
+    learner = prepare_run(quick_config(**{**RUN, "strategy": "ga"}), table=TABLE_OF_RING).learner
+    refusal = ConfigTimeline(learner).refusal((), {"scale": 2.0}, 3)
+    assert refusal.endswith("begin another run with --scale")
+    assert not ConfigTimeline(
+        prepare_run(quick_config(**RUN), table=TABLE_OF_RING).learner
+    ).refusal((), {"scale": 2.0}, 3)
