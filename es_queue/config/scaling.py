@@ -106,7 +106,9 @@ def scaled_settings(config: RunConfig) -> dict[str, Any]:
     if config.strategy == "ga":
         parents = config.truncation or min(PARENTS, config.population)
         values["truncation"] = int(parents * math.sqrt(scale))
-    values["eval_every"] = math.ceil(config.eval_every / speed)
+    values["eval_every"] = every = math.ceil(config.eval_every / speed)
+    if config.target_every > 1:  # a multiple of the other
+        values["target_every"] = every * math.ceil(config.target_every / speed / every)
     values["step_limit"] = _faster_limit(config.step_limit, speed)
     values["restart_deadlines"] = _later_deadlines(config.restart_deadlines, scale / speed)
     return {name: value for name, value in values.items() if value != getattr(config, name)}
@@ -146,7 +148,7 @@ def _faster_limit(text: str, speed: float) -> str:
         return text
     ceiling = "" if rule.ceiling is None else f",{rule.ceiling}"
     ratio = min(1000.0, 1 + (rule.ratio - 1) * speed)
-    return f"adaptive:{rule.start},{rule.fraction!r},{ratio!r}{ceiling}"
+    return f"adaptive:{rule.start},{rule.fraction!r},{ratio:.6g}{ceiling}"
 
 
 def _later_deadlines(text: str, factor: float) -> str:
@@ -154,4 +156,4 @@ def _later_deadlines(text: str, factor: float) -> str:
     if factor == 1:
         return text
     deadlines = parse_deadlines(text)
-    return ",".join(f"{line.steps * factor!r}={line.least!r}" for line in deadlines) or text
+    return ",".join(f"{line.steps * factor:.6g}={line.least:.17g}" for line in deadlines) or text
