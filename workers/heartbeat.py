@@ -17,6 +17,8 @@ from es_queue.util import host_info
 from workers.episode import EpisodeControl, Leaving
 
 REPORT_SECONDS = 10.0
+#: A busy share is of the time since one of two marks, this far apart, and of no less than that.
+SHARE_SECONDS, LEAST_SHARE_SECONDS = 30.0, 10.0
 WORKER_GONE = "its RQ worker is gone"
 GONE_SECONDS = 10.0
 MAX_TEXT = 400
@@ -78,6 +80,22 @@ class StepRate:
             self._rate = (self._control.steps - self._steps) / (now - self._at)
             self._at, self._steps = now, self._control.steps
         return self._rate
+
+
+class BusyShare:
+    """The share of its last half minute or minute that a worker spent on blocks."""
+
+    def __init__(self, control: EpisodeControl) -> None:
+        self._control = control
+        self._older = self._newer = time.monotonic(), control.work.busy_seconds()
+
+    def share(self) -> float | None:
+        """None before enough time has passed."""
+        now, busy = time.monotonic(), self._control.work.busy_seconds()
+        if now - self._newer[0] >= SHARE_SECONDS:
+            self._older, self._newer = self._newer, (now, busy)
+        since, before = self._older
+        return (busy - before) / (now - since) if now - since >= LEAST_SHARE_SECONDS else None
 
 
 @dataclass(frozen=True)

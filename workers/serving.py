@@ -30,6 +30,7 @@ from es_queue.util.metrics_endpoint import metrics_endpoint
 from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl, Leaving
 from workers.heartbeat import (
+    BusyShare,
     Heartbeat,
     ProcessLimits,
     StepRate,
@@ -107,13 +108,13 @@ class ServedSeat(Seat):
             **worker_info(self.clocks, self._hardened),
         }
         block_worker: BlockWorker | None = None
-        step_rate = StepRate(control)
+        step_rate, busy = StepRate(control), BusyShare(control)
 
         def figures() -> dict[str, str]:
             return {
                 **about,
                 "outages": str(channel.outages),
-                **worker_figures(block_worker, control, step_rate),
+                **worker_figures(block_worker, control, step_rate, busy),
             }
 
         heartbeat = self._make_heartbeat(channel, control, config, figures)
@@ -222,7 +223,7 @@ class ServedSeat(Seat):
 
 
 def worker_figures(
-    block_worker: Any, control: EpisodeControl, step_rate: StepRate
+    block_worker: Any, control: EpisodeControl, step_rate: StepRate, busy: BusyShare
 ) -> dict[str, str]:
     """The fields of a worker's hash that change from beat to beat."""
     if block_worker is None:
@@ -237,6 +238,7 @@ def worker_figures(
         "steps": str(control.steps),
         "steps_per_second": f"{step_rate.rate():.0f}",
         "generation": generation_text,
+        "busy": "" if (share := busy.share()) is None else f"{share:.3f}",
     }
 
 

@@ -26,6 +26,7 @@ from master.collect.recovery_statistics import REDIS_AWAY
 from master.collect.verification import Verification
 from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerWatch
 from master.control.inbox import ControlInbox
+from master.display.format import busy_workers
 from master.fleet.silent_workers import SilentWorkers
 from master.fleet.worker_registry import WorkerRegistry
 
@@ -89,12 +90,14 @@ class RunProgress:
     ) -> None:
         self._parts, self._inbox, self._extra = parts, inbox, extra
         self._ledger: Ledger | None = None
+        self.scale = 1.0
         self._former_refused: Counter[str] = Counter()
         self._has_implausible = False
 
-    def open(self, ledger: Ledger) -> None:
-        """Another publication is open."""
+    def open(self, ledger: Ledger, scale: float) -> None:
+        """Another publication is open. scale: the run's"""
         self._former_refused, self._ledger = self.refused(), ledger
+        self.scale = scale
 
     def refused(self) -> Counter[str]:
         """What was refused under this master, by reason."""
@@ -111,9 +114,12 @@ class RunProgress:
 
     def fields(self, ledger: Ledger) -> dict[str, str]:
         context, (done, total) = self._parts.context, ledger.answer_counts()
+        busy = busy_workers(self._parts.workers.present.values())
         fleet, audit = context.fleet, context.audit
         return {
             "workers": str(len(self._parts.workers.present)),
+            "busy": "" if busy is None else f"{busy:.3f}",
+            "scale": f"{self.scale:g}",
             "answered": f"{done}/{total}",
             "training_slots": "" if ledger.training_slots is None else str(ledger.training_slots),
             "updated": f"{time.time():.3f}",
@@ -284,11 +290,17 @@ class Collector:
         return max(self._lease.clocks.leave_poll, len(self._parts.workers.present) / 2500)
 
     def open(
-        self, ledger: Ledger, request: PublishRequest, parameters: bytes, *, adopted: bool
+        self,
+        ledger: Ledger,
+        request: PublishRequest,
+        parameters: bytes,
+        *,
+        adopted: bool,
+        scale: float = 1.0,
     ) -> None:
         """Publish the ledger's slots, unless a former master left it open."""
         self.idle_work.clear()
-        self._progress.open(ledger)
+        self._progress.open(ledger, scale)
         self._reissuer.open()
         if self.context.audit is not None:
             self.context.audit.begin(sum(ledger.required.values()))
@@ -374,7 +386,8 @@ class Collector:
             audit.responsive.restart_clock()  # nobody could answer
         for slot in audit.review() if audit is not None else ():
             ledger.withdraw(slot)
-        workers.maintain(ledger, reader.has_results, self.inbox.paused_by)
+        paused_by, scale = self.inbox.paused_by, self._progress.scale
+        workers.maintain(ledger, reader.has_results, paused_by, scale)
         if reader.drain_fully(ledger, len(workers.present)):
             pause = self._reissuer.update(ledger, paused=bool(self.inbox.paused_by))
             self._next_tick = min(self._next_tick, time.monotonic() + pause)

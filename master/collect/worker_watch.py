@@ -10,7 +10,7 @@ from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.timing import Clocks
 from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.ledger import Ledger, LedgerContext
-from master.display.format import Record
+from master.display.format import Record, busy_workers
 from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage
 
 #: Up to so many workers are read whole each second.
@@ -148,12 +148,17 @@ class WorkerWatch:
             for name in set(answers) - set(workers):
                 del answers[name]
 
-    def maintain(self, ledger: Ledger, has_results: bool, paused_by: str) -> None:
+    def maintain(
+        self, ledger: Ledger, has_results: bool, paused_by: str, scale: float = 1.0
+    ) -> None:
         """Seats, supervision, and the display."""
         self.give_way = self._callbacks.maintain(self.present, has_results, bool(paused_by))
-        self._idle_monitor.note_waiting(len(self.present), ledger.training_slots)
+        if not paused_by:
+            self._idle_monitor.note_idle(self.present.values(), ledger.training_slots, scale)
         done, total = ledger.answer_counts()
-        waiting = {"waiting": f"paused by {paused_by}"} if paused_by else {}
+        waiting: Record = {"waiting": f"paused by {paused_by}"} if paused_by else {}
+        if (busy := busy_workers(self.present.values())) is not None:
+            waiting["busy"] = busy
         self._callbacks.show_live(
             {"workers": len(self.present), "answered": done, "slots": total, **waiting}
         )

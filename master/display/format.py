@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
 
 from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import RunConfig, default_of
+from es_queue.config.scaling import LARGEST_SCALE
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 
@@ -19,6 +20,8 @@ Record = dict[str, Value]
 LARGEST_WHOLE = 1e15
 #: A larger figure cannot be drawn: an axis, a sum or a square of such figures overflows.
 LARGEST_DRAWN = 1e30
+#: A fleet that is busy for a smaller share of its time has too little work.
+LEAST_BUSY = 0.5
 BAR_SIGNS = "▁▂▃▄▅▆▇█"
 #: Fields of a record that count faults from which the run recovered, with their names for people.
 RECOVERY_FIELDS = (
@@ -161,14 +164,39 @@ def format_graph(values: Sequence[float], width: int) -> str:
     return f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
 
 
-def format_waiting_workers(workers: int, slots: int) -> str:
-    """Empty if a generation has slots for all workers."""
-    if workers <= slots:
+def format_idle_workers(
+    workers: int, slots: int | None, busy: float | None, scale: float = 1.0
+) -> str:
+    """A note that workers have too little work; empty if they have enough.
+
+    slots: of a generation, None if unlimited; busy: the sum of their busy shares, None if unknown
+    """
+    if busy is not None and 0 < busy < LEAST_BUSY * workers:
+        return (
+            f"{max(1, round(busy)):,} of {workers:,} workers are busy on average: "
+            f"`--scale {scale_for(workers / busy, scale):g}` would use them"
+        )
+    if slots is None or not 0 < slots < workers:
         return ""
     return (
         f"a generation has {slots:,} training slots for {workers:,} workers, so at least "
-        f"{workers - slots:,} wait: a larger --population gives them work"
+        f"{workers - slots:,} wait: `--scale {scale_for(workers / slots, scale):g}` gives them work"
     )
+
+
+def scale_for(factor: float, scale: float) -> float:
+    """The scale for ``factor`` times as much work as now: the next power of two."""
+    return min(LARGEST_SCALE, scale * 2.0 ** math.ceil(math.log2(factor)))
+
+
+def busy_workers(workers: Iterable[Mapping[str, str]]) -> float | None:
+    """How many workers are busy on average: the sum of their shares; None unless most have one."""
+    reported = list(workers)
+    shares = [finite_or_none(about.get("busy") or None) for about in reported]
+    known = [min(1.0, max(0.0, share)) for share in shares if share is not None]
+    if 2 * len(known) <= len(reported):
+        return None
+    return sum(known) * len(reported) / len(known)
 
 
 def format_bar(done: float, total: float, width: int) -> str:

@@ -161,7 +161,9 @@ class LiveView(DisplayView):
         waiting = sanitize(now["waiting"], 120) if now.get("waiting") else ""
         if not finite_or_none(now.get("workers")):
             return f"none, {waiting or 'waiting for one to join'}"
-        return ", ".join(filter(None, (format_whole(now["workers"]), waiting)))
+        busy = finite_or_none(now.get("busy"))
+        share = "" if busy is None else f"{format_whole(busy)} busy on average"
+        return ", ".join(filter(None, (format_whole(now["workers"]), share, waiting)))
 
     def _slots(self, now: Mapping[str, Value]) -> str:
         answered, slots = finite_or_none(now.get("answered")), finite_or_none(now.get("slots"))

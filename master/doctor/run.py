@@ -11,6 +11,7 @@ from es_queue.protocol.channel import PAUSED, RUNNING
 from es_queue.security.sanitize import sanitize
 from master.doctor.finding import Finding, failed, named, ok, warning
 from master.doctor.host import check_box2d, format_rq_fix
+from master.status.health import idle_workers
 from master.status.redis_reader import ORPHANED, RunSummary, Texts
 
 LISTENER_FIELDS = ("hostname", "queues", "state", "last_heartbeat", "version")
@@ -94,6 +95,7 @@ def check_run(check_input: RunCheckInput) -> list[Finding]:
         findings.append(check_workers(check_input.summary.run, workers))
     if workers:
         findings += [
+            *check_idle(check_input.summary),
             check_fingerprint(workers),
             check_worker_versions(workers, check_input.local_versions),
             check_worker_packages(workers),
@@ -134,6 +136,12 @@ def check_workers(run: str, workers: Sequence[Texts]) -> Finding:
             "see the checks listening and rq; es-status shows whether other runs have all workers",
         )
     return ok(f"{joined} joined ({format_hosts(about['host'] for about in workers)})")
+
+
+def check_idle(summary: RunSummary) -> list[Finding]:
+    """A finding only if workers have too little work."""
+    remark, _, cure = idle_workers(summary.progress).partition(": ")
+    return [warning(remark, cure).named("idle")] if remark else []
 
 
 @named("fingerprint")

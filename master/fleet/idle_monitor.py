@@ -7,12 +7,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.security.sanitize import sanitize
-from master.display.format import format_waiting_workers
+from master.display.format import busy_workers, format_idle_workers
 from master.display.notes import LimitedNotes
 
 LOGGER = logging.getLogger("es_queue.fleet")
@@ -68,11 +68,14 @@ class IdleMonitor:
         self._unserved.update(not is_served)
         self._note_refusals(refusing, is_served)
 
-    def note_waiting(self, workers: int, slots: int | None) -> None:
-        """Note once per run that workers have outnumbered a generation's training slots for a
-        while; ``slots``: None if unlimited.
+    def note_idle(
+        self, workers: Collection[Mapping[str, str]], slots: int | None, scale: float
+    ) -> None:
+        """Note once per run that workers have had too little work for a while.
+
+        slots: training slots of a generation, None if unlimited
         """
-        sentence = "" if slots is None else format_waiting_workers(workers, slots)
+        sentence = format_idle_workers(len(workers), slots, busy_workers(workers), scale)
         if self._waiting.reports(bool(sentence)):
             LOGGER.warning(sentence)
 

@@ -233,7 +233,8 @@ class Publisher:
             format_values(last) if last else None,
             saved if is_small or state.generation % REDIS_CHECKPOINT_EVERY == 0 else None,
         )
-        collector.open(ledger, request, data, adopted=adopted is not None)
+        scale = learner.requested.scale
+        collector.open(ledger, request, data, adopted=adopted is not None, scale=scale)
         if collector.verification is not None:
             collector.verification.begin(request.task, data, partial(learner.weighs, state))
         collector.inbox.acknowledge_changes()

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
 from es_queue.security.sanitize import sanitize
-from master.display.format import finite_or_none, format_duration, format_waiting_workers
+from master.display.format import (
+    LARGEST_WHOLE,
+    finite_or_none,
+    format_duration,
+    format_idle_workers,
+)
 from master.status.redis_reader import ORPHANED, RunDetails, RunSummary
 
 HEALTHY, STALLED, DONE = "healthy", "stalled", "done"
@@ -100,7 +105,7 @@ def _assess_running(
         else age > max(STALLED_SECONDS, STALLED_GENERATIONS * (usual or 0.0))
     )
     if not stalled:
-        return Health(HEALTHY, cause or waiting_workers(progress))
+        return Health(HEALTHY, cause or idle_workers(progress))
     since = f"no result counted for {format_duration(age)}"
     wait = (
         "" if usual is None else f", though a generation usually waits {format_usual_wait(usual)}"
@@ -108,11 +113,16 @@ def _assess_running(
     return Health(STALLED, f"{since}: {cause}" if cause else f"{since}{wait}")
 
 
-def waiting_workers(progress: Mapping[str, str]) -> str:
-    workers, slots = (
-        finite_or_none(progress.get(name) or None) for name in ("workers", "training_slots")
+def idle_workers(progress: Mapping[str, str]) -> str:
+    """A remark if workers have too little work, else empty."""
+    workers, slots, busy, scale = (
+        finite_or_none(progress.get(name) or None)
+        for name in ("workers", "training_slots", "busy", "scale")
     )
-    return "" if workers is None or not slots else format_waiting_workers(int(workers), int(slots))
+    if workers is None or not 0 < workers <= LARGEST_WHOLE:
+        return ""
+    most = None if slots is None or slots > LARGEST_WHOLE else int(slots)
+    return format_idle_workers(int(workers), most, busy, max(1.0, scale or 1.0))
 
 
 def format_usual_wait(seconds: float) -> str:

@@ -46,6 +46,7 @@ WORKER_COLUMNS = (
     "pid",
     "back end",
     "steps/s",
+    "busy",
     "gen",
     "block",
     "late",
@@ -55,7 +56,7 @@ WORKER_COLUMNS = (
     "seen",
 )
 #: Columns of workers that are left out, in this order, if the terminal is too narrow.
-EXPENDABLE = ("joined", "late", "gen", "print", "pid", "hard", "block", "back end")
+EXPENDABLE = ("joined", "late", "gen", "print", "pid", "hard", "busy", "block", "back end")
 STYLES = {
     RUNNING: GOOD,
     FINISHED: GOOD,
@@ -359,6 +360,8 @@ def make_worker_table(details: RunDetails) -> FittingTable:
     hidden = set()
     if not any(finite_or_none(about.get("late")) for _, about in workers):
         hidden.add("late")
+    if not any(about.get("busy") for _, about in workers):
+        hidden.add("busy")
     if len(fingerprints(details)) < 2:
         hidden.add("print")
     if len({about.get("hardened") == "yes" for _, about in workers}) < 2:
@@ -368,7 +371,7 @@ def make_worker_table(details: RunDetails) -> FittingTable:
     return FittingTable(
         [WORKER_COLUMNS[place] for place in kept],
         [[row[place] for place in kept] for row in rows],
-        ("pid", "steps/s", "gen", "late", "joined", "seen"),
+        ("pid", "steps/s", "busy", "gen", "late", "joined", "seen"),
         [name for name in EXPENDABLE if name not in hidden],
         {"refuses": BAD},
     )
@@ -389,6 +392,7 @@ def format_worker_row(about: Mapping[str, str], silence: float | None) -> tuple[
         sanitize(get("pid", "-"), 10),
         sanitize(get("backend") or "-", 12),
         format_whole(speed),
+        format_percent(get("busy") or None),
         generation,
         doing,
         format_whole(get("late")),

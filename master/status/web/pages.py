@@ -53,6 +53,7 @@ METRIC_FAMILIES = (
     ("eval_mean", GAUGE, "eval_mean", "Mean return of the newest evaluation"),
     ("eval_best", GAUGE, "eval_best", "Mean return of the best evaluation so far"),
     ("workers", GAUGE, "workers", "Workers known to the master"),
+    ("busy_workers", GAUGE, "busy", "Workers that are busy on average: the sum of their shares"),
     ("eta_seconds", GAUGE, "eta", "Seconds until the nearest budget ends the run"),
     ("recovered_total", COUNTER, "recovered", "Blocks of work that were lost and issued again"),
     (

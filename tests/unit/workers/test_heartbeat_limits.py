@@ -16,7 +16,7 @@ from tests.tiny import eventually
 from tests.unit.workers.living import CLOCKS, Told, living
 from workers import heartbeat as life_module
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat, ProcessLimits, StepRate
+from workers.heartbeat import BusyShare, Heartbeat, ProcessLimits, StepRate
 
 # --- the wall limit
 
@@ -134,6 +134,26 @@ def test_a_pace_is_of_the_last_second_or_more(monkeypatch: pytest.MonkeyPatch) -
         now[0] += seconds
         watch.steps += steps
         assert pace.rate() == rate
+
+
+def test_a_busy_share_is_of_the_last_half_minute_or_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, control = [100.0], EpisodeControl()
+    monkeypatch.setattr(life_module.time, "monotonic", lambda: now[0])
+    busy = BusyShare(control)
+    # Seconds that pass, seconds of play among them, and the share then.
+    for seconds, played, share in (
+        (5, 5, None),
+        (15, 5, 0.5),
+        (20, 0, 0.25),
+        (30, 30, 1.0),
+        (30, 0, 0.0),
+        (10, 10, 0.25),
+    ):
+        control.work.begin_block()
+        now[0] += played
+        control.work.end_block()
+        now[0] += seconds - played
+        assert busy.share() == share
 
 
 def test_a_process_that_holds_too_much_leaves_once_its_episode_is_over(

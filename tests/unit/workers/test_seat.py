@@ -415,19 +415,21 @@ def test_a_guard_that_cannot_be_read_or_written_costs_no_time(
 def test_what_a_worker_says_of_itself_changes_with_its_work() -> None:
     watch = EpisodeControl()
     watch.steps = 17
-    pace = SimpleNamespace(rate=lambda: 12.6)
-    assert serving.worker_figures(None, watch, pace) == {}
+    pace, busy = SimpleNamespace(rate=lambda: 12.6), SimpleNamespace(share=lambda: None)
+    assert serving.worker_figures(None, watch, pace, busy) == {}
     server = SimpleNamespace(generation=None, block="train 0 4", late=1, blocks=5)
-    assert serving.worker_figures(server, watch, pace) == {
+    assert serving.worker_figures(server, watch, pace, busy) == {
         "block": "train 0 4",
         "late": "1",
         "blocks": "5",
         "steps": "17",
         "steps_per_second": "13",
         "generation": "",
+        "busy": "",
     }
-    server.generation = 0
-    assert serving.worker_figures(server, watch, pace)["generation"] == "generation 0"
+    server.generation, busy.share = 0, lambda: 0.25
+    figures = serving.worker_figures(server, watch, pace, busy)
+    assert (figures["generation"], figures["busy"]) == ("generation 0", "0.250")
 
 
 CRASHING = """

@@ -49,7 +49,7 @@ function tiles(run) {
     ["generation", whole(run.generation), answered(run)],
     ["steps", compact(run.env_steps), `${whole(run.episodes)} episodes`],
     ["steps a second", run.health === "done" ? DASH : whole(run.steps_per_second), ""],
-    ["workers", run.on_disk ? DASH : whole(run.living.length), ""],
+    ["workers", run.on_disk ? DASH : whole(run.living.length), finite(run.busy) === null ? "" : `${whole(run.busy)} busy on average`],
     ["time left", run.health === "done" ? DASH : duration(run.eta), `trained for ${duration(run.seconds)}`],
   ];
   fill(byId("tiles"), rows, tile, (node, [label, text, small]) => {
@@ -91,10 +91,10 @@ function workers(run) {
   const shownWorkers = [...run.living].sort((one, other) => String(one.host).localeCompare(String(other.host)) || (one.pid || 0) - (other.pid || 0)).slice(0, MOST_WORKERS);
   const more = run.living.length - shownWorkers.length;
   put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} that have joined${more > 0 ? `, ${whole(more)} not shown` : ""}`);
-  const columns = [["host", ""], ["pid", "right"], ["back end", ""], ["steps/s", "right"], ["generation", "right"], ["block", ""], ["late", "right"], ["joined", "right"], ["seen", "right"]];
+  const columns = [["host", ""], ["pid", "right"], ["back end", ""], ["steps/s", "right"], ["busy", "right"], ["generation", "right"], ["block", ""], ["late", "right"], ["joined", "right"], ["seen", "right"]];
   showIf(byId("workers").closest("section"), run.living.length || run.health !== "done");
   table(byId("workers"), shownWorkers.length ? columns : [], shownWorkers.map((one) => [
-    one.host || DASH, one.pid === null ? DASH : String(one.pid ?? DASH), one.backend || DASH, whole(one.steps_per_second), (one.generation || DASH).replace(/^generation /, ""),
+    one.host || DASH, one.pid === null ? DASH : String(one.pid ?? DASH), one.backend || DASH, whole(one.steps_per_second), finite(one.busy) === null ? DASH : percent(one.busy), (one.generation || DASH).replace(/^generation /, ""),
     one.refuses ? ["refuses", "bad"] : one.block || (one.generation ? DASH : "joining"), whole(one.late), ago(one.joined), finite(one.seen) === null ? DASH : `${duration(one.seen)} ago`,
   ]));
   fill(byId("refusing"), shownWorkers.filter((one) => one.refuses).slice(0, 10), () => element("li"), (node, one) => put(node, `${one.host} pid ${one.pid} cannot join: ${one.refuses}`));

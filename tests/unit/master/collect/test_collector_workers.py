@@ -70,7 +70,42 @@ def test_workers_without_a_slot_are_named_once_after_a_while(
         now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
         bench.tick()
     assert len(bench.notes) == 1
-    assert "2 training slots for 3 workers, so at least 1 wait" in bench.notes[0]
+    assert "2 training slots for 3 workers, so at least 1 wait: `--scale 2`" in bench.notes[0]
+
+
+def test_a_fleet_that_is_idle_for_most_of_its_time_is_counted_once_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(slots=32).open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    # Twenty workers of which two have joined so lately that they report no share yet.
+    fleet = {
+        f"{number}-1-abcdef": (
+            {"host": str(number), "busy": "0.150" if number < 18 else ""},
+            now[0] + 1000,
+        )
+        for number in range(20)
+    }
+    bench.present(fleet)
+    for _ in range(5):
+        bench.tick()
+        now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
+    assert bench.notes == ["3 of 20 workers are busy on average: `--scale 8` would use them"]
+    assert bench.shown[-1]["busy"] == pytest.approx(3.0)
+    assert (bench.server.progress["busy"], bench.server.progress["scale"]) == ("3.000", "1")
+
+
+def test_a_paused_fleet_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(slots=32).open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.present({f"{k}-1-abcdef": ({"host": "a", "busy": "0.0"}, 1e9) for k in range(40)})
+    bench.collector.inbox.paused_by = "ada"
+    for _ in range(4):
+        bench.tick()
+        now[0] += idle_monitor.IDLE_SECONDS
+    assert not bench.notes
 
 
 def test_as_many_workers_as_slots_are_no_news(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,11 @@ SOUND = {
 
 
 def run(
-    *workers: dict[str, str], state: str = "running", leased: bool = True, here: str = HERE
+    *workers: dict[str, str],
+    state: str = "running",
+    leased: bool = True,
+    here: str = HERE,
+    progress: dict[str, str] | None = None,
 ) -> dict[str, Finding]:
     """What is found of a run whose workers differ from a sound one in what is given."""
     seen = RunSummary(
@@ -42,13 +46,21 @@ def run(
         "es-master --resume walker-1",
         900.0,
         leased,
-        {"state": state, "why": "it broke"},
+        {"state": state, "why": "it broke", **(progress or {})},
     )
     fleet = {
         f"h-{k}-abcdef": {name: value for name, value in {**SOUND, **one}.items() if value != "-"}
         for k, one in enumerate(workers)
     }
     return {one.name: one for one in check_run(RunCheckInput(seen, fleet, here, NOISE))}
+
+
+def test_an_idle_fleet_is_named_with_its_cure() -> None:
+    progress = {"workers": "60", "busy": "12.1", "scale": "1", "training_slots": "64"}
+    idle = run({}, progress=progress)["idle"]
+    assert idle.text == "12 of 60 workers are busy on average"
+    assert idle.fix == "`--scale 8` would use them"
+    assert "idle" not in run({}, progress={**progress, "busy": "50"})
 
 
 def test_a_sound_fleet_has_nothing_to_mend() -> None:

@@ -120,7 +120,26 @@ def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_c
     ):
         health = fares(run(workers=workers, training_slots=slots), WORKER)
         assert health.state == "healthy"
-        assert (f"at least {waiting} wait: a larger --population" in health.why) == bool(waiting)
+        cure = f"at least {waiting} wait: `--scale 4` gives them work"
+        assert (cure in health.why) == bool(waiting)
+
+
+@each_case(
+    ("busy", "scale", "why"),
+    [
+        ("12", "1", "12 of 60 workers are busy on average: `--scale 8` would use them"),
+        ("12", "4", "12 of 60 workers are busy on average: `--scale 32` would use them"),
+        ("0.2", "", "1 of 60 workers are busy on average: `--scale 512` would use them"),
+        ("31", "1", ""),
+        ("", "1", ""),
+        ("-3", "1", ""),
+        ("nan", "1", ""),
+    ],
+)
+def test_workers_that_are_idle_for_most_of_their_time_are_counted_with_the_cure(
+    busy: str, scale: str, why: str
+) -> None:
+    assert fares(run(workers="60", training_slots="64", busy=busy, scale=scale), WORKER).why == why
 
 
 def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:

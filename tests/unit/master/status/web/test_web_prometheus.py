@@ -50,6 +50,10 @@ def test_every_line_is_of_the_format_and_every_metric_is_typed_once_before_its_s
     assert len(typed) == len(set(typed)) and metrics().endswith("\n")
 
 
+def test_the_busy_workers_of_a_run_are_a_metric() -> None:
+    assert 'es_queue_busy_workers{run="walker-1"} 12.5\n' in metrics(busy=12.5)
+
+
 def test_values_are_those_of_the_run_and_what_is_not_known_is_left_out() -> None:
     text = metrics()
     assert (
