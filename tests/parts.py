@@ -23,9 +23,8 @@ from master.loop.state import FINAL, Best, Counters, RunState
 from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
-from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
-from workers.slots import RunParts
+from workers.slots import Evaluator, RunParts
 
 TABLE = NoiseTable.in_memory(2**14)
 PUBLICATION = "{}.1-00000000"
@@ -58,7 +57,7 @@ def wrapped_environment(world: StockEnvironment) -> Any:
 
 def policy_size(who: Evaluator) -> int:
     """How many parameters the evaluator's policy has."""
-    return who._policy.size
+    return who.parts.policy.size
 
 
 def task_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -128,20 +129,20 @@ def settings_class(
                 else []
             ),
             *([f'        default_word="{setting.default_word}",'] if setting.default_word else []),
-            *without_effect_lines(setting),
+            *rule_lines(setting),
             "    )",
         ]
     return lines
 
 
-def without_effect_lines(setting: Setting) -> list[str]:
-    if not setting.without_effect:
+def rule_lines(setting: Setting) -> list[str]:
+    if not setting.rules:
         return []
-    lines = ["        without_effect=("]
-    for rule in setting.without_effect:
-        values = (rule.name, rule.value, rule.reason, rule.fix)
+    lines = ["        rules=("]
+    for rule in setting.rules:
+        values = [getattr(rule, field.name) for field in fields(rule)]
         lines += [
-            "            WithoutEffect(",
+            f"            {type(rule).__name__}(",
             *(f"                {literal(value)}," for value in values),
             "            ),",
         ]

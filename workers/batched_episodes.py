@@ -110,12 +110,10 @@ class BatchedPolicy:
     def _bind(self, parameters: Floats) -> None:
         self._parameters = parameters
         self._act = self._policy.bind(parameters)  # nothing is remembered yet
-        self._places: Places | None = (
-            None  # of the games still played among those held, None for all
-        )
-        self._inputs: Floats = np.zeros(
-            (len(parameters), self._policy.observation_size), np.float32
-        )
+        #: Of the games still played among those held, None for all.
+        self._places: Places | None = None
+        shape = len(parameters), self._policy.observation_size
+        self._inputs: Floats = np.zeros(shape, np.float32)
 
     def keep(self, places: Places) -> None:
         places = places if self._places is None else self._places[places]
@@ -131,9 +129,8 @@ class BatchedPolicy:
         """float32[R, outputs] for the observations of the R unfinished games."""
         if self._places is None:
             return self._act(observations)
-        self._inputs[self._places] = (
-            observations  # the others act once more on what they saw last, for nobody
-        )
+        # The others act once more on their last observations, for nobody.
+        self._inputs[self._places] = observations
         return self._act(self._inputs)[self._places]
 
 
@@ -146,14 +143,11 @@ class ObservationBuffer:
 
     def __init__(self, rows: Sequence[int], first: Floats, max_rows: int) -> None:
         self._rows = np.array(rows, np.int32)
-        self._places: Places = np.array(
-            rows, np.intp
-        )  # where they stand among the games still played
+        self._places: Places = np.array(rows, np.intp)  # among the games still played
         self._buffer_rows = np.arange(len(rows))  # where their observations are kept
         self._max_rows = max_rows
-        self._buffer: Floats = np.empty(
-            (len(rows), min(FIRST_ROOM, max_rows), first.shape[1]), np.float32
-        )
+        shape = len(rows), min(FIRST_ROOM, max_rows), first.shape[1]
+        self._buffer: Floats = np.empty(shape, np.float32)
         self._buffer[:, 0] = first[self._rows]
 
     def add(self, step: int, observations: Floats) -> None:
@@ -173,27 +167,19 @@ class ObservationBuffer:
     def moments(self, row: int, steps: int) -> Moments | None:
         """Moments of an unfinished game after ``steps``; None if they are not required."""
         indices = np.flatnonzero(self._rows == row)
-        return (
-            Moments.of(self._buffer[self._buffer_rows[indices[0]], : steps + 1])
-            if len(indices)
-            else None
-        )
+        if not len(indices):
+            return None
+        return Moments.of(self._buffer[self._buffer_rows[indices[0]], : steps + 1])
 
     def keep(self, rows: NDArray[np.int32]) -> None:
         """Keep only the games ``rows``, ascending."""
         if not len(self._buffer_rows):
             return
-        places = np.searchsorted(rows, self._rows)
-        left = (
-            rows.take(places, mode="clip") == self._rows
-            if len(rows)
-            else np.zeros(len(places), np.bool_)
-        )
-        self._rows, self._buffer_rows, self._places = (
-            self._rows[left],
-            self._buffer_rows[left],
-            places[left],
-        )
+        places, left = np.searchsorted(rows, self._rows), np.zeros(len(self._rows), np.bool_)
+        if len(rows):
+            left = rows.take(places, mode="clip") == self._rows
+        self._rows, self._buffer_rows = self._rows[left], self._buffer_rows[left]
+        self._places = places[left]
 
 
 class EpisodeBatch:
@@ -217,11 +203,8 @@ class EpisodeBatch:
             [row for row, spec in enumerate(specs) if spec.observe], first, rules.limit + 1
         )
         self._behave = frozenset(row for row, spec in enumerate(specs) if spec.behave)
-        self._noise = {
-            row: noise
-            for row, noise in enumerate(spec.noise() for spec in specs)
-            if noise is not None
-        }
+        noises = enumerate(spec.noise() for spec in specs)
+        self._noise = {row: noise for row, noise in noises if noise is not None}
 
     def actions(
         self, statistics: FrozenStatistics | None, actions: ActionMap
@@ -232,11 +215,8 @@ class EpisodeBatch:
         raw = self._batched_policy.act(
             self._observations if statistics is None else statistics.normalize(self._observations)
         )
-        noise = (
-            np.stack([self._noise[row].next() for row in self.rows.tolist()])
-            if self._noise
-            else None
-        )
+        rows = self.rows.tolist() if self._noise else []
+        noise = np.stack([self._noise[row].next() for row in rows]) if rows else None
         try:
             return actions.act(raw, noise)
         except NonFiniteOutput as error:
@@ -285,11 +265,8 @@ class EpisodeBatch:
         )
 
     def _keep(self, places: Places) -> None:
-        self.rows, self._observations, self._totals = (
-            self.rows[places],
-            self._observations[places],
-            self._totals[places],
-        )
+        self.rows, self._observations = self.rows[places], self._observations[places]
+        self._totals = self._totals[places]
         self._fitness.keep(places)
         self._batched_policy.keep(places)
         self._observation_buffer.keep(self.rows)
@@ -331,11 +308,9 @@ def play_batch(
         fault = error
 
     def replay_alone(spec: EpisodeSpec) -> Outcome:
-        return (
-            fault
-            if len(specs) == 1
-            else play_batch(envs, policy, [spec], actions, rules, statistics, control)[0]
-        )
+        if len(specs) == 1:
+            return fault
+        return play_batch(envs, policy, [spec], actions, rules, statistics, control)[0]
 
     return [
         replay_alone(spec) if outcome is None else outcome

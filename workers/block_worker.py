@@ -3,184 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
-import traceback
-from collections.abc import Callable, Sequence
+import re
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from rq.timeouts import BaseTimeoutException
 
 from es_queue import __version__
-from es_queue.config.run_config import ASYNC
 from es_queue.errors import DecodeError, EsQueueError
 from es_queue.numerics.arrays import Floats
-from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol import messages
 from es_queue.protocol.channel import WorkerChannel
-from es_queue.protocol.messages import Answer, Block, SlotResult, Task
+from es_queue.protocol.messages import Answer, Block, Task
 from es_queue.protocol.timing import Clocks
-from es_queue.strategies.base import (
-    centre_of,
-    make_builder,
-    strategy_failure,
-    validate_individuals,
-)
-from es_queue.strategies.capabilities.hooks import SlotDraw
-from workers.episode import Episode, EpisodeControl, Leaving, OnStep
+from workers.episode import Leaving
 from workers.heartbeat import send_report
 from workers.parameter_cache import ParameterCache
-from workers.slots import (
-    BatchPlayer,
-    FailedSlot,
-    FailureReport,
-    JobPlanner,
-    RunParts,
-    SlotJob,
-    SlotPlayer,
-    failure_reason,
-)
-
-
-class Evaluator:
-    """Evaluates blocks of one run. An episode depends only on the plan, the parameters, the frozen
-    statistics, the episode rules and the back end.
-    """
-
-    def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
-        self.config, self.spec, self.table, self.control = parts.config, parts.spec, table, control
-        self._policy, self._strategy = parts.policy, parts.strategy
-        self._build = make_builder(parts.strategy, table)
-        self._player = SlotPlayer(parts, table, control)
-        self._batch_player = (
-            None if parts.envs is None else BatchPlayer(parts, table, control, parts.envs)
-        )
-        self.planner = JobPlanner(parts)
-
-    def fits(self, task: Task) -> bool:
-        """Whether the task's vectors have the lengths of this run's policy."""
-        return (
-            self._strategy.fits(task.size, self.spec.observation_size)
-            and len(task.obs_mean) == 4 * self.spec.observation_size
-        )
-
-    def evaluate(
-        self,
-        task: Task,
-        published: Floats,
-        block: Block,
-        worker: str,
-        report: Callable[[FailureReport], None],
-    ) -> Answer:
-        """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].
-
-        Raises Leaving between steps. An episode that raises becomes a failure of its slot, sent to
-        ``report``. If the process has grown too large, it returns only the slots that it has
-        played.
-        """
-        began = time.monotonic()
-        results, failures = [], []
-        with np.errstate(all="ignore"):
-            for group in self._groups(block, self.planner.jobs(task, published, block)):
-                for job, outcome in zip(
-                    group, self._play_group(task, published, group), strict=True
-                ):
-                    has_failed = isinstance(outcome, FailedSlot)
-                    self.control.work.end_slot(job.seeds.size, has_failed=has_failed)
-                    if isinstance(outcome, SlotResult):
-                        results.append(outcome)
-                        continue
-                    reason = failure_reason(outcome.error)[: messages.MAX_REASON]
-                    failures.append((job.slot, reason))
-                    report(
-                        FailureReport(
-                            block.kind,
-                            job.slot,
-                            outcome.seed,
-                            reason,
-                            "".join(traceback.format_exception(outcome.error, limit=-12)),
-                        )
-                    )
-                if self.control.finish_reason:  # the rest of the block is for a smaller process
-                    break
-        return Answer(
-            task.publication,
-            block.kind,
-            worker,
-            time.monotonic() - began,
-            tuple(results),
-            tuple(failures),
-        )
-
-    def play_individual(
-        self,
-        task: Task,
-        published: Floats,
-        slot: int,
-        individual: int,
-        on_step: OnStep | None = None,
-    ) -> list[Episode]:
-        """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
-        (job,) = self.planner.training_jobs(
-            task, Block(task.publication, messages.TRAIN, slot, slot + 1)
-        )
-        parameters = self._individuals(task, published, job)[individual]
-        with np.errstate(all="ignore"):
-            return self._player.play_individual(
-                parameters, job, job.seeds[individual].tolist(), on_step
-            )
-
-    def play_centre(
-        self, task: Task, published: Floats, seeds: Sequence[int], on_step: OnStep | None = None
-    ) -> list[Episode]:
-        """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows
-        each step.
-        """
-        job = self.planner.centre_job(task, seeds)
-        with np.errstate(all="ignore"):
-            return self._player.play_individual(
-                self._strategy.centre(published), job, seeds, on_step
-            )
-
-    def _groups(self, block: Block, jobs: list[SlotJob]) -> Sequence[Sequence[SlotJob]]:
-        """Jobs to play together. The few centres may each have their own statistics."""
-        batches = self._batch_player
-        if block.kind == messages.CENTRE or batches is None or not batches.is_worthwhile(jobs):
-            return [[job] for job in jobs]
-        return batches.split(jobs)
-
-    def _play_group(
-        self, task: Task, published: Floats, group: Sequence[SlotJob]
-    ) -> list[SlotResult | FailedSlot]:
-        """The outcome of each job. Raises Leaving between steps."""
-        seed = int(group[0].seeds[0, 0])
-        self.control.begin_episode(
-            {"generation": task.generation, "slot": group[0].slot, "seed": seed}
-        )
-        batches = self._batch_player
-        player = self._player if batches is None or not batches.is_worthwhile(group) else batches
-        try:
-            return player.play(partial(self._individuals, task, published), group)
-        finally:
-            self.control.end_episode()
-
-    def _individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
-        """float32[individuals, size] of one slot."""
-        if job.index < 0 and not (job.kind == messages.ELITE and self.config.schedule == ASYNC):
-            return centre_of(self._strategy, published, job.centre)[None]
-        noise: Floats = self.table.row(max(0, job.index), self._policy.size)
-        drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
-        try:
-            individuals = self._build(published, task.sigma, drawn)
-        except (OSError, MemoryError, BaseTimeoutException):
-            raise
-        except Exception as error:
-            raise strategy_failure(self._strategy, "ask", error) from error
-        validate_individuals(self._strategy, individuals, (len(job.seeds), self._policy.size))
-        return individuals
-
+from workers.slots import Evaluator, FailureReport
 
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0
@@ -222,12 +60,8 @@ class BlockWorker:
     def __init__(
         self, channel: WorkerChannel, evaluator: Evaluator, clocks: Clocks, noise_digest: str
     ) -> None:
-        self._channel, self._evaluator, self._clocks, self._noise = (
-            channel,
-            evaluator,
-            clocks,
-            noise_digest,
-        )
+        self._channel, self._evaluator, self._clocks = channel, evaluator, clocks
+        self._noise = noise_digest
         self._cache = ParameterCache(channel.run)
         self._publication: FetchedPublication | None = None
         self.late = 0
@@ -250,31 +84,25 @@ class BlockWorker:
                 block = self._next_block()
                 if block is not None:
                     self._process(block)
-                if (
-                    control.finish_reason and self.blocks
-                ):  # a process that is too large from the start still plays a slot
+                # A process that is too large from the start still plays a slot.
+                if control.finish_reason and self.blocks:
                     control.leave(control.finish_reason)
         except Leaving:
             pass
         finally:
-            with suppress(
-                Leaving
-            ):  # Redis is away: reconcile returns what we hold when our beat has lapsed
+            # Redis may be away: reconcile returns what we hold when our beat has lapsed.
+            with suppress(Leaving):
                 self._channel.give_back(self._channel.held_blocks())
 
     def _next_block(self) -> Block | None:
         """The next block; blocks already held come first, because the reply to an earlier claim may
         have been lost (rule 5).
         """
-        held = self._channel.held_blocks()
+        if held := self._channel.held_blocks():
+            return held[0]
         # A large fleet asks less often, as its heartbeat threads do.
-        return (
-            held[0]
-            if held
-            else self._channel.claim(
-                max(self._clocks.claim_wait, min(self._evaluator.control.poll or 0.0, MAX_WAIT))
-            )
-        )
+        longest = min(self._evaluator.control.poll or 0.0, MAX_WAIT)
+        return self._channel.claim(max(self._clocks.claim_wait, longest))
 
     def _process(self, block: Block) -> None:
         published = self._load_publication(block)
@@ -317,12 +145,9 @@ class BlockWorker:
         if self._publication is None or self._publication.task.publication != block.publication:
             with self._cache.fetch_lock():
                 self._publication = self._fetch(block.publication)
-        publication = self._publication
-        return (
-            publication
-            if publication is not None and publication.task.publication == block.publication
-            else None
-        )
+        fetched = self._publication
+        is_open = fetched is not None and fetched.task.publication == block.publication
+        return fetched if is_open else None
 
     def _fetch(self, publication: str) -> FetchedPublication | None:
         """The open publication; its header from another worker of the host if possible."""
@@ -353,7 +178,6 @@ class BlockWorker:
         return FetchedPublication(task, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
 
     def report(self, failure: FailureReport) -> None:
-        """Report an episode that raised."""
         send_report(
             self._channel,
             failure.reason,
@@ -368,11 +192,5 @@ class BlockWorker:
 
 def make_worker_id(host: str) -> str:
     """``<host>-<pid>-<6 hex>``, new for each seat, so that no claims list is shared."""
-    name = (
-        "".join(
-            letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_"
-            for letter in host
-        )[:100]
-        or "host"
-    )
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:100] or "host"
     return f"{name}-{os.getpid()}-{os.urandom(3).hex()}"

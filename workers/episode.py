@@ -207,11 +207,8 @@ class Fitness:
     """
 
     def __init__(self, rules: EpisodeRules) -> None:
-        self._shift, self._floor, self._by_sign = (
-            rules.reward_shift,
-            rules.reward_floor,
-            rules.by_sign,
-        )
+        self._shift, self._floor = rules.reward_shift, rules.reward_floor
+        self._by_sign = rules.by_sign
         self._patience: Patience | None = rules.patience
         self._stall: Stall | None = rules.stall
         self._plain = rules.is_return

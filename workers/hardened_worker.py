@@ -228,11 +228,9 @@ class SeatWorker(Worker):
             return None if raw is None else (queues[0], raw)
         if wait:
             popped = redis.blpop([queue.key for queue in queues], BLOCK_SECONDS)
-            return (
-                None
-                if popped is None
-                else (next(queue for queue in queues if queue.key.encode() == popped[0]), popped[1])
-            )
+            if popped is None:
+                return None
+            return next(queue for queue in queues if queue.key.encode() == popped[0]), popped[1]
         for queue in queues:
             raw = redis.lpop(queue.key)
             if raw is not None:

@@ -177,9 +177,8 @@ class Heartbeat(threading.Thread):
             now = time.monotonic()
             try:
                 self._check_wall(now)
-                if (
-                    now - last_beat + self._poll() > self._beat()
-                ):  # at the next look it would be too late
+                # At the next look it would be too late.
+                if now - last_beat + self._poll() > self._beat():
                     last_beat = now
                     self._channel.beat(self._about(), self._clocks.beat_ttl)
                 self._check_memory()

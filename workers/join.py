@@ -36,9 +36,9 @@ from es_queue.policies.base import Forward
 from es_queue.protocol.channel import WorkerChannel, parse_quarantined
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
-from workers.block_worker import Evaluator, Refusal, load_task
+from workers.block_worker import Refusal, load_task
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
-from workers.slots import RunParts
+from workers.slots import Evaluator, RunParts
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
@@ -84,9 +84,7 @@ def join(
         env, envs = open_environment(request), open_vector_environment(request)
         numerics = fingerprint(config, spec, policy, env, control)
         portable = portable_request(request)
-        if (
-            portable != request
-        ):  # the fingerprint is of the back end that was asked for; this one has the same bits
+        if portable != request:  # which has the same bits as the back end that was asked for
             env.close()
             env = open_environment(portable)
             if fingerprint(config, spec, policy, env, control) != numerics:
@@ -95,10 +93,8 @@ def join(
                     f"episodes of {config.task} here: compare this host's packages, or use "
                     f"--backend {portable.backend}"
                 )
-    except (
-        UsageError,
-        MissingPackage,
-    ) as error:  # what this host has not, as a strategy or a module of the user's own
+    # What this host has not, as a strategy or a module of the user's own.
+    except (UsageError, MissingPackage) as error:
         raise Refusal(str(error)) from None
     finally:
         control.end_episode()
@@ -211,12 +207,9 @@ def load_config(raw: bytes) -> tuple[RunConfig, str]:
     try:
         return config_from_json(raw), ""
     except UsageError as error:
-        return (
-            RunConfig(),
-            (
-                f"settings: es-queue {__version__} here cannot read the run's ({error}): install "
-                "the master's version"
-            ),
+        return RunConfig(), (
+            f"settings: es-queue {__version__} here cannot read the run's ({error}): install the "
+            "master's version"
         )
 
 

@@ -128,7 +128,6 @@ class CrashGuard:
         return trace
 
     def end_seat(self) -> None:
-        """The seat ended cleanly."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._path.with_suffix(".crash").unlink(missing_ok=True)

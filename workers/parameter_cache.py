@@ -107,7 +107,6 @@ class ParameterCache:
         return self._path(publication).with_name(f"{self._run}-{publication}{HEADER}")
 
     def remove_run(self) -> None:
-        """Remove the files of a run that has ended."""
         if self._folder is None:
             return
         with suppress(OSError):

@@ -105,10 +105,8 @@ class SeatJob(Job):
         """
         if refresh:
             try:
-                there, text = (
-                    self.connection.exists(self.key),
-                    self._read_short_field("status", MAX_STATUS_TEXT),
-                )
+                there = self.connection.exists(self.key)
+                text = self._read_short_field("status", MAX_STATUS_TEXT)
             except ANY_ERROR as error:
                 if is_outage(error):
                     raise
@@ -165,11 +163,9 @@ class SeatJob(Job):
 def parse_timeout(raw: bytes) -> int:
     """The time limit of a job in seconds, from any text in Redis."""
     text = raw.decode("ascii", "replace")
-    return (
-        max(1, min(int(text), MAX_TIMEOUT))
-        if text.isascii() and text.isdecimal()
-        else DEFAULT_TIMEOUT
-    )
+    if text.isascii() and text.isdecimal():
+        return max(1, min(int(text), MAX_TIMEOUT))
+    return DEFAULT_TIMEOUT
 
 
 class SeatQueue(Queue):

@@ -228,16 +228,14 @@ def worker_figures(
     """The fields of a worker's hash that change from beat to beat."""
     if block_worker is None:
         return {}
-    generation_text = (
-        "" if block_worker.generation is None else f"generation {block_worker.generation}"
-    )
+    number = block_worker.generation
     return {
         "block": block_worker.block,
         "late": str(block_worker.late),
         "blocks": str(block_worker.blocks),
         "steps": str(control.steps),
         "steps_per_second": f"{step_rate.rate():.0f}",
-        "generation": generation_text,
+        "generation": "" if number is None else f"generation {number}",
         "busy": "" if (share := busy.share()) is None else f"{share:.3f}",
     }
 
@@ -258,9 +256,8 @@ def install_sigterm(control: EpisodeControl) -> None:
             control.leave("SIGTERM")
 
         signal.signal(signal.SIGTERM, leave)
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT}
-        )  # a hardened worker holds them back until now
+        # A hardened worker holds them back until now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
 def reseed_global_generators() -> None:

@@ -1,7 +1,11 @@
-"""The slots of a block: their episodes, how they are played, and their results."""
+"""Evaluates blocks: which episodes their slots are, the individuals that play them one by one or
+many at once, and the results.
+"""
 
 from __future__ import annotations
 
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,9 +54,15 @@ from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward
 from es_queue.protocol import messages
-from es_queue.protocol.messages import Block, EpisodeMoments, SlotResult, Task
-from es_queue.strategies.base import Strategy
-from es_queue.strategies.capabilities.hooks import centre_statistics, max_centres
+from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
+from es_queue.strategies.base import (
+    Strategy,
+    centre_of,
+    make_builder,
+    strategy_failure,
+    validate_individuals,
+)
+from es_queue.strategies.capabilities.hooks import SlotDraw, centre_statistics, max_centres
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
     ActionNoise,
@@ -131,7 +141,6 @@ class JobPlanner:
         return block.stop <= self._max_slots.get(block.kind, MAX_EVALUATIONS)
 
     def jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
-        """The jobs of a block's slots, in order."""
         if block.kind == messages.TRAIN:
             return self.training_jobs(task, block)
         if block.kind == messages.CENTRE:
@@ -245,10 +254,6 @@ class JobPlanner:
         )
 
 
-#: float32[individuals, size] of a slot
-Individuals = Callable[[SlotJob], Floats]
-
-
 @dataclass(frozen=True)
 class FailedSlot:
     """The first episode of a slot that has no result."""
@@ -273,13 +278,31 @@ class SlotPlayer:
 
     def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
         self._parts, self._table, self._control = parts, table, control
+        self._build = make_builder(parts.strategy, table)
         self._actions = ActionMap(parts.spec.action, parts.config.action_bound)
 
     def play(
-        self, individuals: Individuals, jobs: Sequence[SlotJob]
+        self, task: Task, published: Floats, jobs: Sequence[SlotJob]
     ) -> list[SlotResult | FailedSlot]:
-        """The outcome of each job."""
-        return [self._play_slot(individuals, job) for job in jobs]
+        return [self._play_slot(task, published, job) for job in jobs]
+
+    def individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
+        """float32[individuals, size] of one slot."""
+        strategy, size = self._parts.strategy, self._parts.policy.size
+        if job.index < 0 and not (
+            job.kind == messages.ELITE and self._parts.config.schedule == ASYNC
+        ):
+            return centre_of(strategy, published, job.centre)[None]
+        noise: Floats = self._table.row(max(0, job.index), size)
+        drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
+        try:
+            individuals = self._build(published, task.sigma, drawn)
+        except (OSError, MemoryError, BaseTimeoutException):
+            raise
+        except Exception as error:
+            raise strategy_failure(strategy, "ask", error) from error
+        validate_individuals(strategy, individuals, (len(job.seeds), size))
+        return individuals
 
     def play_individual(
         self, parameters: Floats, job: SlotJob, seeds: Sequence[int], on_step: OnStep | None = None
@@ -288,10 +311,11 @@ class SlotPlayer:
         begin = make_actor(self._parts.policy, parameters, job.statistics)
         return [self._play_episode(begin, job, seed, on_step) for seed in seeds]
 
-    def _play_slot(self, individuals: Individuals, job: SlotJob) -> SlotResult | FailedSlot:
+    def _play_slot(self, task: Task, published: Floats, job: SlotJob) -> SlotResult | FailedSlot:
         episodes: list[Episode] = []
         try:
-            for parameters, seeds in zip(individuals(job), job.seeds.tolist(), strict=True):
+            individuals = self.individuals(task, published, job)
+            for parameters, seeds in zip(individuals, job.seeds.tolist(), strict=True):
                 episodes += self.play_individual(parameters, job, seeds)
         except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
             raise
@@ -364,10 +388,10 @@ class BatchPlayer(SlotPlayer):
         return [jobs[start:stop] for start, stop in pairwise(cuts)]
 
     def play(
-        self, individuals: Individuals, jobs: Sequence[SlotJob]
+        self, task: Task, published: Floats, jobs: Sequence[SlotJob]
     ) -> list[SlotResult | FailedSlot]:
         """More episodes than fit into a batch are played batch after batch."""
-        slot_specs = [self._episode_specs(individuals, job) for job in jobs]
+        slot_specs = [self._episode_specs(task, published, job) for job in jobs]
         specs = [spec for each in slot_specs if isinstance(each, list) for spec in each]
         outcomes: list[Outcome] = []
         for start in range(0, len(specs), self._batch_size):
@@ -388,10 +412,10 @@ class BatchPlayer(SlotPlayer):
         ]
 
     def _episode_specs(
-        self, individuals: Individuals, job: SlotJob
+        self, task: Task, published: Floats, job: SlotJob
     ) -> list[EpisodeSpec] | FailedSlot:
         try:
-            each = individuals(job)
+            each = self.individuals(task, published, job)
         except BaseTimeoutException:
             raise
         except Exception as error:  # a noise table that cannot be read
@@ -409,6 +433,126 @@ class BatchPlayer(SlotPlayer):
                 return FailedSlot(int(seed), outcome)
             episodes.append(outcome)
         return make_result(self._parts.spec, job, episodes)
+
+
+class Evaluator:
+    """Evaluates blocks of one run. An episode depends only on the plan, the parameters, the frozen
+    statistics, the episode rules and the back end.
+    """
+
+    def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
+        self.config, self.spec, self.table, self.control = parts.config, parts.spec, table, control
+        self.parts, self.planner = parts, JobPlanner(parts)
+        self._player = SlotPlayer(parts, table, control)
+        self._batch_player = (
+            None if parts.envs is None else BatchPlayer(parts, table, control, parts.envs)
+        )
+
+    def fits(self, task: Task) -> bool:
+        """Whether the task's vectors have the lengths of this run's policy."""
+        return (
+            self.parts.strategy.fits(task.size, self.spec.observation_size)
+            and len(task.obs_mean) == 4 * self.spec.observation_size
+        )
+
+    def evaluate(
+        self,
+        task: Task,
+        published: Floats,
+        block: Block,
+        worker: str,
+        report: Callable[[FailureReport], None],
+    ) -> Answer:
+        """The answer to a block of ``task``'s publication; ``published`` is float32[task.size].
+
+        Raises Leaving between steps. An episode that raises becomes a failure of its slot, sent to
+        ``report``. If the process has grown too large, it returns only the slots that it has
+        played.
+        """
+        began = time.monotonic()
+        results, failures = [], []
+        with np.errstate(all="ignore"):
+            for group in self._groups(block, self.planner.jobs(task, published, block)):
+                for job, outcome in zip(
+                    group, self._play_group(task, published, group), strict=True
+                ):
+                    has_failed = isinstance(outcome, FailedSlot)
+                    self.control.work.end_slot(job.seeds.size, has_failed=has_failed)
+                    if isinstance(outcome, SlotResult):
+                        results.append(outcome)
+                        continue
+                    reason = failure_reason(outcome.error)[: messages.MAX_REASON]
+                    failures.append((job.slot, reason))
+                    report(
+                        FailureReport(
+                            block.kind,
+                            job.slot,
+                            outcome.seed,
+                            reason,
+                            "".join(traceback.format_exception(outcome.error, limit=-12)),
+                        )
+                    )
+                if self.control.finish_reason:  # the rest of the block is for a smaller process
+                    break
+        return Answer(
+            task.publication,
+            block.kind,
+            worker,
+            time.monotonic() - began,
+            tuple(results),
+            tuple(failures),
+        )
+
+    def play_individual(
+        self,
+        task: Task,
+        published: Floats,
+        slot: int,
+        individual: int,
+        on_step: OnStep | None = None,
+    ) -> list[Episode]:
+        """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
+        (job,) = self.planner.training_jobs(
+            task, Block(task.publication, messages.TRAIN, slot, slot + 1)
+        )
+        parameters = self._player.individuals(task, published, job)[individual]
+        with np.errstate(all="ignore"):
+            return self._player.play_individual(
+                parameters, job, job.seeds[individual].tolist(), on_step
+            )
+
+    def play_centre(
+        self, task: Task, published: Floats, seeds: Sequence[int], on_step: OnStep | None = None
+    ) -> list[Episode]:
+        """The unperturbed policy as it is evaluated, on ``seeds``; ``on_step`` follows
+        each step.
+        """
+        job = self.planner.centre_job(task, seeds)
+        with np.errstate(all="ignore"):
+            return self._player.play_individual(
+                self.parts.strategy.centre(published), job, seeds, on_step
+            )
+
+    def _groups(self, block: Block, jobs: list[SlotJob]) -> Sequence[Sequence[SlotJob]]:
+        """Jobs to play together. The few centres may each have their own statistics."""
+        batches = self._batch_player
+        if block.kind == messages.CENTRE or batches is None or not batches.is_worthwhile(jobs):
+            return [[job] for job in jobs]
+        return batches.split(jobs)
+
+    def _play_group(
+        self, task: Task, published: Floats, group: Sequence[SlotJob]
+    ) -> list[SlotResult | FailedSlot]:
+        seed = int(group[0].seeds[0, 0])
+        self.control.begin_episode(
+            {"generation": task.generation, "slot": group[0].slot, "seed": seed}
+        )
+        batches = self._batch_player
+        player = self._player if batches is None or not batches.is_worthwhile(group) else batches
+        try:
+            return player.play(task, published, group)
+        finally:
+            self.control.end_episode()
 
 
 # --- what came of a slot

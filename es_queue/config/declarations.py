@@ -22,6 +22,33 @@ class WithoutEffect:
 
 
 @dataclass(frozen=True)
+class Conflict:
+    """Another setting that a setting cannot be combined with, unless this one has its default.
+
+    name, reason, fix: parts of the error
+    value: the other's value that conflicts, None for all but its default
+    """
+
+    name: str
+    reason: str
+    fix: str
+    value: bool | int | float | str | None = None
+
+
+@dataclass(frozen=True)
+class GivesWay:
+    """A setting whose explicit value, if it differs from a recipe's, keeps the recipe from setting
+    another one.
+    """
+
+    name: str
+    value: None = None
+
+
+Rule = WithoutEffect | Conflict | GivesWay
+
+
+@dataclass(frozen=True)
 class Setting:
     """A setting that strategies or policies declare. ``python -m tools.write_reference`` makes its
     flag.
@@ -31,8 +58,8 @@ class Setting:
     choices: of a text; a form such as module:Class among them allows the user's own code
     low, high: bounds of a number, inclusive
     optimizers: those that use it; empty if all do
-    default_word: a word, such as ``auto``, that is shown for the default number
-    without_effect: values of other settings that make it useless
+    default_word: replaces the default number for people, such as ``auto``
+    rules: how it depends on other settings
     """
 
     name: str
@@ -44,7 +71,7 @@ class Setting:
     high: float | None = None
     optimizers: tuple[str, ...] = ()
     default_word: str = ""
-    without_effect: tuple[WithoutEffect, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,13 +96,13 @@ def option(
     unit: str = "",
     allowed: tuple[str, ...] | Bounds = (),
     default_word: str = "",
-    without_effect: tuple[WithoutEffect, ...] = (),
+    rules: tuple[Rule, ...] = (),
 ) -> Any:
     """A dataclass field with its data for ``--help`` and the checks.
 
     text: the sentence of ``--help``
-    allowed: the choices, or the lowest and the highest number, None for no bound
-    default_word, without_effect: as in a :class:`Setting`
+    allowed: choices, as of a :class:`Setting`, or the lowest and highest number, None for no bound
+    default_word, rules: as of a :class:`Setting`
     """
     choices = tuple(value for value in allowed if isinstance(value, str))
     low, high = allowed if allowed and not choices else (None, None)
@@ -88,6 +115,6 @@ def option(
         "low": low,
         "high": high,
         "default_word": default_word,
-        "without_effect": without_effect,
+        "rules": rules,
     }
     return field(default=default, metadata=metadata)

@@ -7,24 +7,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from es_queue.config.declarations import Conflict, WithoutEffect
 from es_queue.config.parsing import config_from_values
 from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.recipes import recipe_for
 from es_queue.config.run_config import RunConfig, default_of, option_fields
-from es_queue.config.validation import ineffective_settings, validate_strategy_settings
+from es_queue.config.validation import (
+    ineffective_settings,
+    is_met,
+    validate_strategy_settings,
+)
 from es_queue.errors import UsageError
 
 #: A recipe's search settings are tuned together: all are left out if one of these is changed.
 TUNED_SETTINGS = ("strategy", "policy", "optimizer")
 #: Settings of other groups in that set, because they depend on how fast the method learns.
 PACE_SETTINGS = ("restart_deadlines", "step_limit")
-#: A recipe's setting on the left gives way to an explicit one on the right.
-GIVES_WAY = {
-    "restart_deadlines": ("schedule", "islands", "restarts", "rollback"),
-    "step_limit": ("schedule",),
-    "observe": ("env_arg", "wrapper"),
-    "target_every": ("eval_every",),
-}
 
 
 def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfig:
@@ -69,20 +67,34 @@ def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> di
         for name in TUNED_SETTINGS
         if name in values
     )
-    recipe = {
-        name: value
-        for name, value in recipe.items()
-        if values.keys().isdisjoint(GIVES_WAY.get(name, ()))
-    }
-    if values.get("eval_every") == 0:
-        recipe.pop("restart_deadlines", None)
-    groups = {name: option.metadata["group"] for name, option in option_fields().items()}
+    options = option_fields()
     return {
         name: value
         for name, value in recipe.items()
         if name not in values
-        and (tuned or (groups.get(name) != "search" and name not in PACE_SETTINGS))
+        and (tuned or (options[name].metadata["group"] != "search" and name not in PACE_SETTINGS))
+        and not _is_excluded(name, values, recipe)
     }
+
+
+def _is_excluded(name: str, values: dict[str, Any], recipe: dict[str, Any]) -> bool:
+    """Whether explicit ``values`` keep a recipe from setting ``name``."""
+    options = option_fields()
+    changed = {
+        other: value != recipe.get(other, options[other].default)
+        for other, value in values.items()
+        if other in options
+    }
+    return any(
+        not isinstance(rule, WithoutEffect)
+        and rule.name in changed
+        and is_met(rule, values[rule.name], changed[rule.name])
+        for rule in options[name].metadata["rules"]
+    ) or any(
+        is_changed and isinstance(rule, Conflict) and rule.name == name
+        for other, is_changed in changed.items()
+        for rule in options[other].metadata["rules"]
+    )
 
 
 def _is_consistent(values: dict[str, Any]) -> bool:

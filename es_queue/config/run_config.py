@@ -10,7 +10,7 @@ import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
 
-from es_queue.config.declarations import WithoutEffect, option
+from es_queue.config.declarations import Conflict, GivesWay, WithoutEffect, option
 from es_queue.config.policy_settings import POLICIES, PolicySettings
 from es_queue.config.strategy_settings import STRATEGIES, StrategySettings
 from es_queue.environments import BACKENDS, format_backends
@@ -36,6 +36,9 @@ NOT_NORMALISED = (
         "leave batch_norm out",
     ),
 )
+#: Settings that an objective leaves unused, and that need synchronous generations.
+OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
+OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines", "islands")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ class RunConfig(PolicySettings, StrategySettings):
         (
             "your own function to maximise instead of an environment's return; it takes a float32 "
             "vector, or the vector and an integer seed"
+        ),
+        rules=tuple(
+            Conflict(
+                name,
+                "is set, and an objective has no environment and no policy",
+                f"leave {name} out",
+            )
+            for name in OF_ENVIRONMENTS
         ),
     )
 
@@ -118,6 +129,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "numbers of the observation that the policy receives, counted from 0, such as 0-13 or "
             "0,2,5-7; all gives it the whole observation"
         ),
+        rules=(GivesWay("env_arg"), GivesWay("wrapper")),
     )
 
     action_bound: str = option(
@@ -156,7 +168,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "clip normalised observations to this many standard deviations; 0 disables",
         unit="standard deviations",
         allowed=(0.0, None),
-        without_effect=NOT_NORMALISED,
+        rules=NOT_NORMALISED,
     )
 
     obs_sample: float = option(
@@ -164,7 +176,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "policy",
         "fraction of slots whose observations update the statistics",
         allowed=(0.0, 1.0),
-        without_effect=NOT_NORMALISED,
+        rules=NOT_NORMALISED,
     )
 
     # --- search
@@ -224,7 +236,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "generations after which the worse half of the islands ends",
         unit="generations",
         allowed=(1, 1_000_000),
-        without_effect=(
+        rules=(
             WithoutEffect("islands", 1, "islands is 1, so none ends", "set islands to 2 or more"),
         ),
     )
@@ -282,6 +294,14 @@ class RunConfig(PolicySettings, StrategySettings):
             "not bit-reproducible"
         ),
         allowed=(SYNC, ASYNC),
+        rules=tuple(
+            Conflict(
+                name,
+                "needs generations that close on their own slots",
+                f"leave {name} out, or use the schedule sync",
+            )
+            for name in OF_GENERATIONS
+        ),
     )
 
     max_lag: int = option(
@@ -290,6 +310,14 @@ class RunConfig(PolicySettings, StrategySettings):
         "with --schedule async: most generations by which a result may be late",
         unit="generations",
         allowed=(1, 100),
+        rules=(
+            Conflict(
+                "schedule",
+                "is sync, which does not use it",
+                "leave max_lag out, or use the schedule async",
+                SYNC,
+            ),
+        ),
     )
 
     # --- episodes in training
@@ -301,6 +329,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "adaptive:START,FRACTION,RATIO[,MAX], or mean:FACTOR"
         ),
         unit="steps",
+        rules=(GivesWay("schedule"),),
     )
 
     reward_shift: float = option(
@@ -364,7 +393,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "episodes per evaluation during training",
         allowed=(1, 100_000),
-        without_effect=(
+        rules=(
             WithoutEffect(
                 "eval_every",
                 0,
@@ -406,6 +435,18 @@ class RunConfig(PolicySettings, StrategySettings):
             "STEPS=RETURN,...: begin the search and its schedules again if its best evaluation is "
             "below RETURN after STEPS steps, counted from its own beginning; or none"
         ),
+        rules=(
+            Conflict(
+                "eval_every",
+                "is 0, and deadlines compare evaluations",
+                "set eval_every to 1 or more, or restart_deadlines to none",
+                0,
+            ),
+            *(
+                Conflict(name, "also replaces the search", "leave one of the two out")
+                for name in ("rollback", "restarts", "islands")
+            ),
+        ),
     )
 
     target_reward: str = option(
@@ -426,6 +467,7 @@ class RunConfig(PolicySettings, StrategySettings):
         ),
         unit="generations",
         allowed=(1, None),
+        rules=(GivesWay("eval_every"),),
     )
 
     generations: int = option(
@@ -514,6 +556,13 @@ class RunConfig(PolicySettings, StrategySettings):
             "false results (changes no result)"
         ),
         allowed=(0.0, 1.0),
+        rules=(
+            Conflict(
+                "allow_nondeterministic",
+                "lets two correct results of a slot differ",
+                "leave one of the two settings out",
+            ),
+        ),
     )
 
     strict: bool = option(
@@ -564,7 +613,6 @@ def option_fields() -> dict[str, Field[Any]]:
 
 
 def default_of(name: str) -> Any:
-    """The default of one option."""
     default = option_fields()[name].default
     return None if default is MISSING else default
 
@@ -575,5 +623,4 @@ def users_of(setting: str) -> tuple[str, ...]:
 
 
 def policies_with(setting: str) -> tuple[str, ...]:
-    """The policies of es-queue that use a setting."""
     return tuple(name for name, settings in POLICIES.items() if setting in settings)

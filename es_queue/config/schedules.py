@@ -48,11 +48,9 @@ class Schedule:
         if self.kind == "exponential":
             return max(self.least, power(self.rate, generation))
         if self.kind == "linear":
-            return (
-                self.rate
-                if generation >= self.last
-                else 1.0 + (self.rate - 1.0) * (generation / self.last)
-            )
+            if generation >= self.last:
+                return self.rate
+            return 1.0 + (self.rate - 1.0) * (generation / self.last)
         return next((factor for first, factor in reversed(self.steps) if generation >= first), 1.0)
 
 

@@ -342,7 +342,7 @@ class StrategySettings:
         "search",
         "largest relative change of the learnt sigma per generation (pgpe)",
         allowed=(0.0, 0.99),
-        without_effect=(
+        rules=(
             WithoutEffect(
                 "sigma_learning_rate",
                 0.0,

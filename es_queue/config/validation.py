@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
-from es_queue.config.declarations import StrategyFacts
+from es_queue.config.declarations import Conflict, Rule, StrategyFacts, WithoutEffect
 from es_queue.config.episode_rules import (
     parse_deadlines,
     parse_floor,
@@ -57,10 +57,6 @@ def checked_value(field: Field[Any], value: Any, source: str) -> Any:
         return _env_arg(value, source)
     if kind.startswith("tuple"):
         return _items(field, value, source)
-    return _scalar(field, value, kind, source)
-
-
-def _scalar(field: Field[Any], value: Any, kind: str, source: str) -> Any:
     return CHECKS[kind](field, value, source)
 
 
@@ -132,8 +128,8 @@ def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
             source,
             "use at least one width, or the policy linear, which has no hidden layer",
         )
-    kind = "int" if field.name == "hidden" else "str"
-    items = tuple(_scalar(field, item, kind, source) for item in value)
+    check = CHECKS["int" if field.name == "hidden" else "str"]
+    items = tuple(check(field, item, source) for item in value)
     for item in items if field.name == "wrapper" else ():
         if not re.fullmatch(r"[\w.]+:[\w.]+", item):
             raise _usage_error(field.name, item, source, "use module:Class")
@@ -208,7 +204,7 @@ def validate_combinations(config: RunConfig) -> None:
     _validate_task(config)
     _validate_forms(config)
     _validate_population(config)
-    _validate_audit(config)
+    _validate_conflicts(config)
     _validate_async(config)
     if config.strategy in STRATEGIES:
         validate_strategy(config, STRATEGIES[config.strategy])
@@ -220,7 +216,6 @@ def validate_combinations(config: RunConfig) -> None:
             f"eval_episodes is {config.eval_episodes}: set --eval-episodes {ROLLBACK_EPISODES} "
             "or more, or leave rollback out"
         )
-    _validate_restart_deadlines(config)
     if config.eval_every == 0 and config.target_reward not in ("auto", "none"):
         raise UsageError(
             f"target_reward is {config.target_reward}, but eval_every is 0 and only evaluations "
@@ -232,23 +227,6 @@ def validate_combinations(config: RunConfig) -> None:
             f"target_every is {config.target_every}, but only every {config.eval_every}th "
             "generation has an evaluation to compare: use a multiple of eval_every"
         )
-
-
-def _validate_restart_deadlines(config: RunConfig) -> None:
-    if config.restart_deadlines == "none":
-        return
-    if config.eval_every == 0:
-        raise UsageError(
-            f"restart_deadlines is {config.restart_deadlines}, but eval_every is 0 and deadlines "
-            "compare evaluations: set eval_every to 1 or more, or restart_deadlines to none"
-        )
-    for name, default in (("rollback", False), ("restarts", "none"), ("islands", 1)):
-        value = getattr(config, name)
-        if value != default:
-            raise UsageError(
-                f"restart_deadlines cannot be combined with {name} {value}: leave one of the two "
-                "out"
-            )
 
 
 def _validate_task(config: RunConfig) -> None:
@@ -276,18 +254,6 @@ def _validate_task(config: RunConfig) -> None:
             f"objective is {config.objective}, but parameters is 0: set --parameters to "
             "the length of its vector"
         )
-    for name, value, plain in (
-        ("env_arg", config.env_arg, ()),
-        ("wrapper", config.wrapper, ()),
-        ("policy", config.policy, "linear"),
-        ("action_noise", config.action_noise, 0.0),
-        ("action_bins", config.action_bins, "none"),
-        ("observe", config.observe, "all"),
-    ):
-        if value != plain:
-            raise UsageError(
-                f"{name} is set, but an objective has no environment and no policy: leave it out"
-            )
     if config.strategy in users_of("behaviour") or config.behaviour != "auto":
         raise UsageError(
             "strategy novelty compares how episodes behave, but an objective has no episodes: use "
@@ -329,29 +295,26 @@ def _validate_schedules(config: RunConfig) -> None:
         )
 
 
-def _validate_audit(config: RunConfig) -> None:
-    if config.audit and config.allow_nondeterministic:
-        raise UsageError(
-            f"audit is {config.audit:g}, but with allow_nondeterministic two correct results of "
-            "a slot may differ: leave one of the two settings out"
-        )
+def _validate_conflicts(config: RunConfig) -> None:
+    defaults = {field.name: field.default for field in fields(config)}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        for rule in field.metadata["rules"] if value != field.default else ():
+            other = getattr(config, rule.name)
+            if isinstance(rule, Conflict) and is_met(rule, other, other != defaults[rule.name]):
+                raise UsageError(
+                    f"{field.name} is {value}, but {rule.name} {rule.reason}: {rule.fix}"
+                )
+
+
+def is_met(rule: Rule, value: Any, is_changed: bool) -> bool:
+    """Whether a rule names the ``value`` of its other setting."""
+    return is_changed if rule.value is None else bool(value == rule.value)
 
 
 def _validate_async(config: RunConfig) -> None:
-    """Check the settings that need synchronous generations."""
     if config.schedule != ASYNC:
-        if config.max_lag != type(config).max_lag:
-            raise UsageError(
-                f"max_lag is {config.max_lag}, but the schedule {config.schedule} does not "
-                "use it: leave it out, or use the schedule async"
-            )
         return
-    for name in ("min_steps", "audit", "rollback", "restart_deadlines", "islands"):
-        if getattr(config, name) != getattr(type(config), name):
-            raise UsageError(
-                f"schedule is async, but {name} needs generations that close on their own "
-                f"slots: leave {name} out, or use the schedule sync"
-            )
     if parse_step_limit(config.step_limit).kind not in ("env", "fixed"):
         raise UsageError(
             f"schedule is async, but a step_limit of {config.step_limit} is adapted to whole "
@@ -361,7 +324,7 @@ def _validate_async(config: RunConfig) -> None:
 
 def _validate_population(config: RunConfig) -> None:
     population, largest = config.population, config.population_max
-    if config.strategy == "ga" and config.truncation > population:
+    if config.truncation > population:
         raise UsageError(
             f"truncation is {config.truncation}, but a population has {population} "
             f"individuals: use at most {population}"
@@ -434,8 +397,8 @@ def ineffective_settings(config: RunConfig) -> dict[str, str]:
             f"{field.name} out, or {rule.fix}"
         )
         for field in fields(config)
-        for rule in field.metadata["without_effect"]
-        if getattr(config, rule.name) == rule.value
+        for rule in field.metadata["rules"]
+        if isinstance(rule, WithoutEffect) and getattr(config, rule.name) == rule.value
     }
 
 
@@ -492,11 +455,9 @@ def _unused_option_error(
 
 def _optimizer(config: RunConfig) -> str:
     """The optimizer that ``auto`` selects; empty if the strategy has none."""
-    return (
-        config.optimizer
-        if config.optimizer != "auto"
-        else next(iter(STRATEGIES[config.strategy].optimizers), "")
-    )
+    if config.optimizer != "auto":
+        return config.optimizer
+    return next(iter(STRATEGIES[config.strategy].optimizers), "")
 
 
 def _is_outside(field: Field[Any], number: float) -> bool:

@@ -36,6 +36,5 @@ BACKENDS = {backend.name: backend for backend in (LEAN, ENVPOOL, STOCK, GYM, ANY
 
 
 def format_backends() -> str:
-    """All back ends with their texts, for ``--help``."""
     *most, last = (f"{backend.name} ({backend.text})" for backend in BACKENDS.values())
     return f"{', '.join(most)}, or {last}"

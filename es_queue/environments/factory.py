@@ -165,7 +165,6 @@ class ResolvedEnvironment:
 
     @property
     def envpool_task(self) -> str:
-        """EnvPool's name of the environment."""
         if self.entry.entry_point in (WALKER_V2, WALKER_V3):
             return "BipedalWalkerHardcore-v3" if self.walker_variant[0] else "BipedalWalker-v3"
         return self.entry.spec.id
@@ -187,7 +186,6 @@ class ResolvedEnvironment:
         )
 
     def open(self) -> Environment:
-        """Open the environment for one episode at a time."""
         if self.is_stock:
             return StockEnvironment(self.entry, self.request)
         envs = self.open_vector()

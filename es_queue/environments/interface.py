@@ -43,7 +43,6 @@ class EnvironmentRequest:
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
-        """The request of a run."""
         behaviour = (
             config.behaviour
             if config.strategy in users_of("behaviour") or config.behaviour != AUTO
@@ -107,9 +106,7 @@ class BehaviourEnvironment(Environment, Protocol):
 class LivesEnvironment(Environment, Protocol):
     """An Environment that counts lives."""
 
-    def lives(self) -> int:
-        """Lives left in the episode."""
-        ...
+    def lives(self) -> int: ...
 
 
 class RenderedEnvironment(Environment, Protocol):

@@ -226,15 +226,12 @@ def _format_known_to_gym(name: str) -> str:
     """The error for an id that the user's module registered with the old gym; empty for others."""
     gym = sys.modules.get("gym")
     registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
-    return (
-        f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
-        if name in registry
-        else ""
-    )
+    if name not in registry:
+        return ""
+    return f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
 
 
 def format_unknown_id(name: str, known: list[str]) -> str:
-    """The sentence for an id that is not among the ``known``."""
     bare, _, version = name.rpartition("-v")
     names = {known_id.rpartition("-v")[0]: known_id for known_id in known}
     near = [names[near_name] for near_name in nearest_names(bare, names)]

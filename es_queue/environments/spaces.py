@@ -35,7 +35,6 @@ class ActionSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of a policy's outputs for one action."""
         if self.kind == "vector":
             return self.shape[0]
         return len(self.low) * (len(self.bins) or 1) if self.kind == "box" else sum(self.sizes)
@@ -104,8 +103,6 @@ class EnvironmentSpec:
         # start-up: numpy, which a command line is read without
         from es_queue.environments.observation_layout import named_parts
 
-        return (
-            (("", 0, self.observation_size),)
-            if self.observation is None
-            else named_parts(self.observation)
-        )
+        if self.observation is None:
+            return (("", 0, self.observation_size),)
+        return named_parts(self.observation)

@@ -46,7 +46,6 @@ def export_bytes(
 
 
 def file_metadata(saved: SavedPolicy, meta: Mapping[str, Any]) -> dict[str, str]:
-    """The description that a file contains."""
     settings = meta.get("config", {})
     metadata = {
         "env": settings.get("env", ""),

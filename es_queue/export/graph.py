@@ -51,12 +51,10 @@ class Graph:
         return name
 
     def columns(self, x: str, start: int, stop: int) -> str:
-        """Columns start … stop-1 of a matrix."""
         whole = (self.constant([bound], np.int64) for bound in (start, stop, 1))
         return self.add("Slice", x, *whole)
 
     def reshape(self, x: str, shape: tuple[int, ...], output: str = "") -> str:
-        """Rows of another shape."""
         return self.add("Reshape", x, self.constant((-1, *shape), np.int64), output=output)
 
     def clamp(self, x: str, low: Any, high: Any) -> str:

@@ -47,11 +47,8 @@ def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -
         return np.array(start, np.float32)
     result = np.empty(len(start), np.float32)
     for first, stop in column_pieces(len(start)):
-        before, after, product = (
-            start[first:stop],
-            result[first:stop],
-            np.empty(stop - first, np.float32),
-        )
+        before, after = start[first:stop], result[first:stop]
+        product = np.empty(stop - first, np.float32)
         for row, sigma in zip(rows, mutations.sigma, strict=True):
             np.multiply(row[first:stop], sigma, out=product)
             np.add(before, product, out=after)
@@ -123,7 +120,6 @@ class Lineage:
 
     @classmethod
     def of(cls, first: Floats) -> Lineage:
-        """Only the first parameters."""
         return cls(first, EMPTY_CHAIN, ROOT, np.zeros(1, np.int64), 1)
 
     def rows(self, names: Integers) -> Integers:
@@ -157,10 +153,8 @@ class Lineage:
         depth = common_ancestor_depth(tree, np.searchsorted(kept, rows))
         if depth:
             moved = tree.chain(list(range(1, depth + 1)))
-            base, prefix = (
-                apply_mutations(self.base, moved, noise),
-                self.prefix.append(moved.index, moved.sigma),
-            )
+            base = apply_mutations(self.base, moved, noise)
+            prefix = self.prefix.append(moved.index, moved.sigma)
             tree = MutationTree(
                 np.maximum(tree.parent[depth:] - depth, 0),
                 MutationChain(tree.mutations.index[depth:], tree.mutations.sigma[depth:]),
@@ -169,11 +163,9 @@ class Lineage:
         return replace(self, tree=tree, names=name)
 
     def decode(self, name: int, noise: NoiseRows) -> Floats:
-        """The parameters of a member, float32 [size]."""
         return apply_mutations(self.base, self.tree.chain(self.tree.path(self._row(name))), noise)
 
     def chain(self, name: int) -> MutationChain:
-        """All links of a member, from the first parameters on."""
         rest = self.tree.chain(self.tree.path(self._row(name)))
         return self.prefix.append(rest.index, rest.sigma)
 
@@ -271,24 +263,16 @@ def decode_parent_table(values: Floats, index_count: int) -> ParentTable:
     """The table in ``values``; ``index_count``: number of noise indices. Raises ValueError if
     invalid.
     """
-    rows, parents, elite_candidates = whole_numbers(
-        values[:HEADER_FLOATS], 0, MAX_ROWS, HEADER_FLOATS
-    ).tolist()
-    if len(values) != HEADER_FLOATS + parents + elite_candidates + 4 * max(0, rows - 1) or not rows:
+    header, rest = values[:HEADER_FLOATS], values[HEADER_FLOATS:]
+    rows, parents, elite_candidates = whole_numbers(header, 0, MAX_ROWS, HEADER_FLOATS).tolist()
+    count = parents + elite_candidates
+    if len(rest) != count + 4 * max(0, rows - 1) or not rows:
         raise ValueError("a table of mutations does not have its stated length")
-    named = whole_numbers(
-        values[HEADER_FLOATS : HEADER_FLOATS + parents + elite_candidates],
-        0,
-        rows - 1,
-        parents + elite_candidates,
-    )
-    each = values[HEADER_FLOATS + parents + elite_candidates :].reshape(-1, 4)
+    named = whole_numbers(rest[:count], 0, rows - 1, count)
+    each = rest[count:].reshape(-1, 4)
     halves = [whole_numbers(each[:, column], 0, 0xFFFF, rows - 1) for column in (1, 2)]
-    index, parent, sigma = (
-        (halves[0] << 16) + halves[1],
-        whole_numbers(each[:, 0], 0, rows, rows - 1),
-        each[:, 3],
-    )
+    index, parent = (halves[0] << 16) + halves[1], whole_numbers(each[:, 0], 0, rows, rows - 1)
+    sigma = each[:, 3]
     if (
         (parent > np.arange(rows - 1)).any()
         or (index >= index_count).any()

@@ -121,5 +121,4 @@ class ParentCache:
 
 
 def has_same_bits(first: Floats, second: Floats) -> bool:
-    """Whether two vectors have the same bits."""
     return np.array_equal(first.view(np.int32), second.view(np.int32))

@@ -85,10 +85,8 @@ def format_seed_list(
         ) from None
     except UNREADABLE as error:
         raise RunFolderError(f"its mutations cannot be read: {error}") from None
-    parameters, (config, policy, noise) = (
-        np.asarray(arrays["parameters"], np.float32),
-        rebuild_parts(meta, mutations),
-    )
+    parameters = np.asarray(arrays["parameters"], np.float32)
+    config, policy, noise = rebuild_parts(meta, mutations)
     deviations = {float(deviation) for deviation in mutations.sigma}
     values: dict[str, Any] = {
         "kind": KIND,

@@ -39,7 +39,6 @@ def fix_numeric_environment() -> None:
 
 
 def numeric_environment(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """The environment variables for numeric processes on this machine."""
     settings = dict(ONE_THREAD)
     flags = cpu_flags(cpuinfo)
     if platform.machine().lower() in ("x86_64", "amd64"):

@@ -253,7 +253,6 @@ def validate_ownership(path: Path) -> None:
 
 
 def table_path(folder: Path, seed: int, size: int) -> Path:
-    """The table's file."""
     return folder / f"normals-{RECIPE}-{seed}-{size}.f32"
 
 
@@ -310,12 +309,10 @@ def write_all_at(file: int, piece: Floats, offset: int) -> None:
 
 
 def sidecar_path(path: Path) -> Path:
-    """The file that describes the table at ``path``."""
     return path.with_suffix(".json")
 
 
 def sidecar_contents(seed: int, size: int, digest: str) -> dict[str, Any]:
-    """The content of the sidecar file."""
     return {"recipe": RECIPE, "seed": seed, "size": size, "digest": digest}
 
 

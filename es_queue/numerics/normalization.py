@@ -60,7 +60,6 @@ class RunningMoments:
 
     @classmethod
     def empty(cls, size: int) -> RunningMoments:
-        """No observations yet, each with ``size`` numbers."""
         return cls(0, np.zeros(size), np.zeros(size))
 
     def merge(self, other: Moments) -> RunningMoments:

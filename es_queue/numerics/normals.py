@@ -83,12 +83,8 @@ def radii(bits: Ints, space: Floats) -> Floats:
 
     ``bits`` int32[n]; ``space`` float32[4, n] is overwritten, and one of its rows is returned.
     """
-    signed, upper, exponent, excess = (
-        space[0],
-        space[1].view(np.int32),
-        space[2].view(np.int32),
-        space[3],
-    )
+    signed, upper, exponent = space[0], space[1].view(np.int32), space[2].view(np.int32)
+    excess = space[3]
     np.copyto(signed, bits)
     np.add(signed, np.float32(0.5), out=signed)
     np.multiply(signed, np.float32(2.0**-32), out=signed)  # u where that is below 1/2, else u - 1

@@ -58,11 +58,9 @@ class ArrayNoise:
     noise: Floats
 
     def rows(self, indices: Integers, start: int, stop: int) -> Floats:
-        """See :class:`NoiseRows`."""
         return np.take(self.noise, indices[:, np.newaxis] + np.arange(start, stop))
 
     def views(self, indices: Integers, start: int, stop: int) -> Sequence[Floats]:
-        """See :class:`NoiseRows`."""
         return [self.noise[index + start : index + stop] for index in indices.tolist()]
 
 

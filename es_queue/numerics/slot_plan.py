@@ -72,7 +72,6 @@ class SlotPlan:
     sampled: Mask
 
     def part(self, start: int, stop: int) -> SlotPlan:
-        """The plan of slots ``start … stop-1`` of this plan."""
         rows = slice(start - self.start, stop - self.start)
         return SlotPlan(
             start,

@@ -78,11 +78,9 @@ class ActionMap:
     def _apply(self, raw: Floats, noise: Floats | None) -> NDArray[Any]:
         if noise is None or not self._is_box:
             return self._act(raw)
-        return (
-            self._act(raw + noise)
-            if self._noisy_clip is None
-            else self._noisy_clip(self._act(raw) + noise)
-        )
+        if self._noisy_clip is None:
+            return self._act(raw + noise)
+        return self._noisy_clip(self._act(raw) + noise)
 
 
 def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:

@@ -19,7 +19,6 @@ class ConstantPolicy(Policy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         return "vector", self.size
 
     def initial(self, seed: int, init: str) -> Floats:
@@ -28,6 +27,5 @@ class ConstantPolicy(Policy):
         return drawn.astype(np.float32)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         rows = self.checked(parameters)
         return BoundPolicy(len(rows), lambda _: rows[0].copy(), lambda _: rows.copy())

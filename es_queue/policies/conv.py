@@ -76,7 +76,6 @@ class ConvPolicy(Policy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         layout = self.layout
         return layout.kind, layout.image_shape, layout.outputs, layout.normalised
 
@@ -84,17 +83,12 @@ class ConvPolicy(Policy):
         """float32[size]; auto is normal. Biases are zero (one for a forget gate), and the last
         layer is small.
         """
-        init = (
-            "normal" if init == "auto" else init
-        )  # orthogonal takes many seconds for millions of weights
-        vector = np.zeros(self.size, np.float32)
-        layout = self.layout
+        # Orthogonal weights take many seconds for millions of them.
+        init = "normal" if init == "auto" else init
+        vector, layout = np.zeros(self.size, np.float32), self.layout
         layers = layout.layers(vector)
-        for (weights, _), drawn in zip(
-            layers,
-            draw_initial_weights(self.layout.shapes, GAINS[self.activation], seed, init),
-            strict=True,
-        ):
+        matrices = draw_initial_weights(layout.shapes, GAINS[self.activation], seed, init)
+        for (weights, _), drawn in zip(layers, matrices, strict=True):
             weights[...] = drawn
         if layout.cell and layout.cell.forget is not None and init != "zero":
             bias = layers[len(layout.convolutions)][1].reshape(-1, layout.architecture.units)
@@ -136,17 +130,11 @@ class ConvPolicy(Policy):
             ]
         if len(scales) > len(settled):
             weights = layers[len(settled)][0]
-            settled.append(
-                fold_normalisation(
-                    weights,
-                    np.stack([image.reshape(-1).dot(weights) for image in images]),
-                    *scales[-1],
-                )
-            )
+            products = np.stack([image.reshape(-1).dot(weights) for image in images])
+            settled.append(fold_normalisation(weights, products, *scales[-1]))
         return settled
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         rows = self.checked(parameters)
         memory = np.zeros((len(rows), self.memory_size), np.float32)
         gather = [PatchExtractor(layer) for layer in self.layout.convolutions]

@@ -31,7 +31,6 @@ class LinearPolicy(Policy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         return "linear", self.observation_size, self.outputs
 
     def initial(self, seed: int, init: str) -> Floats:
@@ -41,7 +40,6 @@ class LinearPolicy(Policy):
         return draw_initial_weights([shape], 1.0, seed, init)[0].ravel()
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         weights = self.checked(parameters).reshape(-1, self.observation_size, self.outputs)
 
         def act_many(observations: Floats) -> Floats:

@@ -84,7 +84,6 @@ class MlpPolicy(Policy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         return "mlp", self.activation, tuple(self.shapes), self.biases
 
     def initial(self, seed: int, init: str) -> Floats:
@@ -96,7 +95,6 @@ class MlpPolicy(Policy):
         return np.concatenate(parts)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         layers = self.layers(self.checked(parameters))
         return bind_layers(layers, ACTIVATIONS[self.activation])
 
@@ -130,7 +128,6 @@ class NormalisedMlpPolicy(MlpPolicy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         _, *shape = super().description
         return "normalised mlp", *shape
 
@@ -194,7 +191,6 @@ def layer_views(
 
 
 def bind_layers(layers: list[Layer], activate: Activation) -> BoundPolicy:
-    """The individuals with the weights and biases ``layers``."""
     count = len(layers[0][0])
     return BoundPolicy(count, forward_one(layers, activate), forward_many(layers, activate))
 

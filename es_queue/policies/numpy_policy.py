@@ -23,16 +23,11 @@ class NumpyPolicy(Policy):
     def __init__(
         self, observation_size: int, outputs: int, size: int, memory_size: int = 0
     ) -> None:
-        self.observation_size, self.outputs, self.size, self.memory_size = (
-            observation_size,
-            outputs,
-            size,
-            memory_size,
-        )
+        self.observation_size, self.outputs, self.size = observation_size, outputs, size
+        self.memory_size = memory_size
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         kind = type(self)
         return (
             f"{kind.__module__}:{kind.__qualname__}",
@@ -61,7 +56,6 @@ class NumpyPolicy(Policy):
         return first
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         rows = self.checked(parameters).view()
         rows.flags.writeable = False
         memory = np.zeros((len(rows), self.memory_size), np.float32)

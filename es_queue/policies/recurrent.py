@@ -57,7 +57,6 @@ class RecurrentPolicy(Policy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         return self.kind, self.observation_size, self.hidden, self.outputs
 
     def initial(self, seed: int, init: str) -> Floats:
@@ -84,7 +83,6 @@ class RecurrentPolicy(Policy):
         return layer_views(self.shapes, parameters)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         layers = self.layers(self.checked(parameters))
         memory = np.zeros((len(parameters), self.memory_size), np.float32)
         cells = list(zip(layers[:-1:2], layers[1::2], self._memories(memory), strict=True))

@@ -26,11 +26,9 @@ class SelectedInputsPolicy(Policy):
         self.memory_size = policy.memory_size
 
     def initial(self, seed: int, init: str) -> Floats:
-        """See :meth:`Policy.initial`."""
         return self.policy.initial(seed, init)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        """See :meth:`Policy.bind`."""
         bound = self.policy.bind(parameters)
 
         def act_one(observation: Floats) -> Floats:

@@ -48,7 +48,6 @@ class TorchPolicy(Policy):
 
     @property
     def description(self) -> tuple[object, ...]:
-        """See :attr:`Policy.description`."""
         return self.name, self.observation_size, self.outputs, self.size, self.memory_size
 
     def initial(self, seed: int, init: str) -> Floats:

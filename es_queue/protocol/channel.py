@@ -15,14 +15,8 @@ from types import MappingProxyType
 
 from es_queue.protocol.messages import MAX_ANSWER, Block
 
-RUNNING, PAUSED, STOPPING, STOPPED, FINISHED, FAILED = (
-    "running",
-    "paused",
-    "stopping",
-    "stopped",
-    "finished",
-    "failed",
-)
+RUNNING, PAUSED, STOPPING, STOPPED = "running", "paused", "stopping", "stopped"
+FINISHED, FAILED = "finished", "failed"
 #: A run in one of these states goes on, and wants a master.
 ACTIVE_STATES = (RUNNING, PAUSED, STOPPING)
 MAX_QUARANTINED = 100
@@ -294,7 +288,6 @@ class WorkerChannel(ABC):
 
     @property
     def outages(self) -> int:
-        """How often the server did not respond."""
         return 0
 
     @abstractmethod

@@ -77,7 +77,6 @@ class Reader:
         return value
 
     def short_text(self, longest: int) -> str:
-        """Any text of limited length."""
         value = self._next()
         if type(value) is not str or len(value) > longest:
             raise DecodeError("a short text is missing")
@@ -91,7 +90,6 @@ class Reader:
         return data
 
     def fixed_bytes(self, count: int) -> bytes:
-        """Exactly ``count`` bytes."""
         data = self._next()
         if type(data) is not bytes or len(data) != count:
             raise DecodeError("bytes are missing or of another length")

@@ -112,10 +112,9 @@ def client_from_url(url: str) -> redis.Redis:
         settings = settings_of(client)
         client.connection_pool.connection_class(
             **settings
-        )  # complains now of settings that it does not know
-    except (ValueError, TypeError, AttributeError) as error:
-        raise RedisError(f"the Redis URL cannot be used: {_describe_url_error(error)}") from None
-    except redis.exceptions.RedisError as error:  # a TLS setting that does not exist
+        )  # refuses settings that it does not know
+    # Redis's own error: a TLS setting that does not exist.
+    except (ValueError, TypeError, AttributeError, redis.exceptions.RedisError) as error:
         raise RedisError(f"the Redis URL cannot be used: {_describe_url_error(error)}") from None
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         if settings.get(name) and not os.access(settings[name], os.R_OK):
@@ -255,7 +254,6 @@ CREDENTIALS = (
 
 
 def settings_of(client: redis.Redis) -> dict[str, Any]:
-    """The arguments of a client's connections."""
     settings: dict[str, Any] = client.connection_pool.connection_kwargs
     return settings
 
@@ -415,7 +413,6 @@ def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
 
 
 def first_line(error: Exception) -> str:
-    """First line of an error message."""
     return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 

@@ -88,7 +88,6 @@ class ControlClient:
         self._retry(push)  # twice: yes, the same bytes are there once
 
     def withdraw(self, request: ControlRequest) -> None:
-        """Withdraw a request that the master has not taken."""
         self._retry(
             lambda: self._client.lrem(self.keys.commands, 0, request.encode())
         )  # twice: yes

@@ -158,7 +158,6 @@ def parse_seat_id(text: str) -> tuple[str, str]:
 
 
 def is_seat_id(text: str) -> bool:
-    """Whether the text is a seat's id."""
     try:
         parse_seat_id(text)
     except UsageError:
@@ -172,56 +171,17 @@ RQ_ANY_KEY = "rq:*"
 RQ_SUSPENDED = "rq:suspended"
 RQ_WORKERS = "rq:workers"
 RQ_QUEUES = "rq:queues"
-
-
-def rq_worker(name: str) -> str:
-    return f"rq:worker:{name}"
-
-
-def rq_workers(queue: str) -> str:
-    return f"rq:workers:{queue}"
-
-
-def rq_pubsub(worker: str) -> str:
-    return f"rq:pubsub:{worker}"
-
-
-def rq_wip(queue: str) -> str:
-    return f"rq:wip:{queue}"
-
-
-def rq_queue(name: str) -> str:
-    return f"rq:queue:{name}"
-
-
-def rq_failed(name: str) -> str:
-    return f"rq:failed:{name}"
-
-
-def rq_job(job: str) -> str:
-    return f"rq:job:{job}"
-
-
-def rq_results(job: str) -> str:
-    return f"rq:results:{job}"
-
-
-def rq_intermediate(queue: str) -> str:
-    return f"rq:queue:{queue}:intermediate"
-
-
-def rq_first_seen(queue: str, job: str) -> str:
-    return f"rq:queue:{queue}:intermediate:first_seen:{job}"
-
-
-def rq_execution(entry: str) -> str:
-    """``entry``: ``<job>:<execution>``, as the registry of begun jobs has it."""
-    return f"rq:execution:{entry}"
-
-
-def rq_executions(job: str) -> str:
-    return f"rq:executions:{job}"
-
-
-def rq_cleaning(queue: str) -> str:
-    return f"rq:clean_registries:{queue}"
+#: Of a worker, a queue, a job, or a queue and a job.
+rq_worker = "rq:worker:{}".format
+rq_workers = "rq:workers:{}".format
+rq_pubsub = "rq:pubsub:{}".format
+rq_wip = "rq:wip:{}".format
+rq_queue = "rq:queue:{}".format
+rq_failed = "rq:failed:{}".format
+rq_job = "rq:job:{}".format
+rq_results = "rq:results:{}".format
+rq_intermediate = "rq:queue:{}:intermediate".format
+rq_first_seen = "rq:queue:{}:intermediate:first_seen:{}".format
+rq_execution = "rq:execution:{}".format  # <job>:<execution>, as the registry of begun jobs has it
+rq_executions = "rq:executions:{}".format
+rq_cleaning = "rq:clean_registries:{}".format

@@ -107,7 +107,6 @@ class Block:
 
     @classmethod
     def decode_all(cls, entries: Iterable[bytes | str]) -> tuple[Block, ...]:
-        """The entries that are blocks."""
         blocks = []
         for entry in entries:
             with suppress(DecodeError):
@@ -246,29 +245,21 @@ class Answer:
         """Raises struct.error if results differ in shape, or a number does not fit its column."""
         results = self.results
         individuals = len(results[0].fitness) if results else 1
-        wholes = [
+        numbers: list[float] = [
             *[result.slot for result in results],
             *[result.noise_index for result in results],
             *[result.seed for result in results],
+            *[len(result.moments) for result in results],
         ]
-        wholes += [len(result.moments) for result in results]
-        for name in ("steps", "at_limit", "cut"):
-            wholes += chain.from_iterable([getattr(result, name) for result in results])
-        reals = [
-            *chain.from_iterable([result.fitness for result in results]),
-            *chain.from_iterable([result.returns for result in results]),
-        ]
+        for name in ("steps", "at_limit", "cut", "fitness", "returns"):
+            numbers += chain.from_iterable([getattr(result, name) for result in results])
         columns = struct.pack(
-            f"<{len(results) * (4 + 3 * individuals)}q{len(results) * 2 * individuals}d",
-            *wholes,
-            *reals,
+            f"<{len(results) * (4 + 3 * individuals)}q{len(results) * 2 * individuals}d", *numbers
         )
         moments = [episode for result in results for episode in result.moments]
         counts = struct.pack(f"<{len(moments)}q", *[episode.count for episode in moments])
-        means, m2s = (
-            b"".join([episode.mean for episode in moments]),
-            b"".join([episode.m2 for episode in moments]),
-        )
+        means = b"".join([episode.mean for episode in moments])
+        m2s = b"".join([episode.m2 for episode in moments])
         failed = struct.pack(f"<{len(self.failures)}q", *[slot for slot, _ in self.failures])
         # An exception's text may hold half characters (surrogates), which cannot be packed.
         reasons = [
@@ -295,11 +286,8 @@ class Answer:
     def _read(cls, reader: Reader, most: int) -> Answer:
         length = reader.array(FIXED_FIELDS, FIXED_FIELDS + most + 1)
         _validate_wire(reader)
-        publication, kind, worker = (
-            reader.text(PUBLICATION),
-            reader.text(KIND),
-            reader.text(WORKER_ID),
-        )
+        publication, kind = reader.text(PUBLICATION), reader.text(KIND)
+        worker = reader.text(WORKER_ID)
         seconds, individuals = abs(reader.real()), reader.integer(1, MAX_INDIVIDUALS)
         results = _read_results(reader, individuals, most)
         failed = reader.blob(8 * most, 8)
@@ -346,16 +334,13 @@ def _read_results(reader: Reader, each: int, most: int) -> tuple[SlotResult, ...
         validate_range(numbers[:slots], 0, MAX_SLOT),
         validate_range(numbers[slots : 2 * slots], -1, 2**32),
     )
-    seed, sampled = (
-        validate_range(numbers[2 * slots : 3 * slots], 0, 2**31 - 1),
-        validate_range(numbers[3 * slots : 4 * slots], 0, MAX_EPISODES),
-    )
+    seed = validate_range(numbers[2 * slots : 3 * slots], 0, 2**31 - 1)
+    sampled = validate_range(numbers[3 * slots : 4 * slots], 0, MAX_EPISODES)
     rest = numbers[4 * slots :]
     validate_range(rest[: 3 * many], 0, 2**40)
     validate_finite(rest[3 * many :])
-    pairs = list(
-        zip(*[rest[at::each] for at in range(each)], strict=True)
-    )  # one tuple a slot, five times
+    # One tuple per slot, five times.
+    pairs = list(zip(*[rest[at::each] for at in range(each)], strict=True))
     parts = [pairs[at * slots : (at + 1) * slots] for at in (3, 4, 0, 1, 2)]
     return tuple(map(SlotResult, slot, index, seed, *parts, _read_moments(reader, sampled)))
 

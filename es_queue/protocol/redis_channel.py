@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 import redis
@@ -40,9 +41,8 @@ from es_queue.security.bounded_reads import decode_text as _text
 
 __all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
 
-PIECE = (
-    2**20
-)  # parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector
+#: Parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector.
+PIECE = 2**20
 STAGED_SECONDS = 600
 MAX_CONFIG = 2**20
 MAX_CHECKPOINT = 2**31
@@ -140,12 +140,8 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
 
     def lease_holder(self) -> tuple[str | None, float]:
         def read() -> tuple[str | None, float]:
-            holder, left = (
-                self._client.pipeline(transaction=True)
-                .get(self.keys.master)
-                .pttl(self.keys.master)
-                .execute()
-            )
+            pipeline = self._client.pipeline(transaction=True)
+            holder, left = pipeline.get(self.keys.master).pttl(self.keys.master).execute()
             return _text(holder), max(0, left) / 1000
 
         return self.retry(read)  # twice: yes
@@ -163,21 +159,11 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
             keys.RUNS,
         ]
         generation = request.publication.partition(".")[0]
-        arguments: list[Any] = [
-            token,
-            request.publication,
-            generation,
-            request.task,
-            request.config,
-        ]
-        arguments += [request.checkpoint or b"", run_keys.prefix, self.run]
-        arguments += [
-            time.time(),
-            keys.RUN_SECONDS,
+        arguments = [
+            *(token, request.publication, generation, request.task, request.config),
+            *(request.checkpoint or b"", run_keys.prefix, self.run, time.time(), keys.RUN_SECONDS),
             *_with_count(_flatten(request.progress)),
             *_with_count(_flatten(request.history or {})),
-        ]
-        arguments += [
             *_with_count([str(block) for block in request.blocks]),
             *_with_count(run_keys.lasting_keys()),
             *_with_count(request.keep),
@@ -199,31 +185,17 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         return bool(self._script("extend", [*self._named(), *place], arguments))
 
     def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
-        run_keys = self.keys
-        ranges = [part for slot_range in request.ranges for part in slot_range]
-        suspects = [part for suspect in sorted(request.suspects) for part in suspect]
         arguments = [
-            token,
-            request.publication,
-            run_keys.prefix,
-            request.block_size,
+            *(token, request.publication, self.keys.prefix, request.block_size),
             int(request.grace),
-        ]
-        arguments += [
-            *_with_count(ranges),
-            *_with_count(suspects),
-            *_with_count(list(request.give_way)),
-            *_with_count(list(request.dismissed)),
-        ]
-        arguments += [
+            *_with_count(list(chain.from_iterable(request.ranges))),
+            *_with_count(list(chain.from_iterable(sorted(request.suspects)))),
+            *_with_count(request.give_way),
+            *_with_count(request.dismissed),
             int(request.only is None),
-            *_with_count([part for slot_range in request.only or () for part in slot_range]),
+            *_with_count(list(chain.from_iterable(request.only or ()))),
         ]
-        reply = self._script(
-            "reconcile",
-            self._named("todo", "workers", "attempts"),
-            arguments,
-        )
+        reply = self._script("reconcile", self._named("todo", "workers", "attempts"), arguments)
         if reply is None:
             return None
         count, todo, claims, dead, unclaimed = reply
@@ -244,12 +216,8 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         progress: Mapping[str, str],
         refused: Mapping[str, int],
     ) -> RenewResult:
-        run_keys = self.keys
         arguments = [
-            token,
-            holder,
-            int(lease * 1000),
-            run_keys.prefix,
+            *(token, holder, int(lease * 1000), self.keys.prefix),
             *_with_count(_flatten(progress)),
             *_with_count(_flatten(refused)),
         ]
@@ -265,18 +233,14 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
     def finish(
         self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
     ) -> None:
-        run_keys = self.keys
         names = self._named("todo", "workers", "master", "checkpoint", "attempts")
         arguments = [
-            token,
-            run_keys.prefix,
-            seconds,
-            checkpoint or b"",
+            *(token, self.keys.prefix, seconds, checkpoint or b""),
             *_with_count(_flatten(progress)),
-            *_with_count(run_keys.lasting_keys()),
+            *_with_count(self.keys.lasting_keys()),
         ]
         self._script("finish", names, arguments)
-        self._send("delete", run_keys.master)  # finish is fenced, the lease fences nobody
+        self._send("delete", self.keys.master)  # finish is fenced, the lease fences nobody
 
     def collect_each(
         self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
@@ -296,14 +260,12 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
 
     def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         def read() -> list[bytes]:
-            pipeline = self._client.pipeline(transaction=True).getrange(
-                self.keys.config, 0, MAX_CONFIG
-            )  # a byte more than there may be
-            values: list[bytes] = (
-                pipeline.getrange(self.keys.task, 0, MAX_TASK)
-                .getrange(self.keys.checkpoint, 0, MAX_CHECKPOINT)
-                .execute()
-            )
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.getrange(self.keys.config, 0, MAX_CONFIG)  # a byte more than there may be
+            pipeline.getrange(self.keys.task, 0, MAX_TASK)
+            values: list[bytes] = pipeline.getrange(
+                self.keys.checkpoint, 0, MAX_CHECKPOINT
+            ).execute()
             return values
 
         config, task, checkpoint = (value or None for value in self.retry(read))  # twice: yes
@@ -313,17 +275,9 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         def read() -> dict[str, dict[str, str]]:
             names = bounded_reads.read_worker_ids(self._client, self.keys.workers)
             unknown = [name for name in names if name not in known]
-            abouts = dict(
-                zip(
-                    unknown,
-                    bounded_reads.read_hashes(
-                        self._client,
-                        [self.keys.worker(name) for name in unknown],
-                        bounded_reads.WORKER_FIELDS,
-                    ),
-                    strict=True,
-                )
-            )
+            places = [self.keys.worker(name) for name in unknown]
+            hashes = bounded_reads.read_hashes(self._client, places, bounded_reads.WORKER_FIELDS)
+            abouts = dict(zip(unknown, hashes, strict=True))
             present = bounded_reads.existing_names(
                 self._client, {name: self.keys.worker(name) for name in names if name in known}
             )
@@ -485,9 +439,8 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
             read
         )  # twice: yes
         asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
-        closed = (
-            bool(publication) and not has_parameters and _text(newest) not in (None, publication)
-        )  # one that is lost opens again
+        is_replaced = _text(newest) not in (None, publication)  # one that is lost opens again
+        closed = bool(publication) and not has_parameters and is_replaced
         return WorkerFlags(
             _text(state),
             asked_to_leave,

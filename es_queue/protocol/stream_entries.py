@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -33,14 +32,13 @@ PLAIN = re.compile(
 )
 
 
-@dataclass
-class StreamReply:
+class StreamReply(NamedTuple):
     """Entries of each stream, by key. is_cut: the rest of the reply was dropped with the
     connection.
     """
 
-    streams: dict[bytes, list[StreamEntry]] = field(default_factory=dict)
-    is_cut: bool = False
+    streams: dict[bytes, list[StreamEntry]]
+    is_cut: bool
 
 
 class EntryTooLargeError(Exception):
@@ -123,7 +121,7 @@ class StreamReplyReader:
 
     def read(self) -> StreamReply:
         """The reply, up to the limit. Raises ResponseError if it is an error."""
-        reply = StreamReply()
+        streams, is_cut = dict[bytes, list[StreamEntry]](), False
         kind, number = self._head()
         while kind == b">":  # nobody asked for it
             for _ in range(number):
@@ -137,12 +135,12 @@ class StreamReplyReader:
                 for _ in range(self._head()[1]):
                     self._read_entry(entries)
             except EntryTooLargeError:
-                reply.is_cut = True
+                is_cut = True
             if entries:
-                reply.streams[name] = entries
-            if reply.is_cut:
+                streams[name] = entries
+            if is_cut:
                 break
-        return reply
+        return StreamReply(streams, is_cut)
 
     def _read_entry(self, entries: list[StreamEntry]) -> None:
         """Append the next entry. Raises EntryTooLargeError if it does not fit."""

@@ -43,7 +43,6 @@ class ARS(GradientStrategy):
 
     @property
     def step_rate(self) -> float:
-        """The learning rate of this generation, by setting or default."""
         return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:

@@ -87,11 +87,9 @@ class Batch:
     def plans(self) -> Integers:
         """int64[S, 2]: generation and slot of each row."""
         slots = len(self.noise_indices)
-        return (
-            np.stack([np.full(slots, self.generation), np.arange(slots)], axis=1)
-            if self.slot_plans is None
-            else self.slot_plans
-        )
+        if self.slot_plans is None:
+            return np.stack([np.full(slots, self.generation), np.arange(slots)], axis=1)
+        return self.slot_plans
 
     def by_spread(self, spread: Floats) -> list[tuple[slice, Floats]]:
         """(rows, spread) of each segment; without segments, all rows with the state's own
@@ -148,7 +146,6 @@ class Strategy(ABC):
 
     @classmethod
     def facts(cls) -> StrategyFacts:
-        """Facts that settings are checked against."""
         return StrategyFacts(
             cls.per_slot == 2, cls.asynchronous, cls.optimizers, tuple(sorted(cls.used_settings()))
         )
@@ -235,9 +232,8 @@ class Strategy(ABC):
                 f"{len(batch.centre_behaviour)} of centres, but must have {expected_shape} and "
                 f"{centre_count(self, state) - 1}"
             )
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what overflows is seen, and dropped, below
+        # What overflows is seen, and dropped, below.
+        with np.errstate(over="ignore", invalid="ignore"):
             try:
                 after, info = self.tell(state, batch)
                 numbers: tuple[Any, ...] = (*after.values(), *info.values())
@@ -283,7 +279,6 @@ def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
 
 
 def centre_of(strategy: Strategy, published: Floats, slot: int) -> Floats:
-    """The policy of a centre slot, float32 [size]."""
     if isinstance(strategy, SeveralCentres):
         return strategy.centre_of(published, slot)
     return strategy.centre(published)

@@ -78,12 +78,10 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
 
     @property
     def truncation(self) -> int:
-        """The number of parents."""
         return self.config.truncation or min(PARENTS, self.config.population)
 
     @property
     def is_steady(self) -> bool:
-        """Whether the algorithm runs without generations."""
         return self.config.schedule == ASYNC
 
     # --- what is published: the elite, the root of the living, and the tree of those who are
@@ -143,11 +141,9 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             table = current[0][1]
             if drawn.kind == ELITE and self.is_steady:
                 candidate = drawn.slot // self.config.elite_episodes
-                return (
-                    cache.parent(int(table.elite_candidates[candidate]))
-                    if candidate < len(table.elite_candidates)
-                    else self.centre(published)
-                )[np.newaxis]
+                if candidate >= len(table.elite_candidates):
+                    return self.centre(published)[np.newaxis]
+                return cache.parent(int(table.elite_candidates[candidate]))[np.newaxis]
             row = draw_parents(
                 self.config.seed, drawn.generation, np.array([drawn.slot]), len(table.parents)
             )
@@ -176,11 +172,9 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
 
     def elite_slot_count(self, state: State, generation: int) -> int:
         """Slots of the trial that begins in the generation, one episode each."""
-        return (
-            EliteEvaluation.from_arrays(state).slots
-            if int(state["trial_generation"]) == generation
-            else 0
-        )
+        if int(state["trial_generation"]) == generation:
+            return EliteEvaluation.from_arrays(state).slots
+        return 0
 
     @property
     def handles_all_failed(self) -> bool:
@@ -191,11 +185,9 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The next parents, and a new elite if one did better on fresh episodes."""
-        return (
-            self._improve_steadily(state, batch)
-            if self.is_steady
-            else self._improve_generation(state, batch)
-        )
+        if self.is_steady:
+            return self._improve_steadily(state, batch)
+        return self._improve_generation(state, batch)
 
     def _improve_generation(self, state: State, batch: Batch) -> tuple[State, Info]:
         slots, place = self.candidates(state, batch), best_reevaluated(batch.elite_fitness)
@@ -206,48 +198,31 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
         family, names = Lineage.from_arrays(state).with_children(
             parents[chosen], MutationChain(batch.noise_indices[chosen], sigma[chosen])
         )
-        elite = (
-            int(names[chosen == winner][0])
-            if winner != self.centre_slot
-            else int(state["parents"][0])
-        )
+        elite = int(state["parents"][0])
+        if winner != self.centre_slot:
+            elite = int(names[chosen == winner][0])
         next_parents = self._parents(elite, names[: len(best)])
-        return self._advance(
-            state,
-            batch,
-            family.prune(next_parents, batch.noise),
-            next_parents,
-            float(batch.elite_fitness[place]),
-        )
+        pruned, fitness = family.prune(next_parents, batch.noise), batch.elite_fitness[place]
+        return self._advance(state, batch, pruned, next_parents, float(fitness))
 
     def _improve_steadily(self, state: State, batch: Batch) -> tuple[State, Info]:
         family, window, fitness = self._add_children(state, batch)
         evaluation = EliteEvaluation.from_arrays(state)
         if batch.elite_slots is not None:
             evaluation = evaluation.with_results(batch.elite_slots, batch.elite_fitness)
-        elite, elite_fitness, answered = (
-            int(state["parents"][0]),
-            np.nan,
-            int(state["answered"]) + len(batch.fitness),
-        )
+        elite, elite_fitness = int(state["parents"][0]), np.nan
+        answered = int(state["answered"]) + len(batch.fitness)
         if evaluation.is_over(batch.generation, self.config.max_lag):
             means = evaluation.means()
             place = best_reevaluated(means)
-            elite, elite_fitness = (
-                int([*evaluation.names.tolist(), elite][place]),
-                float(means[place]),
-            )
+            elite = int([*evaluation.names.tolist(), elite][place])
+            elite_fitness = float(means[place])
             evaluation = NO_EVALUATION
         best = window[rank_finite(fitness)]
         if evaluation.generation < 0 and answered >= self.config.population:
-            evaluation, answered = (
-                EliteEvaluation.of(
-                    batch.generation + 1,
-                    best[best != elite][: self.config.candidates],
-                    self.config.elite_episodes,
-                ),
-                0,
-            )
+            names = best[best != elite][: self.config.candidates]
+            episodes, answered = self.config.elite_episodes, 0
+            evaluation = EliteEvaluation.of(batch.generation + 1, names, episodes)
         parents = self._parents(elite, best)
         kept, until = self._late_parents(state, batch.generation, parents)
         living = np.unique(np.concatenate([parents, window, evaluation.names, kept]))
@@ -259,13 +234,8 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             "answered": np.array(answered),
             **evaluation.to_arrays(),
         }
-        return self._advance(
-            {**state, **asynchronous},
-            batch,
-            family.prune(living, batch.noise),
-            parents,
-            elite_fitness,
-        )
+        family = family.prune(living, batch.noise)
+        return self._advance({**state, **asynchronous}, batch, family, parents, elite_fitness)
 
     def _add_children(self, state: State, batch: Batch) -> tuple[Lineage, Integers, Doubles]:
         """The family with all individuals that have a result; names and fitness of the newest

@@ -99,7 +99,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
 
     @property
     def step_rate(self) -> float | None:
-        """That of every island."""
         return self.island.step_rate
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
@@ -120,7 +119,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         return build
 
     def genome(self, state: State) -> State:
-        """Empty: the numbers are the shortest form."""
         return {}
 
     # --- what the master learns

@@ -232,7 +232,6 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         return self.initial_member(published[self.size : 2 * self.size], slot - 1)
 
     def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
-        """Mean and deviation of the last updated member's observations."""
         rest = published[2 * self.size :]
         return (rest[: len(rest) // 2], rest[len(rest) // 2 :]) if slot and len(rest) else None
 
@@ -240,23 +239,13 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
 
     def with_statistics(self, state: State, moments: RunningMoments) -> State:
         """All members begin with the same statistics."""
-        arrays: State = {
-            "member_count": np.array(moments.count, np.int64),
-            "member_mean": moments.mean,
-            "member_m2": moments.m2,
-        }
-        return {
-            **state,
-            **{name: np.stack([value] * self.member_count) for name, value in arrays.items()},
-        }
+        each = [(name, np.stack([value] * self.member_count)) for name, value in named(moments)]
+        return {**state, **dict(each)}
 
     def member_statistics(self, state: State, member: int) -> RunningMoments:
         """A member's statistics; the active one's are the run's, because its own are older."""
-        return RunningMoments(
-            int(state["member_count"][member]),
-            state["member_mean"][member],
-            state["member_m2"][member],
-        )
+        count, mean, m2 = (state[f"member_{name}"][member] for name in ("count", "mean", "m2"))
+        return RunningMoments(int(count), mean, m2)
 
     def exchange_statistics(
         self, before: State, after: State, moments: RunningMoments
@@ -265,15 +254,8 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         one.
         """
         played = int(before["active"])
-        values: dict[str, Any] = {
-            "member_count": moments.count,
-            "member_mean": moments.mean,
-            "member_m2": moments.m2,
-        }
-        after = {
-            **after,
-            **{name: with_row(after[name], played, value) for name, value in values.items()},
-        }
+        changed = [(name, with_row(after[name], played, value)) for name, value in named(moments)]
+        after = {**after, **dict(changed)}
         return after, self.member_statistics(after, int(after["active"]))
 
     # --- what the master learns
@@ -327,12 +309,9 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         """
         measured = batch.centre_behaviour
         who = [int(state["last"])] if state["updates"] else list(range(self.member_count))
-        behaviours = state["behaviours"]
-        behaviours = (
-            behaviours.copy()
-            if len(behaviours)
-            else np.zeros((self.member_count, measured.shape[1] + 1), np.float32)
-        )
+        behaviours = state["behaviours"].copy()
+        if not len(behaviours):
+            behaviours = np.zeros((self.member_count, measured.shape[1] + 1), np.float32)
         for member, behaviour in zip(who, measured, strict=True):
             if np.isfinite(behaviour).all():
                 behaviours[member] = np.append(behaviour, np.float32(1))
@@ -347,21 +326,16 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         """
         novel = utilities("centered-rank", away)
         share = {"ns": 0.0, "nsr": 0.5, "nsra": weight}[self.config.novelty]
-        return (
-            novel
-            if share == 0
-            else share * utilities("centered-rank", fitness) + (1 - share) * novel
-        )
+        if share == 0:
+            return novel
+        return share * utilities("centered-rank", fitness) + (1 - share) * novel
 
     def update_reward_weight(self, state: State, batch: Batch) -> State:
         """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): higher if it
         is the best so far, lower after long stagnation.
         """
-        weight, best, stagnant = (
-            float(state["reward_weight"]),
-            state["best_fitness"],
-            int(state["stagnant"]),
-        )
+        weight, best = float(state["reward_weight"]), state["best_fitness"]
+        stagnant = int(state["stagnant"])
         values = batch.centre_fitness[np.isfinite(batch.centre_fitness)]
         if len(values) and (not len(best) or values.max() > best[0]):
             weight, best, stagnant = min(1.0, weight + WEIGHT_STEP), values.max(keepdims=True), 0
@@ -385,6 +359,12 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         )
         away = np.where(seen, away, away[seen].max(initial=0.0))
         return draw_index(away, uniform(self.config.seed, MEMBER, number))
+
+
+def named(moments: RunningMoments) -> list[tuple[str, NDArray[Any]]]:
+    """The arrays of a member's statistics, with their names in the state."""
+    count = np.array(moments.count, np.int64)
+    return [("member_count", count), ("member_mean", moments.mean), ("member_m2", moments.m2)]
 
 
 def with_row(rows: NDArray[Any], row: int, value: Any) -> NDArray[Any]:

@@ -56,11 +56,9 @@ class SharedSigmaGradient(GradientStrategy):
 
     @property
     def step_rate(self) -> float:
-        """The optimizer's learning rate."""
         return self.optimizer.learning_rate
 
     def start(self, parameters: Floats) -> State:
-        """``parameters`` and the optimizer's moments."""
         return {**super().start(parameters), **self.optimizer.start(self.size)}
 
     def climb(self, parameters: Floats, batch: Batch, shaped: Doubles) -> Doubles:
@@ -80,7 +78,6 @@ class OpenaiES(SharedSigmaGradient):
     settings: ClassVar[tuple[Setting, ...]] = (SHAPING, AVERAGE_DECAY)
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step up the gradient."""
         gradient = self.gradient(state["parameters"], batch)
         step, moments = self.optimizer.step(state, gradient)
         after = {"parameters": self.moved(state["parameters"], step), **moments}

@@ -47,7 +47,7 @@ class PGPE(AdaptiveSigma):
             "largest relative change of the learnt sigma per generation",
             low=0.0,
             high=0.99,
-            without_effect=(
+            rules=(
                 WithoutEffect(
                     "sigma_learning_rate",
                     0.0,
@@ -89,7 +89,6 @@ class PGPE(AdaptiveSigma):
 
     @property
     def step_rate(self) -> float:
-        """The optimizer's learning rate."""
         return self.optimizer.learning_rate
 
     def start(self, parameters: Floats) -> State:
@@ -102,7 +101,6 @@ class PGPE(AdaptiveSigma):
         }
 
     def sigma_rate(self) -> float:
-        """α_σ."""
         given = self.config.sigma_learning_rate
         return (self.SIGMA_LEARNING_RATE if given < 0 else given) * self.pace.sigma_learning_rate
 
@@ -113,7 +111,6 @@ class PGPE(AdaptiveSigma):
     # --- what the master learns
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step of the centre and one of the deviations."""
         shaped = utilities(self.config.shaping, batch.fitness)
         shaped = (
             shaped - shaped.mean()

@@ -47,7 +47,6 @@ class RandomSearch(Reevaluates, Strategy):
         return size == 2 * self.size
 
     def digest_input(self, state: State, published: Floats) -> Floats:
-        """The elite, float32 [size]."""
         return self.centre(published)
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:

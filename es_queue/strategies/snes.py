@@ -55,7 +55,6 @@ class SNES(AdaptiveSigma):
 
     @property
     def step_rate(self) -> float:
-        """The setting, or the default, at this generation's pace."""
         return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:

@@ -54,7 +54,6 @@ def take_lock(path: Path, seconds: float = RETRY_SECONDS, remedy: str = REMEDY) 
 
 
 def write_pid(descriptor: int, pid: int) -> None:
-    """Write the holder's pid into a locked file."""
     os.pwrite(descriptor, b"%-20d" % pid, 0)
 
 

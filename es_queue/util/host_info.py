@@ -73,7 +73,6 @@ def package_folder(package: str, more: Iterable[str] = ()) -> Path | None:
 
 
 def source_root() -> Path:
-    """The folder with our three packages."""
     return Path(__file__).resolve().parents[2]
 
 

@@ -98,17 +98,11 @@ def observation_scale(seen: float, moments: RunningMoments) -> float:
         return initial_scale
     with np.errstate(all="ignore"):
         usual = np.abs(moments.mean) + np.sqrt(np.maximum(moments.m2, 0.0) / moments.count)
-    return float(
-        np.clip(
-            np.nan_to_num(usual).max(initial=initial_scale),
-            initial_scale,
-            MOST_GROWTH * initial_scale,
-        )
-    )
+    largest = float(np.nan_to_num(usual).max(initial=initial_scale))
+    return min(largest, MOST_GROWTH * initial_scale)
 
 
 def format_implausible(worker: str, generation: int) -> str:
-    """The sentence for the first moments that were left out."""
     return (
         f"generation {generation}: {worker} sent observation statistics far beyond the "
         f"observation space and all earlier ones; these and similar ones are ignored: check "
@@ -158,7 +152,6 @@ class ResultBounds:
 
 
 def plan_slots(config: RunConfig, generation: int, shape: ResultShape, count: int) -> PlannedSlots:
-    """The plan of a generation's first ``count`` slots."""
     plan = make_generation_plan(config, generation, shape.parameters, shape.individuals)
     slots = plan.slots(0, count)
     return PlannedSlots(
@@ -230,36 +223,19 @@ class AnswerChecker:
         """None for a slot that this publication can never have."""
         if slot >= self.slot_limits.get(kind, 0):
             return None
+        plan, each, episodes = self.plan, self._shape.individuals, self._config.episodes
+        behaviour = 4 * self._shape.behaviour
         if kind == messages.TRAIN:
-            sampled = (
-                self._shape.individuals * self._config.episodes if self.plan.sampled[slot] else 0
-            )
-            return ExpectedAnswer(
-                self.plan.noise_indices[slot],
-                self.plan.seeds[slot],
-                self._shape.individuals,
-                sampled,
-                self._config.episodes,
-                4 * self._shape.individuals * self._shape.behaviour,
-            )
-        if (
-            kind == messages.CENTRE
-        ):  # the first under training's own seeds, the others to see how they behave
-            return ExpectedAnswer(
-                -1,
-                *(
-                    self._behaviour_fields
-                    if slot
-                    else (self.plan.seeds[0], 1, 0, self._config.episodes)
-                ),
-                4 * self._shape.behaviour,
-            )
+            sampled = each * episodes if plan.sampled[slot] else 0
+            index, seed = plan.noise_indices[slot], plan.seeds[slot]
+            return ExpectedAnswer(index, seed, each, sampled, episodes, each * behaviour)
+        if kind == messages.CENTRE:  # the first under training's own seeds, the others to compare
+            centre = self._behaviour_fields if slot else (plan.seeds[0], 1, 0, episodes)
+            return ExpectedAnswer(-1, *centre, behaviour)
         if kind == messages.ELITE and self._config.schedule == ASYNC:
             return ExpectedAnswer(-1, self._elite_seeds[slot % len(self._elite_seeds)], 1, 0)
         if kind == messages.ELITE:  # the last of them is the centre
-            index = (
-                -1 if slot == self.slot_limits[messages.TRAIN] else self.plan.noise_indices[slot]
-            )
+            index = -1 if slot == self.slot_limits[messages.TRAIN] else plan.noise_indices[slot]
             return ExpectedAnswer(index, self._elite_seeds[0], 1, 0, len(self._elite_seeds))
         return ExpectedAnswer(-1, int(self._seeds[kind][slot]), 1, 0)
 
@@ -305,9 +281,18 @@ class AnswerChecker:
             return "wrong-fitness"
         return self._moments_refusal(result.moments)
 
+    def check(self, kind: str, result: SlotResult) -> tuple[str, SlotResult]:
+        """Why a result is refused (empty if it is not), and the part of it that counts.
+
+        Implausible moments are dropped, not refused: in an odd environment, a slot refused for them
+        would never be answered.
+        """
+        refusal = self.refusal(kind, result)
+        return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
+
     def counted_result(self, kind: str, result: SlotResult) -> SlotResult:
         """The result without implausible moments."""
-        return counted_result(self, kind, result)[1]
+        return self.check(kind, result)[1]
 
     def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:
         """Whether the environment's rewards can sum up to the returns."""
@@ -326,20 +311,12 @@ class AnswerChecker:
         counted = [episode for episode in moments if episode.count]
         if not counted:
             return ""
-        means, m2s = (
-            np.frombuffer(b"".join(parts), "<f8")
-            for parts in (
-                [episode.mean for episode in counted],
-                [episode.m2 for episode in counted],
-            )
-        )
+        means = np.frombuffer(b"".join([episode.mean for episode in counted]), "<f8")
+        m2s = np.frombuffer(b"".join([episode.m2 for episode in counted]), "<f8")
         if m2s.min(initial=0.0) < 0:
             return "wrong-moments"
-        limits, greatest, most = (
-            self._bounds.observed or ObservationLimits.unbounded(self._shape.observation),
-            np.abs(means).max(initial=0.0),
-            m2s.max(initial=0.0),
-        )
+        limits = self._bounds.observed or ObservationLimits.unbounded(self._shape.observation)
+        greatest, most = np.abs(means).max(initial=0.0), m2s.max(initial=0.0)
         # What the narrowest number and the fewest observations can have, all can.
         least = min(episode.count for episode in counted)
         if greatest <= limits.least_reach and most <= least * limits.least_variance:
@@ -352,18 +329,7 @@ class AnswerChecker:
         return "" if limits.allow(counts, means, m2s) else IMPLAUSIBLE
 
 
-def counted_result(checker: AnswerChecker, kind: str, result: SlotResult) -> tuple[str, SlotResult]:
-    """Why a result is refused (empty if it is not), and the part of it that counts.
-
-    Implausible moments are dropped, not refused: in an odd environment, a slot refused for them
-    would never be answered.
-    """
-    refusal = checker.refusal(kind, result)
-    return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
-
-
 def without_moments(result: SlotResult) -> SlotResult:
-    """The result of a slot whose observations do not count."""
     nothing = bytes(len(result.moments[0].mean))
     return replace(result, moments=(EpisodeMoments(0, nothing, nothing),) * len(result.moments))
 
@@ -379,18 +345,9 @@ def _has_plausible_steps(result: SlotResult, episodes: int, limit: int) -> bool:
         or max(*result.at_limit, *result.cut) > episodes
     ):
         return False
-    moments_each = len(result.moments) // len(steps)
-    observed = (
-        [
-            sum(
-                moment.count
-                for moment in result.moments[
-                    individual * moments_each : (individual + 1) * moments_each
-                ]
-            )
-            for individual in range(len(steps))
-        ]
-        if moments_each
-        else ()
+    each = len(result.moments) // len(steps)
+    counts = [moments.count for moments in result.moments]
+    return all(
+        sum(counts[at * each : (at + 1) * each]) <= played + episodes
+        for at, played in enumerate(steps)
     )
-    return all(count <= played + episodes for count, played in zip(observed, steps, strict=False))

@@ -51,7 +51,6 @@ class Question:
     proof: Future[VerifierReply] | None = None
 
     def ask_master(self, proof: Future[VerifierReply]) -> None:
-        """The master plays the slot."""
         self.proof = proof
 
     def mark_inconclusive(self) -> None:
@@ -106,7 +105,6 @@ class MasterPlayer:
         self.begin(1.0)
 
     def begin(self, share: float) -> None:
-        """Another publication is open."""
         self.share, self._proven, self._alone = share, 0, 0
 
     def prove(self, slot: Slot) -> Future[VerifierReply] | None:
@@ -156,11 +154,9 @@ class Audit:
 
     @property
     def undecided(self) -> bool:
-        """Whether a slot could not be decided."""
         return self.disputed > 0
 
     def begin(self, slots: int = 0) -> None:
-        """Another publication is open, with that many slots."""
         self.questions.clear()
         self.confirmed.clear()
         self._withdrawn.clear()
@@ -393,10 +389,7 @@ class Audit:
             )
 
     def _dispute(self, slot: Slot, why: str, *, first: bool = True) -> None:
-        question, counts = (
-            self.questions.pop(slot),
-            "the first" if first else "the master's own",
-        )
+        question, counts = self.questions.pop(slot), "the first" if first else "the master's own"
         self.disputed += 1
         if self.disputed <= 10:  # each is counted, not each is said
             LOGGER.warning(
@@ -431,7 +424,6 @@ class Audit:
         return is_suspended
 
     def remove_opinions(self, identity: WorkerIdentity) -> None:
-        """Drop the opinions of a quarantined worker from open questions."""
         for slot, question in list(self.questions.items()):
             question.opinions.pop(identity, None)
             question.workers.pop(identity, None)
@@ -439,8 +431,6 @@ class Audit:
                 del self.questions[slot]
 
     def progress_fields(self) -> dict[str, str]:
-        return (
-            {"audited": str(self.checked), "audit_disputes": str(self.disputed)}
-            if self._fraction
-            else {}
-        )
+        if self._fraction:
+            return {"audited": str(self.checked), "audit_disputes": str(self.disputed)}
+        return {}

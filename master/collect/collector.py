@@ -142,7 +142,6 @@ class BlockPublisher:
         workers: WorkerWatch,
         direct: DirectIssue,
     ) -> None:
-        """``direct``: whether blocks go to workers by name."""
         self._lease, self._scheduler, self._workers = lease, scheduler, workers
         self._direct = direct
         self._request = PublishRequest("", b"", (), "", {})
@@ -191,7 +190,6 @@ class BlockPublisher:
         self._issue(ledger, ledger.closing.more_blocks(ledger, self._scheduler, count))
 
     def refill(self, ledger: Ledger) -> None:
-        """Issue new slots in place of answered ones, if the ledger needs more."""
         count = self._workers.live_count()
         self._issue(ledger, ledger.closing.refill(ledger, self._scheduler, count))
 
@@ -229,7 +227,6 @@ class Collector:
         trust: TrustRules | None = None,
         extra_progress: Mapping[str, str] | None = None,
     ) -> None:
-        """``extra_progress``: what else progress shows of the run."""
         callbacks, trust = callbacks or CollectorCallbacks(), trust or TrustRules()
         channel = lease.channel
         fleet = WorkerRegistry(channel.workers, trust.strict, lambda: time.monotonic())
@@ -252,7 +249,6 @@ class Collector:
 
     @property
     def fleet(self) -> WorkerRegistry:
-        """The workers and their arithmetic."""
         assert self.context.fleet is not None, "a collector has one"
         return self.context.fleet
 
@@ -268,8 +264,7 @@ class Collector:
 
     @property
     def is_without_workers(self) -> bool:
-        """Whether no usable worker has been present for a while."""
-        return self._parts.workers.is_unserved
+        return self._parts.workers.idle_monitor.is_unserved
 
     # --- opening
 
@@ -298,7 +293,6 @@ class Collector:
         adopted: bool,
         scale: float = 1.0,
     ) -> None:
-        """Publish the ledger's slots, unless a former master left it open."""
         self.idle_work.clear()
         self._progress.open(ledger, scale)
         self._reissuer.open()
@@ -315,7 +309,6 @@ class Collector:
             self._reissuer.record_loss(began)
 
     def extend(self, ledger: Ledger) -> None:
-        """Issue the slots that the ledger now requires."""
         self._publisher.extend(ledger)
 
     # --- reading
@@ -355,7 +348,6 @@ class Collector:
             raise Interrupted
 
     def _work_while_idle(self, ledger: Ledger) -> None:
-        """Work ahead while waiting for the last results."""
         ledger.extend_prefix()
         if self.idle_work and not ledger.is_complete():
             self.idle_work.popleft()()
@@ -395,7 +387,6 @@ class Collector:
             self._publisher.refill(ledger)  # in place of what was read here
 
     def _poll_requests(self, ledger: Ledger) -> None:
-        """Handle requests from other terminals."""
         is_training = messages.TRAIN in ledger.required
         self.inbox.poll(publication_generation(ledger.publication), is_training=is_training)
         if self.pauses.update(paused=bool(self.inbox.paused_by)):

@@ -17,7 +17,7 @@ from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, ReconcileRequest, StreamEntry
 from es_queue.protocol.messages import Answer, Block, SlotResult
-from master.collect.answer_check import AnswerChecker, counted_result
+from master.collect.answer_check import AnswerChecker
 from master.collect.audit import Audit, Verdict
 from master.collect.publication.closing import Closing
 from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot, to_ranges
@@ -137,54 +137,24 @@ class Ledger:
         refusal = self.context.refusal(answer.worker) if checker else ""
         if checker is None:
             self.tally.refuse("wrong-publication")
-        elif refusal:
-            self.tally.refuse(refusal, max(1, len(answer.results) + len(answer.failures)))
-        elif is_newest:
-            return self._accept_newest(answer, payload, live)
-        else:
-            return self._accept_prior(answer, checker)
-        return False
-
-    def _accept_newest(self, answer: Answer, payload: bytes, live: int) -> bool:
-        taken = [self._accept_result(answer, result) for result in answer.results]
-        counted = self._record_failures(answer, payload, live) if answer.failures else []
-        self._credit(answer, any(taken))
-        return any(taken) or any(counted)
-
-    def _accept_prior(self, answer: Answer, checker: AnswerChecker) -> bool:
-        """Accept results of an older open publication; none of its slots is required."""
-        self.tally.refuse("late-failure", len(answer.failures))
-        taken = [self._accept_prior_result(answer, checker, result) for result in answer.results]
-        self._credit(answer, any(taken))
-        return any(taken)
-
-    def _accept_prior_result(
-        self, answer: Answer, checker: AnswerChecker, result: SlotResult
-    ) -> bool:
-        slot = answer.kind, result.slot
-        refusal, counted = counted_result(checker, answer.kind, result)
+            return False
         if refusal:
-            self.tally.refuse(refusal)
+            self.tally.refuse(refusal, max(1, len(answer.results) + len(answer.failures)))
             return False
-        if refusal := self.closing.prior_refusal(answer.publication, slot):
-            self.tally.refuse(refusal)
-            self.tally.add_lost_steps(sum(result.steps))
-            return False
-        if counted is not result:
-            self.tally.leave_out_moments(answer.worker)
-        self.closing.settle(slot, counted, answer.publication)
-        return True
-
-    def _credit(self, answer: Answer, taken: bool) -> None:
-        """Credit the worker and its time if a result counted."""
-        if taken:
+        taken = [self._accept_result(answer, checker, sent) for sent in answer.results]
+        has_failed = False
+        if is_newest and answer.failures:
+            has_failed = any(self._record_failures(answer, payload, live))
+        elif answer.failures:  # none of an older publication's slots is required
+            self.tally.refuse("late-failure", len(answer.failures))
+        if any(taken):
             self.context.answers[answer.worker] += 1
             self.tally.credit(answer)
+        return any(taken) or has_failed
 
     def _record_failures(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
-        """Record each failure once."""
         mark = bytes_digest(payload)
-        if self.failures.has_mark(mark):
+        if mark in self.failures.marks:
             self.tally.refuse("duplicate", len(answer.failures))
             return []
         counted = [
@@ -192,19 +162,25 @@ class Ledger:
             for slot, reason in answer.failures
         ]
         if any(counted):
-            self.failures.add_mark(mark)
+            self.failures.marks.add(mark)
         return counted
 
-    def _accept_result(self, answer: Answer, sent: SlotResult) -> bool:
-        slot = answer.kind, sent.slot
-        refusal, result = counted_result(self.checker, answer.kind, sent)
-        if not refusal:
+    def _accept_result(self, answer: Answer, checker: AnswerChecker, sent: SlotResult) -> bool:
+        slot, is_newest = (answer.kind, sent.slot), checker is self.checker
+        refusal, result = checker.check(answer.kind, sent)
+        if not refusal and is_newest:
             refusal = self._compare(slot, answer.worker, result)
+        elif not refusal:
+            refusal = self.closing.prior_refusal(answer.publication, slot)
+            self.tally.add_lost_steps(sum(sent.steps) if refusal else 0)
         if refusal:
             self.tally.refuse(refusal)
             return False
         if result is not sent:
             self.tally.leave_out_moments(answer.worker)
+        if not is_newest:
+            self.closing.settle(slot, result, answer.publication)
+            return True
         self.results[answer.kind][result.slot] = result
         self.failures.slots.discard(slot)
         self._settle(slot, result)
@@ -290,7 +266,6 @@ class Ledger:
         return self._answered_by.get((kind, slot), "")
 
     def withdraw(self, slot: Slot) -> None:
-        """Treat the slot as unanswered."""
         self.results[slot[0]].pop(slot[1], None)
         self._answered_by.pop(slot, None)
         self._refresh(slot)
@@ -337,7 +312,6 @@ class Ledger:
         )
 
     def start_reconcile(self) -> None:
-        """Note that a reconcile has begun."""
         self.needs_reconcile = False
 
     def missing_slots(self, block: Block) -> list[Slot]:
@@ -359,12 +333,10 @@ class Ledger:
 
     @property
     def training_slots(self) -> int | None:
-        """Number of training slots; None if unlimited."""
         required = self.required.get(messages.TRAIN, 0)
         return required if required and messages.TRAIN not in self.closing.endless else None
 
     def require(self, kind: str, count: int) -> None:
-        """The publication closes on ``count`` slots of a kind."""
         self._pending_of(kind).require(count)
 
     def require_slots(self, kind: str, slots: Sequence[int]) -> bool:
@@ -472,28 +444,18 @@ MOST_REREAD_PER_SECOND, MOST_POSTPONED_TICKS = 5000, 10
 MOST_READ_BYTES = 4 * 2**20  # of one reply, as far as its size can be told from the one before
 
 
-@dataclass
-class StreamCursor:
-    """How far the stream of an open publication was read. If the cursor goes back, ``seen`` results
-    do not count twice.
-    """
-
-    cursor: str = "0"
-    seen: set[str] = field(default_factory=set)
-
-    def move_to(self, cursor: str) -> None:
-        """Continue reading there."""
-        self.cursor = cursor
-
-
 class StreamReader:
-    """patience: seconds of a flood after which reconcile comes first; answered_at: when an answer
+    """Reads the streams of the open publications.
+
+    cursors, seen: how far each was read, and which entries; what was seen does not count twice;
+    patience: seconds of a flood after which reconcile comes first; answered_at: when an answer
     last counted, on the wall clock; has_results: whether any ever has
     """
 
     def __init__(self, channel: MasterChannel, patience: float) -> None:
         self._channel, self._patience = channel, patience
-        self._cursors: dict[str, StreamCursor] = {}
+        self.cursors: dict[str, str] = {}
+        self.seen: dict[str, set[str]] = {}
         self._read_count = FIRST_READ
         self._postponed_ticks = 0
         self._next_reread = 0.0
@@ -502,17 +464,22 @@ class StreamReader:
 
     def open(self, publication: str, prior: Iterable[str]) -> None:
         """Read a publication from its beginning, and prior ones from their cursors."""
-        kept = {name: self._cursors.get(name, StreamCursor()) for name in prior}
-        self._cursors = {**kept, publication: StreamCursor()}
+        names = (*prior, publication)
+        self.cursors = {name: self.cursors.get(name, "0") for name in names}
+        self.seen = {name: self.seen.get(name, set()) for name in names}
+        self._start(publication)
+
+    def _start(self, publication: str) -> None:
+        self.cursors[publication], self.seen[publication] = "0", set()
 
     def restart(self) -> None:
         """The streams are new, and may reuse ids."""
-        self._cursors = {publication: StreamCursor() for publication in self._cursors}
+        for publication in self.cursors:
+            self._start(publication)
 
     def rewind(self) -> None:
         """Read all streams from their beginning again (rule 9)."""
-        for cursor in self._cursors.values():
-            cursor.move_to("0")
+        self.cursors = dict.fromkeys(self.cursors, "0")
 
     def reread(self) -> None:
         """Read from the beginning (rule 9), in case an entry was missed; rarely if there are
@@ -521,8 +488,7 @@ class StreamReader:
         now = time.monotonic()
         if now >= self._next_reread:
             self.rewind()
-            seen = sum(len(cursor.seen) for cursor in self._cursors.values())
-            self._next_reread = now + seen / MOST_REREAD_PER_SECOND
+            self._next_reread = now + sum(map(len, self.seen.values())) / MOST_REREAD_PER_SECOND
 
     def mark_answered(self) -> None:
         """Reset the time of the last result: a pause is not a stall."""
@@ -533,25 +499,21 @@ class StreamReader:
         Returns whether nothing is left.
         """
         number = size = 0
-        self._cursors.setdefault(ledger.publication, StreamCursor())
+        if ledger.publication not in self.cursors:
+            self._start(ledger.publication)
         while number < MOST_READ and size < 8 * MOST_READ_BYTES:
             limit = self._read_count
-            cursors = {publication: tail.cursor for publication, tail in self._cursors.items()}
-            entries_by_publication = self._channel.collect_each(
-                cursors, limit, 0.0 if number else wait, ledger.largest_answer
+            streams = self._channel.collect_each(
+                self.cursors, limit, 0.0 if number else wait, ledger.largest_answer
             )
-            length = sum(
-                len(entry.payload)
-                for entries in entries_by_publication.values()
-                for entry in entries
-            )
-            count = sum(map(len, entries_by_publication.values()))
+            length = sum(len(entry.payload) for entries in streams.values() for entry in entries)
+            count = sum(map(len, streams.values()))
             number, size = number + count, size + length
-            for publication, entries in entries_by_publication.items():
+            for publication, entries in streams.items():
                 self._accept_entries(ledger, publication, entries, workers)
             if self._channel.is_cut:  # what was read, its length says nothing of what was asked for
                 limit = max(1, count)
-            elif all(len(entries) < limit for entries in entries_by_publication.values()):
+            elif all(len(entries) < limit for entries in streams.values()):
                 self._read_count = FIRST_READ
                 return True
             # Large entries are read one by one: a reply of a thousand of them would fill this
@@ -577,17 +539,16 @@ class StreamReader:
         self, ledger: Ledger, publication: str, entries: Sequence[StreamEntry], workers: int
     ) -> None:
         """Delete entries that did not count, so that a flood does not stay (rule 6)."""
-        cursor = self._cursors[publication]
-        if (
-            not cursor.seen and not entries[0].payload
-        ):  # the header; any other entry without an answer is refused
-            cursor.seen.add(entries[0].id)
-        unseen = [entry for entry in entries if entry.id not in cursor.seen]
-        cursor.seen.update(entry.id for entry in unseen)
+        seen = self.seen[publication]
+        # The header has no answer; any other entry without one is refused.
+        if not seen and not entries[0].payload:
+            seen.add(entries[0].id)
+        unseen = [entry for entry in entries if entry.id not in seen]
+        seen.update(entry.id for entry in unseen)
         refused = [entry.id for entry in unseen if not ledger.accept(entry.payload, workers)]
         self._channel.discard(publication, refused)
-        cursor.seen.difference_update(refused)  # they are gone: a flood is not remembered either
-        cursor.move_to(entries[-1].id)
+        seen.difference_update(refused)  # they are gone: a flood is not remembered either
+        self.cursors[publication] = entries[-1].id
         self.has_results = self.has_results or bool(ledger.tally.contributors)
         if len(refused) < len(unseen):
             self.answered_at = time.time()
@@ -597,10 +558,8 @@ def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGenera
     """The results of a complete ledger, in slot order."""
     slots = ledger.results_in_order(messages.TRAIN)
     count = shortest_prefix(slots, least, min_steps) if slots else 0
-    evaluation, confirmation = (
-        ledger.verified_results(messages.EVAL),
-        ledger.verified_results(messages.CONFIRM),
-    )
+    evaluation = ledger.verified_results(messages.EVAL)
+    confirmation = ledger.verified_results(messages.CONFIRM)
     centre = ledger.results_in_order(messages.CENTRE)
     return ClosedGeneration(
         slots[:count],

@@ -40,7 +40,6 @@ class RecoveryStatistics:
         self._ongoing: list[tuple[str, float, set[Slot]]] = []
 
     def restore(self, totals: Mapping[str, Sequence[float]]) -> None:
-        """Restore former masters' ``totals``."""
         for cause, (count, seconds, worst) in totals.items():
             tally = self._tallies.get(cause, RecoveryTally())
             self._tallies[cause] = RecoveryTally(
@@ -78,7 +77,6 @@ class RecoveryStatistics:
         self._ongoing = []
 
     def record_recovery(self, cause: str, seconds: float) -> None:
-        """Note a recovery that took this long."""
         self._tallies[cause] = self._tallies.get(cause, RecoveryTally()).with_recovery(seconds)
 
     def count(self, cause: str) -> int:

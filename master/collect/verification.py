@@ -48,7 +48,6 @@ class Recheck:
     began: float = field(default_factory=time.monotonic)
 
     def seconds_for(self, slots: int) -> float:
-        """Estimated seconds for that many more slots."""
         return (time.monotonic() - self.began) * slots / len(self.slots)
 
 
@@ -61,7 +60,6 @@ class Verification:
         self.begin(b"", b"", lambda *_: 0)
 
     def begin(self, task: bytes, parameters: bytes, decisive_sign: DecisiveSign) -> None:
-        """Another publication is open."""
         self._task, self._parameters, self._decisive_sign = task, parameters, decisive_sign
         self._checks: dict[str, Recheck] = {}
         self._settled_kinds: set[str] = set()
@@ -172,11 +170,8 @@ class Verification:
 
 
 def format_difference(ledger: Ledger, kind: str, slot: int, true_return: float) -> str:
-    """The note about a result that the master cannot repeat."""
-    worker, returned = (
-        ledger.answerer(kind, slot) or "a worker",
-        ledger.results[kind][slot].returns[0],
-    )
+    worker = ledger.answerer(kind, slot) or "a worker"
+    returned = ledger.results[kind][slot].returns[0]
     return (
         f"{worker} returned {returned:g} for {ledger.checker.format_slot(kind, slot)}, "
         f"but the master's own episode returned {true_return:g}: the master's results count for "

@@ -114,7 +114,6 @@ class Verifier:
         return self._process
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
         if self._queue is not None:
@@ -123,7 +122,6 @@ class Verifier:
         self._queue = None
 
     def _release_process(self) -> None:
-        """Release a process that has ended."""
         if self._process is None:
             return
         self._process.wait()

@@ -109,8 +109,8 @@ class CollectorCallbacks:
 
 
 class WorkerWatch:
-    """present: the workers that do not refuse, by id; give_way: those that should leave for another
-    run
+    """present: the workers that do not refuse to work, by id; idle_monitor: whether any is;
+    give_way: those that should leave for another run
     """
 
     def __init__(
@@ -118,15 +118,10 @@ class WorkerWatch:
     ) -> None:
         self._channel, self._context, self._callbacks = lease.channel, context, callbacks
         self._poller = WorkerPoller()
-        self._idle_monitor = IdleMonitor()
+        self.idle_monitor = IdleMonitor()
         self._missing_check = MissingAfterOutage(lease.clocks.lease + lease.clocks.beat_ttl)
         self.present: dict[str, dict[str, str]] = {}
         self.give_way: list[str] = []
-
-    @property
-    def is_unserved(self) -> bool:
-        """Whether no usable worker has been present for a while."""
-        return self._idle_monitor.is_unserved
 
     def live_count(self) -> int:
         return max(1, len(self.present))
@@ -136,11 +131,10 @@ class WorkerWatch:
         return max(1, len(self.present or self._poller.poll(self._channel)))
 
     def update(self) -> None:
-        """Update which workers are present, and which refuse."""
         answers = self._context.answers
         workers = self._poller.poll(self._channel, answers)
         self.present = {name: about for name, about in workers.items() if "refuses" not in about}
-        self._idle_monitor.update(workers)
+        self.idle_monitor.update(workers)
         self._missing_check.update(workers, self._channel.outages, self.give_way)
         if self._context.fleet is not None:
             self._context.fleet.update(self.present)
@@ -151,10 +145,9 @@ class WorkerWatch:
     def maintain(
         self, ledger: Ledger, has_results: bool, paused_by: str, scale: float = 1.0
     ) -> None:
-        """Seats, supervision, and the display."""
         self.give_way = self._callbacks.maintain(self.present, has_results, bool(paused_by))
         if not paused_by:
-            self._idle_monitor.note_idle(self.present.values(), ledger.training_slots, scale)
+            self.idle_monitor.note_idle(self.present.values(), ledger.training_slots, scale)
         done, total = ledger.answer_counts()
         waiting: Record = {"waiting": f"paused by {paused_by}"} if paused_by else {}
         if (busy := busy_workers(self.present.values())) is not None:

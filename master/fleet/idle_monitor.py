@@ -133,7 +133,6 @@ class IdleMonitor:
                 self._refusals.warning(line)
 
     def _note_no_workers(self, workers: Mapping[str, Mapping[str, str]]) -> None:
-        """Note once that no worker has been present for a while."""
         if workers:
             self._idle = LastingCondition(IDLE_SECONDS)
         elif self._idle.reports(True):

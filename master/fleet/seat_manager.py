@@ -168,7 +168,6 @@ class SeatManager:
         return sorted(workers)[:share]
 
 
-LOGGER = logging.getLogger("es_queue.fleet")
 MOST_FAILED_SEATS = 20
 MOST_FAILED_READ = 100
 #: Seats that this master has opened or seen in the queue: no other seat's failure counts.
@@ -208,11 +207,8 @@ class FailedSeats:
         """Note seats that may be taken from now on: those opened here, and some opened by
         workers.
         """
-        waiting = [
-            name
-            for name in waiting_seat_ids(self._client, self._queue)
-            if name.startswith(self._prefix)
-        ]
+        names = waiting_seat_ids(self._client, self._queue)
+        waiting = [name for name in names if name.startswith(self._prefix)]
         self._opened |= dict.fromkeys([*fresh, *waiting[:MOST_SEEN]])
         while len(self._opened) > MOST_OPENED:
             del self._opened[next(iter(self._opened))]
@@ -304,11 +300,8 @@ def shown(text: bytes) -> str:
 def decode_traceback(packed: bytes) -> str:
     """RQ's stored traceback, up to a limit; empty if invalid."""
     try:
-        return (
-            zlib.decompressobj()
-            .decompress(base64.b64decode(packed[:MAX_TRACE]), MAX_TRACE)
-            .decode("utf-8", "replace")
-        )
+        data = zlib.decompressobj().decompress(base64.b64decode(packed[:MAX_TRACE]), MAX_TRACE)
+        return data.decode("utf-8", "replace")
     except (zlib.error, binascii.Error):
         return ""
 

@@ -86,12 +86,10 @@ class ResponsiveWorkers:
         self.begin(())
 
     def begin(self, present: Collection[WorkerIdentity]) -> None:
-        """Another publication is open, with these workers present."""
         self.identities.intersection_update(present)
         self._answered_at, self._longest_gap = self._clock(), 0.0
 
     def record_answer(self, identity: WorkerIdentity) -> None:
-        """A result of the worker was accepted."""
         now = self._clock()
         self._longest_gap = max(self._longest_gap, now - self._answered_at)
         self._answered_at = now

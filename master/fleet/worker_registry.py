@@ -84,7 +84,6 @@ class WorkerRegistry:
         }
 
     def fix(self, numerics: str) -> None:
-        """Fix the run's fingerprint to the master's own."""
         self._fixed = self.numerics = numerics
 
     def update(self, workers: WorkerInfo) -> None:
@@ -99,9 +98,7 @@ class WorkerRegistry:
         while len(self._registered) > MOST_REMEMBERED:
             self._registered.popitem(last=False)
         prints = [member.numerics for member in self._present.values() if member.numerics]
-        if (
-            prints and not self.numerics
-        ):  # most of those who are there; the lesser of two that are as many
+        if prints and not self.numerics:  # the most common, of two equally common ones the lesser
             counts = Counter(prints)
             self.numerics = max(sorted(counts), key=counts.__getitem__)
         if self.is_uniform and not self.strict and set(prints) - {self.numerics}:
@@ -160,7 +157,6 @@ class WorkerRegistry:
 
     @property
     def present(self) -> set[WorkerIdentity]:
-        """The present workers."""
         return {member.identity for member in self._present.values()}
 
     def peers(self, numerics: str) -> set[WorkerIdentity]:
@@ -200,7 +196,6 @@ class WorkerRegistry:
         return True
 
     def end_suspensions(self) -> None:
-        """Another publication is open."""
         self.suspended = set()
 
     def progress_fields(self) -> dict[str, str]:

@@ -43,7 +43,6 @@ class ConfigTimeline:
         return self.base.requested
 
     def config_at(self, changes: Sequence[Change], generation: int) -> RunConfig:
-        """The settings of a generation, before schedules."""
         return config_at(self.config, changes, generation)
 
     def max_seconds_at(self, changes: Sequence[Change], generation: int) -> float:
@@ -55,7 +54,6 @@ class ConfigTimeline:
         return budget
 
     def learner_at(self, state: RunState) -> Learner:
-        """The learner of the state's generation."""
         return self._cached_learner(
             self.config_at(state.changes, state.generation),
             schedule_clock(self.config, state.changes, state.generation, state.descent.generation),

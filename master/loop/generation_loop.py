@@ -157,7 +157,6 @@ class Loop:
         return False
 
     def _drop(self, generation: OpenGeneration) -> RunState:
-        """The state after a generation that --max-seconds cut short: nothing is learnt from it."""
         state, ledger = generation.state, generation.ledger
         answered, slots = ledger.answer_counts()
         played = sum(total_steps(list(results.values())) for results in ledger.results.values())
@@ -174,7 +173,6 @@ class Loop:
     def _learn(
         self, generation: OpenGeneration, closed: ClosedGeneration, waiting: Waiting
     ) -> GenerationReport:
-        """Learn from a closed generation, and make its record."""
         began, learner, state = time.monotonic(), generation.learner, generation.state
         current = learner.with_best(state, closed)
         # After training has ended there is nothing to go back to: a run that is extended later
@@ -263,7 +261,6 @@ class Loop:
         return replace(state, stage=CLOSING, reason=reason) if reason else state
 
     def _play_final_episodes(self, state: RunState, record: Record) -> Outcome:
-        """Play the final episodes with the chosen parameters."""
         learner = self._timeline.learner_at(state)
         best = state.best or learner.best_policy(state, float("nan"))
         generation = self._publisher.publish_final(state, best, record)
@@ -277,7 +274,6 @@ class Loop:
 
 
 def is_confirmed(state: RunState) -> bool:
-    """Whether the best policy has passed the target on fresh episodes."""
     return state.best is not None and state.best.confirmed
 
 

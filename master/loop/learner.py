@@ -115,7 +115,6 @@ class ResultArrays:
 
 
 def fill_missing(values: NDArray[Any], valid: Mask, fill: float) -> NDArray[Any]:
-    """``values`` in the ``valid`` places, ``fill`` in the others."""
     if len(values) == len(valid):
         return values
     whole = np.full((len(valid), *values.shape[1:]), fill, values.dtype)
@@ -199,7 +198,6 @@ class PrefixAccumulator:
         return join_arrays(parts, counted)
 
     def all_moments(self, counted: Slots) -> RunningMoments:
-        """Moments of all counted slots."""
         return merge_moments(self.moments, counted[len(self.slots) :])
 
 
@@ -259,12 +257,9 @@ class ClosedGeneration:
 
     @cached_property
     def arrays(self) -> ResultArrays:
-        """The counted slots as arrays."""
-        return (
-            ResultArrays.from_results(self.counted)
-            if self.prefix is None
-            else self.prefix.to_arrays(self.counted)
-        )
+        if self.prefix is None:
+            return ResultArrays.from_results(self.counted)
+        return self.prefix.to_arrays(self.counted)
 
 
 def total_steps(slots: Slots) -> int:
@@ -341,11 +336,9 @@ class Learner:
 
     def fitness(self, columns: ResultArrays) -> Doubles:
         """float64 [S, per_slot] in slot order; NaN if a slot failed everywhere."""
-        return (
-            columns.fitness
-            if columns.valid.any()
-            else np.full((len(columns), self.strategy.per_slot), np.nan)
-        )
+        if columns.valid.any():
+            return columns.fitness
+        return np.full((len(columns), self.strategy.per_slot), np.nan)
 
     def reevaluated_fitness(self, slots: Slots) -> Doubles:
         """float64 [k]: fitness in repeated evaluations; NaN if one failed everywhere."""
@@ -380,7 +373,6 @@ class Learner:
                 yield from split_lengths(steps, reached, self.config.episodes, limit)
 
     def _merge_moments(self, state: RunState, closed: ClosedGeneration) -> RunningMoments:
-        """The observation statistics with those of the counted episodes."""
         if closed.prefix is not None and closed.prefix.base is state.moments:
             return closed.prefix.all_moments(closed.counted)
         return merge_moments(state.moments, closed.counted)
@@ -388,7 +380,6 @@ class Learner:
     # --- evaluation
 
     def is_evaluation_due(self, state: RunState) -> bool:
-        """Whether this generation's parameters are evaluated."""
         every = self.config.eval_every
         if not every or state.stage != TRAINING:
             return bool(every) and state.stage == CLOSING

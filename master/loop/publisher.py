@@ -73,7 +73,6 @@ class OpenGeneration:
 
     @property
     def record(self) -> Record:
-        """The record of an opened publication."""
         number = self.state.generation
         changes = [change for change in self.state.changes if change.generation == number]
         return {
@@ -113,7 +112,6 @@ class Prefetcher:
         self._made = request, plan_slots(*request)
 
     def plan(self, request: PlanRequest) -> PlannedSlots:
-        """The plan, prefetched or made now."""
         if self._made is not None and self._made[0] == request:
             return self._made[1]
         return plan_slots(*request)
@@ -156,7 +154,6 @@ class Publisher:
         return generation
 
     def _prefetch(self, generation: OpenGeneration) -> None:
-        """Optional work while waiting for results."""
         learner, checker = generation.learner, generation.ledger.checker
         if count := checker.slot_limits.get(messages.TRAIN, 0):
             prefetcher, shape = self._prefetcher, result_shape(learner)
@@ -168,7 +165,6 @@ class Publisher:
             )
 
     def publish_final(self, state: RunState, best: Best, last: Record) -> OpenGeneration:
-        """Publish the chosen parameters for the final episodes."""
         learner = self._timeline.learner_at(state)
         chosen = np.zeros_like(learner.strategy.published(state.strategy))
         chosen[: len(best.parameters)] = best.parameters
@@ -189,11 +185,8 @@ class Publisher:
         adopted: str | None = None,
     ) -> OpenGeneration:
         """``identified``: input of the run's digest, if not ``vector``."""
-        collector, data, own_digest = (
-            self._collector,
-            vector.astype("<f4").tobytes(),
-            vector_digest(vector),
-        )
+        collector, data = self._collector, vector.astype("<f4").tobytes()
+        own_digest = vector_digest(vector)
         digest = own_digest if identified is vector else vector_digest(identified)
         # The final episodes are published after the closing generation, so under the next number.
         # A closing generation may replace a dropped one, and no publication's name is used twice;
@@ -323,5 +316,4 @@ def required_slots(state: RunState, learner: Learner) -> dict[str, int]:
 
 
 def run_digest(state: RunState, strategy: Strategy) -> str:
-    """The digest that identifies a run's parameters, from a state."""
     return vector_digest(strategy.digest_input(state.strategy, strategy.published(state.strategy)))

@@ -128,7 +128,6 @@ def lag_record(state: RunState, closed_generation: ClosedGeneration) -> Record:
 
 
 def episodes_record(closed_generation: ClosedGeneration, episodes: int) -> Record:
-    """Counts of the counted episodes."""
     columns = closed_generation.arrays
     played, steps = columns.individuals * episodes, columns.total_steps
     return {

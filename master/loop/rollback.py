@@ -78,7 +78,6 @@ def with_first_search(state: RunState) -> RunState:
 
 
 def with_evaluation(state: RunState, evaluation: ReturnStatistics | None) -> RunState:
-    """The state with an evaluation added to its descent."""
     best = state.descent.best
     if evaluation is None or (best is not None and best >= evaluation.mean):
         return state

@@ -63,7 +63,6 @@ class ClosingSchedule:
     is_reproducible = True
 
     def open(self, opening: Opening) -> Ledger:
-        """The ledger of a publication."""
         training, moments = opening.required.get(messages.TRAIN), opening.state.moments
         return Ledger(
             opening.publication,
@@ -205,5 +204,4 @@ def restore_open_publications(opening: Opening) -> list[PriorPublication]:
 
 
 def make_schedule(config: RunConfig) -> ClosingSchedule:
-    """The schedule of a run's settings."""
     return AsynchronousSchedule() if config.schedule == ASYNC else ClosingSchedule()

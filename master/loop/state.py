@@ -197,11 +197,9 @@ class RunState:
     open: tuple[OpenPublication, ...] = ()
 
     def statistics(self, clip: float) -> FrozenStatistics:
-        """The statistics that normalise this generation's observations."""
         return self.moments.freeze(clip)
 
     def add_counts(self, **more: float) -> Counters:
-        """The counters with these added."""
         return replace(
             self.counters,
             **{name: getattr(self.counters, name) + value for name, value in more.items()},
@@ -217,7 +215,6 @@ class RunState:
         return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
 
     def to_dict(self) -> dict[str, Any]:
-        """The scalars, as plain data."""
         best, anchor = self.best, self.anchor
         open_publications = [[older.publication, older.step_limit] for older in self.open]
         return {
@@ -273,7 +270,6 @@ def prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The arrays whose names begin with the prefix, without the prefix."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()

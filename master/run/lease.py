@@ -21,7 +21,6 @@ LOGGER = logging.getLogger("es_queue.run")
 
 
 def holder_name() -> str:
-    """This process's name, for display and for the lease."""
     return f"{platform.node()} pid {os.getpid()} {secrets.token_hex(3)}"
 
 
@@ -106,7 +105,6 @@ class LeaseRenewal(threading.Thread):
         self._sign = clock()
 
     def show_sign(self) -> None:
-        """Show that the master is at work."""
         self._sign = self._clock()
 
     def run(self) -> None:
@@ -175,7 +173,6 @@ class Standby:
         return now - self._free_since >= patience
 
     def _update_holder(self, holder: str, left: float) -> None:
-        """Note the holder; ``left``: seconds until the lease expires."""
         if holder != self._holder:
             self._holder = holder
             TERMINAL.info(f"standing by: {format_host(holder)} leads run {self._channel.run}")

@@ -83,7 +83,6 @@ def _is_session(value: object) -> bool:
 
 
 def describe_session(config: RunConfig) -> dict[str, Any]:
-    """Host and versions of one master's session."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": package_versions(config),
@@ -247,7 +246,6 @@ def explicit_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def format_flags(name: str, value: Any) -> list[str]:
-    """A setting as shell words."""
     flag = f"--{flag_name(name)}"
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag_name(name)}"]

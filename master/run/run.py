@@ -71,12 +71,8 @@ class TrainingRun:
     """One run with all its parts; ``run`` trains it."""
 
     def __init__(self, context: RunContext, keep_going: Callable[[Record], bool]) -> None:
-        services, paths, setup, claim = (
-            context.services,
-            context.paths,
-            context.setup,
-            context.claim,
-        )
+        services, paths, setup = context.services, context.paths, context.setup
+        claim = context.claim
         config, clocks, launch = setup.config, services.clocks, services.launch
         self._context, self._start_time = context, time.monotonic()
         self._resources = ExitStack()

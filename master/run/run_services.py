@@ -65,7 +65,6 @@ class OwnProcesses:
                 self.supervisor.start()
 
     def restart(self, _: float) -> None:
-        """Called if the private server did not respond."""
         if self.server is not None and self.supervisor is not None:
             self.supervisor.ensure()
 
@@ -75,12 +74,10 @@ class OwnProcesses:
             self.supervisor.release()
 
     def stop(self) -> None:
-        """End local workers and the private server; nothing is left running."""
         if self.supervisor is not None:
             self.supervisor.stop()
 
     def kill(self) -> None:
-        """Kill them at once."""
         if self.supervisor is not None:
             self.supervisor.kill()
 

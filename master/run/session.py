@@ -6,12 +6,12 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.scaling import format_scaling
 from es_queue.config.validation import validate_combinations
 from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
@@ -133,7 +133,6 @@ class Session:
                 self._processes.stop()
 
     def kill(self) -> None:
-        """End local workers and the private server at once."""
         self._processes.kill()
 
     # --- beginning and resuming
@@ -284,7 +283,6 @@ class Session:
                     folder.parent.rmdir()
 
     def _allow_modules(self, config: RunConfig) -> None:
-        """Allow the imports of the run's own code until the session ends."""
         self._resources.enter_context(
             allowed_modules(named_modules(config), self._launch.own_modules)
         )
@@ -331,9 +329,7 @@ def write_run_files(paths: RunPaths, config: RunConfig, warm_start: Path | None 
 
 
 def newest_checkpoint(
-    paths: RunPaths,
-    disk: bytes | None,
-    stored: bytes | None,
+    paths: RunPaths, disk: bytes | None, stored: bytes | None
 ) -> tuple[RunConfig, RunState]:
     """The newer of two checkpoints of a run; Redis has every generation, the disk one every few
     seconds.
@@ -361,10 +357,10 @@ def newest_checkpoint(
     if not checkpoints:
         raise trouble or RunFolderError("there is no checkpoint to resume")
     differing = [
-        config_field.name
-        for config_field in fields(RunConfig)
-        if config_field.name not in RESUMABLE
-        and len({str(getattr(config, config_field.name)) for config, _ in checkpoints}) > 1
+        name
+        for name in option_fields()
+        if name not in RESUMABLE
+        and len({str(getattr(config, name)) for config, _ in checkpoints}) > 1
     ]
     if differing:
         raise RunFolderError(
@@ -373,13 +369,7 @@ def newest_checkpoint(
             "give another --run-dir to continue the one in Redis, or the --redis-url of this "
             "folder's run"
         )
-    return max(
-        checkpoints,
-        key=lambda checkpoint_pair: (
-            checkpoint_pair[1].generation,
-            checkpoint_pair[1].stage == FINAL,
-        ),
-    )
+    return max(checkpoints, key=lambda pair: (pair[1].generation, pair[1].stage == FINAL))
 
 
 def resumable_settings(values: dict[str, Any]) -> dict[str, Any]:

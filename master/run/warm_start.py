@@ -114,7 +114,6 @@ def read_warm_start(path: Path) -> WarmStart:
 
 
 def estimate_moments(saved: SavedPolicy) -> RunningMoments:
-    """Moments that give the saved mean and deviation."""
     mean, std = saved.statistics.mean.astype(np.float64), saved.statistics.std.astype(np.float64)
     return RunningMoments(ESTIMATED_COUNT, mean, std * std * ESTIMATED_COUNT)
 

@@ -25,13 +25,12 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.security.npz_reader import REFERENCE, UNREADABLE, decode_meta, validate_uncompressed
 from es_queue.security.private_directory import regular, replacing
-from es_queue.util.run_folder import CHECKPOINT_NAME
+from es_queue.util.run_folder import BEST, CHECKPOINT_NAME
 from master.loop.state import Best, RunState
 
 MAX_CHECKPOINT = 2**31
 MOST_KEPT = 2
 MOST_SNAPSHOTS = 100
-BEST = "best.npz"
 DAMAGED_ERRORS = (*UNREADABLE, KeyError)
 
 
@@ -40,19 +39,13 @@ def encode(
 ) -> bytes:
     """The checkpoint of a state whose unperturbed policy is ``centre``."""
     statistics = state.statistics(config.obs_clip)
-    arrays = {
-        **policy_arrays(centre, statistics.mean, statistics.std),
-        **reference_arrays(config),
-        **state.to_arrays(),
-    }
+    meta = {"generation": state.generation, "evaluation": None, "state": state.to_dict()}
     return pack(
-        arrays,
         {
-            **policy_meta(config, spec, run),
-            "generation": state.generation,
-            "evaluation": None,
-            "state": state.to_dict(),
+            **policy_arrays(config, centre, statistics.mean, statistics.std),
+            **state.to_arrays(),
         },
+        {**policy_meta(config, spec, run), **meta},
     )
 
 
@@ -64,34 +57,24 @@ def encode_best(
     evaluation: dict[str, Any] | None,
 ) -> bytes:
     """Only the chosen policy; ``evaluation``: its final evaluation, if played."""
-    meta = {
-        **policy_meta(config, spec, run),
-        "generation": best.generation,
-        "evaluation": evaluation,
-    }
+    meta = {"generation": best.generation, "evaluation": evaluation}
     genome = {f"genome_{name}": array for name, array in best.genome.items()}
     return pack(
-        {
-            **policy_arrays(best.parameters, best.mean, best.std),
-            **reference_arrays(config),
-            **genome,
-        },
-        meta,
+        {**policy_arrays(config, best.parameters, best.mean, best.std), **genome},
+        {**policy_meta(config, spec, run), **meta},
     )
 
 
-def policy_arrays(parameters: Floats, mean: Floats, std: Floats) -> dict[str, NDArray[Any]]:
-    return {"parameters": parameters, "obs_mean": mean, "obs_std": std}
-
-
-def reference_arrays(config: RunConfig) -> dict[str, NDArray[Any]]:
-    """The policy's reference batch, if it has one."""
+def policy_arrays(
+    config: RunConfig, parameters: Floats, mean: Floats, std: Floats
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a policy, with its reference batch if it has one."""
     reference = make_reference_batch(config)
-    return {} if reference is None else {REFERENCE: reference}
+    arrays = {"parameters": parameters, "obs_mean": mean, "obs_std": std}
+    return arrays if reference is None else {**arrays, REFERENCE: reference}
 
 
 def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str, Any]:
-    """What ``load_policy`` needs in addition to the arrays."""
     discrete = None if spec.discrete_start is None else spec.observation_size
     return {
         "format": 1,
@@ -114,8 +97,7 @@ def pack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> bytes:
 
 def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
     """(config, state, run) of a checkpoint's bytes. Raises RunFolderError in one sentence."""
-    if len(data) > MAX_CHECKPOINT:
-        raise RunFolderError(f"a checkpoint of {len(data)} bytes is larger than {MAX_CHECKPOINT}")
+    validate_size(len(data))
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             validate_uncompressed(archive)
@@ -184,11 +166,9 @@ class Checkpoints:
                 np.load(file, allow_pickle=False) as archive,
             ):
                 validate_uncompressed(archive)
-                generation = decode_meta(archive["meta"])["generation"]
-                return bool(
-                    generation == best.generation
-                    and np.array_equal(archive["parameters"], best.parameters)
-                )
+                if decode_meta(archive["meta"])["generation"] != best.generation:
+                    return False
+                return np.array_equal(archive["parameters"], best.parameters)
         except (RunFolderError, UsageError, *DAMAGED_ERRORS):
             return False
 
@@ -224,9 +204,13 @@ def _read(path: Path) -> bytes:
     """
     with open(path, "rb", opener=regular) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > MAX_CHECKPOINT:
-            raise RunFolderError(f"a checkpoint of {size} bytes is larger than {MAX_CHECKPOINT}")
+        validate_size(size)
         return file.read(size)
+
+
+def validate_size(size: int) -> None:
+    if size > MAX_CHECKPOINT:
+        raise RunFolderError(f"a checkpoint of {size} bytes is larger than {MAX_CHECKPOINT}")
 
 
 def surplus_generations(generations: list[int], most: int) -> list[int]:

@@ -109,7 +109,6 @@ class GenerationStore(GenerationListener):
 
 
 def replay_step(report: GenerationReport) -> ReplayStep:
-    """The log's entry for a closed generation."""
     generation, closed, after = report.generation, report.closed, report.after
     state, learner = generation.state, generation.learner
     return ReplayStep(
@@ -130,7 +129,6 @@ def replay_step(report: GenerationReport) -> ReplayStep:
 
 
 def make_record(run: str, generation: OpenGeneration, closed: ClosedGeneration) -> SlotRecord:
-    """The record of a closed generation."""
     small = 4 * len(generation.vector) <= MAX_PUBLISHED_BYTES
     return SlotRecord(
         run,

@@ -128,7 +128,7 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
     if step.anchored:
         now = (state.generation, state.strategy, state.moments, state.step_limit)
         state = replace(state, anchor=RollbackPoint(*now, 0.0, 0))
-    size = parameter_count(state)
+    size = len(state.strategy["parameters"])
     if step.back is None:
         spreads = perturbation_spreads(state, strategy, step)
         batch = make_batch(config, strategy, step, noise, spreads)
@@ -232,7 +232,6 @@ def perturbation_spreads(
 def open_publications(
     config: RunConfig, state: RunState, strategy: Strategy, step: ReplayStep
 ) -> tuple[OpenPublication, ...]:
-    """The publications that later batches can have slots of."""
     if not step.used:
         return ()
     published = OpenPublication(
@@ -248,18 +247,12 @@ def open_publications(
     )
 
 
-def parameter_count(state: RunState) -> int:
-    return len(state.strategy["parameters"])
-
-
 def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
-    """The strategy of the state's generation."""
-    size, begun = parameter_count(state), state.descent.generation
+    size, begun = len(state.strategy["parameters"]), state.descent.generation
     return strategy_of(config, state.changes, state.generation, size, begun)
 
 
 def state_digest(config: RunConfig, state: RunState) -> str:
-    """The digest of what the state publishes."""
     return run_digest(state, strategy_of_state(config, state))
 
 

@@ -206,7 +206,6 @@ def validate_type(name: str, value: Any, kind: type) -> None:
 
 
 def field_error(name: str, value: Any, expected: str) -> RunFolderError:
-    """The error about an invalid field."""
     return RunFolderError(
         f"a generation of the replay log has {name} {repr(value)[:60]}, which must be {expected}: "
         "restore the log from a copy"

@@ -38,7 +38,7 @@ class Worker(rq.Worker):
 def corrupt(*, strange: bool) -> None:
     """Results too good to be true; or honest ones under another fingerprint."""
     from workers import join
-    from workers.block_worker import Evaluator
+    from workers.slots import Evaluator
 
     honest, own = Evaluator.evaluate, join.fingerprint
 

@@ -27,7 +27,7 @@ class Worker(rq.Worker):
 
 def lie(how: str) -> None:
     from tests.abuse import lying
-    from workers.block_worker import Evaluator
+    from workers.slots import Evaluator
 
     if how == "strange":
         lying.corrupt(strange=True)

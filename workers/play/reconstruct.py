@@ -25,7 +25,6 @@ from es_queue.util.slot_record import (
     record_path,
     recorded_generations,
 )
-from workers.block_worker import Evaluator
 from workers.episode import Episode, EpisodeControl, OnStep
 from workers.join import make_bindable_policy
 from workers.play.playback import (
@@ -36,7 +35,7 @@ from workers.play.playback import (
     save_video,
 )
 from workers.play.report import format_played, format_policy, print_played, summarize
-from workers.slots import RunParts, mean
+from workers.slots import Evaluator, RunParts, mean
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}

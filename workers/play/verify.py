@@ -19,8 +19,7 @@ from es_queue.errors import EnvironmentFailure, EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 
 if TYPE_CHECKING:
-    from workers.block_worker import Evaluator
-    from workers.slots import FailureReport
+    from workers.slots import Evaluator, FailureReport
 
 LENGTH = struct.Struct(">I")
 #: An id as a worker has it, for answers that nobody sends.

@@ -43,7 +43,6 @@ def expected_points(env_id: str) -> tuple[Expectation, ...]:
 
 
 def recipe_names() -> list[str]:
-    """The names of all recipes."""
     return sorted(_recipes_by_name())
 
 

@@ -64,7 +64,6 @@ def _resolve_preset(about: AtariId, name: str, request: EnvironmentRequest) -> s
 
 
 def validate_preprocessing(request: EnvironmentRequest) -> None:
-    """Raise UsageError for an unknown preprocessing."""
     if request.preprocessing not in (AUTO, NONE):
         raise UsageError(
             f"preprocessing is {request.preprocessing}, but {request.id} is not one of "

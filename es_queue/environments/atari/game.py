@@ -281,7 +281,6 @@ class AtariGame(gymnasium.Env[Floats, Any]):
 
     @property
     def ale(self) -> Any:
-        """The emulator, an ALEInterface."""
         return self.console.ale
 
     def reset(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 # ruff: noqa: N802 - Box2D calls its listeners by these names.
 import math
+from collections.abc import Callable
 from typing import Any
 
 import Box2D
@@ -29,9 +30,18 @@ RAYS = [(math.sin(1.5 * i / 10.0) * RANGE, math.cos(1.5 * i / 10.0) * RANGE) for
 
 
 class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """A ray of BipedalWalker-v3: it passes through the walker and ends at the nearest ground."""
+    """Rays as BipedalWalker-v3 has them: they pass through the walker and end at the nearest
+    ground.
+    """
 
-    fraction = 1.0
+    def fractions(self, ray: Callable[..., None], x: float, y: float) -> list[float]:
+        """The free fraction of each ray of the hull at (x, y); ``ray`` casts one."""
+        measured, origin = [], (x, y)
+        for right, down in RAYS:
+            self.fraction = 1.0
+            ray(self, origin, (x + right, y - down))
+            measured.append(self.fraction)
+        return measured
 
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
         # Friction tells ground (2.5) from walker (at most 0.2) at a third of the category bits'
@@ -43,7 +53,9 @@ class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
 
 
 class LidarV2(Lidar):
-    """A ray of version 2: it ends at the first ground that Box2D's tree reports."""
+    """Rays as version 2 had them: they end at the first ground that Box2D's tree happens to
+    report.
+    """
 
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
         if fixture.friction < 2.0:
@@ -131,7 +143,7 @@ class LeanWalker:
 
     def _observe(self, x: float, y: float, angle: float) -> Floats:
         """The observation [24]; each formula in EnvPool's order of operations."""
-        body, lidar, ray = self.body, self._lidar, self.body.world.RayCast
+        body = self.body
         velocity = body.hull.linearVelocity
         hip1, knee1, hip2, knee2 = body.joints
         state = [
@@ -149,12 +161,8 @@ class LeanWalker:
             knee2.angle + 1.0,
             knee2.speed / SPEED_KNEE,
             body.contacts.ground_contacts[1],
+            *self._lidar.fractions(body.world.RayCast, x, y),
         ]
-        origin = (x, y)
-        for right, down in RAYS:
-            lidar.fraction = 1.0
-            ray(lidar, origin, (x + right, y - down))
-            state.append(lidar.fraction)
         return np.array(state, np.float32)
 
 

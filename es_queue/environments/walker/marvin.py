@@ -82,7 +82,6 @@ class MarvinEnv(gymnasium.Env[Floats, Floats]):
 
     @property
     def hull(self) -> Any:
-        """The trunk in Box2D's world."""
         return self._env.body.hull
 
     def render(self) -> Any:

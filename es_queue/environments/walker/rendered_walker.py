@@ -67,7 +67,6 @@ class RenderedWalker(LeanWalker):
 
     @property
     def fps(self) -> float:
-        """Frames per second by the environment's own clock."""
         return float(BipedalWalker.metadata["render_fps"])
 
     def render(self) -> NDArray[np.uint8] | None:

@@ -139,7 +139,6 @@ def sign(value: float) -> float:
 
 
 def generate_terrain(stream: Mt19937, hardcore: bool) -> Terrain:
-    """Draw the ground and its obstacles from ``stream``."""
     return _TerrainGenerator(stream, hardcore).generate()
 
 

@@ -60,7 +60,6 @@ class Convolution:
 
     @property
     def padded_shape(self) -> tuple[int, int, int]:
-        """Shape of the image with its padding."""
         return (
             self.height + sum(self.vertical_padding),
             self.width + sum(self.horizontal_padding),
@@ -86,12 +85,8 @@ def build_convolutions(
     """The convolutions of a stack, one after another. Raises UsageError if the image is too
     small for them.
     """
-    height, width, channels, layers = (
-        image_shape.height,
-        image_shape.width,
-        image_shape.channels,
-        [],
-    )
+    height, width, channels = image_shape.height, image_shape.width, image_shape.channels
+    layers = []
     for filters in stack:
         layer = Convolution(filters, height, width, channels)
         height, width = layer.output_shape

@@ -42,11 +42,9 @@ class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
         if self.config.sigma and self.config.sigma != before.config.sigma:
             now = self.sigma(state)
             factor = self.config.sigma * self.pace.sigma / now if now > 0 else 1.0
-        return (
-            state
-            if factor == 1.0
-            else {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
-        )
+        if factor == 1.0:
+            return state
+        return {**state, "sigma": (state["sigma"] * factor).astype(np.float32)}
 
 
 class AdaptiveSigma(LearntSigma):
@@ -60,7 +58,6 @@ class AdaptiveSigma(LearntSigma):
         return np.concatenate([state["parameters"], state["sigma"]])
 
     def fits(self, size: int, observations: int) -> bool:
-        """Twice the policy's size."""
         return size == 2 * self.size
 
     def sigma(self, state: State) -> float:
@@ -91,5 +88,4 @@ class AdaptiveSharedSigma(LearntSigma):
         return np.full(1, deviation * self.pace.sigma, np.float32)
 
     def sigma(self, state: State) -> float:
-        """The deviation."""
         return float(state["sigma"][0])

@@ -55,7 +55,6 @@ class EliteEvaluation:
 
     @classmethod
     def of(cls, generation: int, names: Integers, episodes: int) -> EliteEvaluation:
-        """A new trial."""
         shape = (len(names) + 1, episodes)
         return cls(generation, names, np.zeros(shape), np.zeros(shape, np.int64))
 

@@ -59,12 +59,10 @@ class Descent:
     is_small: int = 1
 
     def counted(self) -> Descent:
-        """After one more generation."""
         name = "small" if self.is_small else "large"
         return replace(self, collected=self.collected + 1, **{name: getattr(self, name) + 1})
 
     def updated(self) -> Descent:
-        """After an update from all collected generations."""
         return replace(self, updates=self.updates + 1, collected=0)
 
     def following(self, rule: str, seed: int) -> tuple[Descent, float]:

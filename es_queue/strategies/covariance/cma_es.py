@@ -52,7 +52,6 @@ class CMAES(CSAES):
         return {**super().start(parameters), "columns": np.eye(self.size, dtype=np.float32)}
 
     def fits(self, size: int, observations: int) -> bool:
-        """The policy's size and its square."""
         return size == self.size * (1 + self.size)
 
     def shape(self, state: State) -> Floats:
@@ -60,7 +59,6 @@ class CMAES(CSAES):
         return state["columns"].ravel()
 
     def apply(self, shape: Floats, vectors: Floats) -> Floats:
-        """M z."""
         return combine_rows(shape.reshape(self.size, self.size), vectors)
 
     def deviation(self, state: State) -> float:
@@ -74,7 +72,6 @@ class CMAES(CSAES):
     def next_shape(
         self, state: State, sample: RankedSample, constants: Constants, direction: Floats
     ) -> State:
-        """M."""
         weights = np.concatenate([[constants.c_1], constants.c_mu * sample.bounded_weights()])
         used = np.flatnonzero(weights)
         vectors = np.concatenate([state["path"][np.newaxis], sample.rows()])[used]

@@ -46,15 +46,12 @@ class SepCMAES(CSAES):
         }
 
     def fits(self, size: int, observations: int) -> bool:
-        """Twice the policy's size."""
         return size == 2 * self.size
 
     def shape(self, state: State) -> Floats:
-        """D, float32 [size]."""
         return state["deviations"]
 
     def apply(self, shape: Floats, vectors: Floats) -> Floats:
-        """D⊙z."""
         return shape * vectors
 
     def deviation(self, state: State) -> float:
@@ -68,7 +65,6 @@ class SepCMAES(CSAES):
     def next_shape(
         self, state: State, sample: RankedSample, constants: Constants, direction: Floats
     ) -> State:
-        """D, p and the number of updates."""
         step = int(state["step"]) + 1
         stalled = self.is_path_long(state["path"], step, constants.c_sigma)
         c_c, c_1, c_mu = constants.c_c, constants.c_1, constants.c_mu

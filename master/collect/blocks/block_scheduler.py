@@ -117,7 +117,6 @@ class BlockScheduler:
         return max(known, 1e-4)
 
     def _episodes_of(self, kind: str) -> int:
-        """Episodes of one slot."""
         return self.per_slot if kind == messages.TRAIN else self.episodes_per_slot.get(kind, 1)
 
     def _block_limit(self, seconds: float, left: float, workers: int) -> int:
@@ -170,7 +169,6 @@ class BlockScheduler:
 
 
 def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> BlockScheduler:
-    """The scheduler of a run with ``individuals`` per training slot and ``parameters`` each."""
     limits = batch_size_range(EnvironmentRequest.of(config), parameters)
     episodes_per_slot = {messages.ELITE: config.elite_episodes, messages.CENTRE: config.episodes}
     together = None if limits is None else BatchLimits(*limits)

@@ -91,22 +91,17 @@ class Reissuer:
     ) -> None:
         self._lease, self._scheduler, self._parts, self._silent = lease, scheduler, parts, silent
         self._direct = direct
-        self.late, self.outages = (
-            LateAnswers(),
-            OutageWatch(lease.channel, lease.clocks.beat_ttl),
-        )
+        self.late, self.outages = LateAnswers(), OutageWatch(lease.channel, lease.clocks.beat_ttl)
         self._stragglers = StragglerTracker(scheduler, lease.clocks.overdue)
         self._idle = IdleWorkers()
         self._issues = 0
 
     def open(self) -> None:
-        """Another publication is open."""
         self._issues = 0
         self._stragglers.reset()
         self._direct.begin(self._parts.context.answers, time.monotonic())
 
     def forget_copies(self) -> None:
-        """Copies are gone from todo."""
         self._stragglers.reset()
 
     def record_loss(self, began: float) -> None:
@@ -170,7 +165,6 @@ class Reissuer:
         )
 
     def _block_size(self, ledger: Ledger) -> int:
-        """Slots of a block that is issued again."""
         workers = self._parts.workers.live_count()
         return ledger.closing.reissue_size(ledger, self._scheduler, workers)
 

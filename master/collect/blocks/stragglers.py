@@ -48,13 +48,11 @@ class StragglerTracker:
         self.reset()
 
     def reset(self) -> None:
-        """Another publication is open."""
         self._held_since: dict[tuple[str, Block], float] = {}
         self._copies: Counter[Slot] = Counter()
         self._next: dict[Slot, float] = {}
 
     def update(self, publication: str, report: ReconcileReport, now: float) -> None:
-        """Note which workers hold what."""
         held = {
             (worker, block)
             for worker, blocks in report.claims.items()
@@ -91,7 +89,6 @@ class StragglerTracker:
         return max(self._least, min(expected, self._scheduler.longest(block)))
 
     def _expected_seconds(self, ledger: Ledger, block: Block) -> float:
-        """Expected seconds of a block, by this generation or earlier ones."""
         measured = self._scheduler.seconds.get(block.kind) or ledger.tally.seconds_per_slot(
             block.kind
         )
@@ -99,7 +96,6 @@ class StragglerTracker:
 
 
 def slots_of(ranges: Iterable[tuple[str, int, int]]) -> Iterator[Slot]:
-    """Each slot of ranges, in order."""
     return ((kind, slot) for kind, start, stop in ranges for slot in range(start, stop))
 
 

@@ -52,7 +52,6 @@ class Closing:
 
     @property
     def prior_publications(self) -> tuple[str, ...]:
-        """Older publications that are still open."""
         return ()
 
     def checker_of(self, publication: str) -> AnswerChecker | None:
@@ -140,7 +139,6 @@ class PriorPublication:
     is_held: bool = True
 
     def update_held(self, held: set[str]) -> None:
-        """``held``: publications of which living workers have blocks."""
         self.is_held = self.publication in held
 
 
@@ -217,7 +215,6 @@ class AsyncBatch(Closing):
         return len(self.unused) >= self.size.fewest and claimed
 
     def answer_counts(self) -> tuple[int, int]:
-        """(slots of the batch with a result, slots of a batch)."""
         return min(len(self.unused), self.size.fewest), self.size.fewest
 
     def slots_to_issue(self, least: int, required: Mapping[str, int]) -> int:

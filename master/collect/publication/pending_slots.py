@@ -61,7 +61,6 @@ class PendingSlots:
             self.unanswered_count -= 1
 
     def refresh(self, slot: int) -> None:
-        """Update the counts for one slot."""
         self.mark_answered(slot)
         if not self._is_settled(slot) and (
             slot < len(self._marks) if self._chosen is None else slot in self._chosen
@@ -75,7 +74,6 @@ class PendingSlots:
         return len(self._marks) if first_mark < 0 else first_mark
 
     def ranges(self, kind: str) -> Ranges:
-        """The unanswered slots as (kind, start, stop)."""
         runs: Ranges = []
         start = self._marks.find(1) if self.unanswered_count else -1
         while start >= 0:
@@ -86,7 +84,6 @@ class PendingSlots:
         return runs
 
     def __contains__(self, slot: int) -> bool:
-        """Whether the slot is unanswered."""
         return slot < len(self._marks) and self._marks[slot] == 1
 
     def iterate_unanswered(self) -> Iterator[int]:

@@ -19,22 +19,17 @@ SUSPECT_DEATHS = 2
 
 
 class SlotFailures:
-    """slots: those that count as failed; last_reason: of the newest of them, in words"""
+    """slots: those that count as failed; last_reason: of the newest of them, in words; marks: of
+    reports that were counted, because a report may be sent, and read, twice
+    """
 
     def __init__(self, checker: AnswerChecker) -> None:
         self._checker = checker
         self.slots: set[Slot] = set()
         self.last_reason = ""
         self._reports: dict[Slot, Counter[str]] = {}
-        self._marks: set[str] = set()
+        self.marks: set[str] = set()
         self._deaths: Counter[Slot] = Counter()
-
-    def has_mark(self, mark: str) -> bool:
-        """Whether a result with this mark was counted: it may be sent, and read, twice."""
-        return mark in self._marks
-
-    def add_mark(self, mark: str) -> None:
-        self._marks.add(mark)
 
     def report(self, slot: Slot, reporter: str) -> bool:
         """Count a report. Returns whether to reconcile at once; a worker that fails here repeatedly

@@ -28,7 +28,6 @@ class Tally:
         self.reissued = self.recovered = self.lost_steps = 0
 
     def refuse(self, reason: str, count: int = 1) -> None:
-        """Count refused results."""
         if count:
             self.refused[reason] += count
 
@@ -37,14 +36,12 @@ class Tally:
         self.lost_steps += steps
 
     def credit(self, answer: Answer) -> None:
-        """Note that a result of the worker counted."""
         self.contributors.add(answer.worker)
         longest = time.monotonic() - self._opened_at  # a worker may say anything
         self._seconds[answer.kind] += min(answer.seconds, longest)
         self._slots[answer.kind] += len(answer.results)
 
     def leave_out_moments(self, worker: str) -> None:
-        """A result counts without its moments."""
         self.refuse(IMPLAUSIBLE)
         self.implausible = worker
 

@@ -19,7 +19,6 @@ from tests.cases import each_case
 from tests.parts import TABLE, config_of, policy_size, task_of
 from tests.tiny import BOX, spec_of
 from workers.batched_episodes import BatchedFitness, EpisodeBatch, EpisodeSpec, Outcome, play_batch
-from workers.block_worker import Evaluator
 from workers.episode import (
     ActionNoise,
     Episode,
@@ -30,7 +29,7 @@ from workers.episode import (
     make_actor,
     play_episode,
 )
-from workers.slots import FailureReport, RunParts, pack_moments
+from workers.slots import Evaluator, FailureReport, RunParts, pack_moments
 
 POLICY = MlpPolicy(2, 1, (5,), "tanh")
 ACTIONS = ActionMap(BOX, "clip")
@@ -466,9 +465,7 @@ def test_a_noise_table_that_cannot_be_read_is_the_failure_of_its_slots(
     def unreadable(index: int, size: int) -> np.ndarray:
         raise OSError("no table")
 
-    monkeypatch.setattr(
-        who, "table", type("Broken", (), {"row": staticmethod(unreadable), "size": TABLE.size})()
-    )
+    monkeypatch.setattr(who.table, "row", unreadable)
     sent = block_of(who, "train", 3)
     assert sent.results == () and {reason for _, reason in sent.failures} == {
         "host: OSError: no table"

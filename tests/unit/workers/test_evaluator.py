@@ -17,10 +17,9 @@ from tests.cases import each_case
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
-from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl, Leaving
 from workers.join import join
-from workers.slots import FailureReport, failure_reason, pack_moments
+from workers.slots import Evaluator, FailureReport, failure_reason, pack_moments
 
 WORKER = "host-1-abcdef"
 

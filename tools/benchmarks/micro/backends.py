@@ -27,9 +27,9 @@ from es_queue.policies import make_policy
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.protocol.messages import Block, Task
 from tests.ring import NOISE, quick_config
-from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
 from workers.join import join
+from workers.slots import Evaluator
 
 Floats = NDArray[np.float32]
 #: Weighs cart, its speed, pole and its speed so that the pole stays up.

@@ -22,9 +22,9 @@ import numpy as np  # noqa: E402
 from es_queue.config.parsing import config_from_json  # noqa: E402
 from es_queue.numerics.arrays import Floats  # noqa: E402
 from es_queue.protocol.messages import Block, Task  # noqa: E402
-from workers.block_worker import Evaluator  # noqa: E402
 from workers.episode import EpisodeControl  # noqa: E402
 from workers.join import join  # noqa: E402
+from workers.slots import Evaluator  # noqa: E402
 
 Published = dict[str, tuple[Task, Floats]]
 

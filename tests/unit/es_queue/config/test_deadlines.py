@@ -29,11 +29,23 @@ def test_other_forms_are_refused_in_one_sentence(text: str) -> None:
 @each_case(
     ("values", "sentence"),
     [
-        ({"eval_every": 0, "target_reward": "none"}, "eval_every is 0 and deadlines"),
-        ({"rollback": True, "eval_episodes": 50}, "cannot be combined with rollback True"),
-        ({"strategy": "cma_es", "restarts": "ipop"}, "cannot be combined with restarts ipop"),
-        ({"strategy": "snes", "islands": 2}, "cannot be combined with islands 2"),
-        ({"strategy": "snes", "schedule": "async"}, "restart_deadlines needs generations"),
+        ({"eval_every": 0, "target_reward": "none"}, "eval_every is 0, and deadlines"),
+        (
+            {"rollback": True, "eval_episodes": 50},
+            "1=2, but rollback also replaces the search: leave one",
+        ),
+        (
+            {"strategy": "cma_es", "restarts": "ipop"},
+            "1=2, but restarts also replaces the search: leave one",
+        ),
+        (
+            {"strategy": "snes", "islands": 2},
+            "1=2, but islands also replaces the search: leave one",
+        ),
+        (
+            {"strategy": "snes", "schedule": "async"},
+            "schedule is async, but restart_deadlines needs generations",
+        ),
     ],
 )
 def test_deadlines_are_refused_where_they_come_to_nothing(

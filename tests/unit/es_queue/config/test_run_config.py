@@ -404,8 +404,8 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     (
         {"audit": 0.1, "allow_nondeterministic": True},
         (
-            "audit is 0.1, but with allow_nondeterministic two correct results of a slot may "
-            "differ: leave one of the two settings out"
+            "audit is 0.1, but allow_nondeterministic lets two correct results of a slot differ: "
+            "leave one of the two settings out"
         ),
     ),
 ]

@@ -46,9 +46,9 @@ from tests.deceptive import MAZE
 from tests.parts import config_of, evaluator, task_of
 from tests.ring import quick_config, run_ring
 from tests.tiny import Script, spec_of
-from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
 from workers.join import join
+from workers.slots import Evaluator
 
 WALKER = "BipedalWalker-v3"
 PUBLICATION = "4.1-00000000"

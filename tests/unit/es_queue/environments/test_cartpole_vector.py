@@ -33,9 +33,9 @@ from es_queue.protocol.messages import Answer, Block, Task
 from tests.cases import each_case
 from tests.parts import policy_size
 from tests.ring import NOISE, quick_config
-from workers.block_worker import Evaluator
 from workers.episode import EpisodeControl
 from workers.join import join
+from workers.slots import Evaluator
 
 CARTPOLE = EnvironmentRequest("CartPole-v1")
 LIMIT = 500

@@ -180,11 +180,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"policy": "mlp"},
-        "policy is set, but an objective has no environment and no policy: leave it out",
+        "objective is tests.objectives:sphere, but policy is set, and an objective has no "
+        "environment and no policy: leave policy out",
     ),
     (
         {"action_noise": 0.1},
-        "action_noise is set, but an objective has no environment and no policy: leave it out",
+        "objective is tests.objectives:sphere, but action_noise is set, and an objective has no "
+        "environment and no policy: leave action_noise out",
     ),
     (
         {"backend": "lean"},

@@ -85,7 +85,7 @@ from es_queue.strategies import Batch, make_strategy
 from tests.cases import each_case
 from tests.parts import TABLE, evaluator, task_of
 from tests.tiny import BOX, Script, spec_of
-from workers.block_worker import Evaluator
+from workers.slots import Evaluator
 
 WORKER = "host-1-abcdef"
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))

@@ -383,6 +383,11 @@ def test_restarts_of_the_recipe_give_way_to_what_cannot_be_combined_with_them(
     assert resolve({"env": WALKER, **explicit}).restart_deadlines == "none"
 
 
+def test_a_setting_at_its_default_takes_nothing_from_the_recipe() -> None:
+    explicit = {"schedule": "sync", "islands": 1, "rollback": False, "wrapper": ()}
+    assert resolve({"env": WALKER, **explicit}) == resolve({"env": WALKER})
+
+
 @each_case("explicit", [{"env_arg": (("hardcore", True),)}, {"wrapper": ("my_module:Stack",)}])
 def test_another_observation_is_received_whole(explicit: dict[str, Any]) -> None:
     assert resolve({"env": WALKER, **explicit}).observe == "all"

@@ -178,13 +178,13 @@ def test_many_entries_are_seldom_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     bench = Bench().open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    tail = bench.parts.reader._cursors[bench.ledger.publication]
-    tail.seen.update(str(number) for number in range(10 * ledger_module.MOST_REREAD_PER_SECOND))
+    reader, name = bench.parts.reader, bench.ledger.publication
+    reader.seen[name].update(map(str, range(10 * ledger_module.MOST_REREAD_PER_SECOND)))
     for later, cursor in ((0.0, "0"), (9.0, "7-0"), (1.1, "0")):
         now[0] += later
-        tail.cursor = "7-0"
-        bench.parts.reader.reread()
-        assert tail.cursor == cursor
+        reader.cursors[name] = "7-0"
+        reader.reread()
+        assert reader.cursors[name] == cursor
 
 
 def test_a_complete_generation_does_not_close_during_a_pause_whose_time_does_not_count() -> None:

@@ -435,7 +435,9 @@ def test_what_needs_a_closed_generation_is_refused_in_one_sentence(
 
 
 def test_a_lag_without_the_schedule_is_refused() -> None:
-    with pytest.raises(UsageError, match="max_lag is 3, but the schedule sync does not use it"):
+    with pytest.raises(
+        UsageError, match="max_lag is 3, but schedule is sync, which does not use it"
+    ):
         config_from_values({"env": QUAD, "max_lag": 3}, "the settings")
 
 

@@ -243,10 +243,7 @@ def test_a_checkpoint_without_a_possible_batch_is_refused(
 ) -> None:
     setup = prepare_run(quick_config(**NORMALISED))
     best = Best(setup.first_parameters(), np.zeros(4, np.float32), np.ones(4, np.float32), 0, 0.0)
-    monkeypatch.setattr(
-        "master.storage.checkpoint.reference_arrays",
-        lambda config: {} if batch is None else {"reference": batch},
-    )
+    monkeypatch.setattr("master.storage.checkpoint.make_reference_batch", lambda config: batch)
     path = Checkpoints(tmp_path).save_best(
         encode_best(setup.config, setup.spec, "a-run", best, None)
     )
