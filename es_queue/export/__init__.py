@@ -39,7 +39,7 @@ def export_bytes(
     if ending not in ENDINGS:
         raise UsageError(
             f"es-queue cannot export to {ending or 'a file without an ending'}: use FILE.json "
-            f"(seed list), {', '.join('FILE' + suffix for suffix in ENDINGS)}"
+            f"(seed list) or {', '.join('FILE' + suffix for suffix in ENDINGS)}"
         )
     write = onnx_bytes if ending == ".onnx" else torch_bytes
     return write(build_graph(saved), file_metadata(saved, meta))

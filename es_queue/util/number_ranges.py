@@ -45,7 +45,7 @@ def parse_number_ranges(text: str, noun: str, most: int, highest: int) -> tuple[
         if last > highest:
             raise ValueError(f"a {noun} is at most {highest}")
         if last < first:
-            raise ValueError(f"write the range from low to high, {last}-{first}")
+            raise ValueError(f"write the range from low to high: {last}-{first}")
         if len(numbers) + last - first >= most:
             raise ValueError(f"use at most {most} {noun}s")
         numbers += range(first, last + 1)

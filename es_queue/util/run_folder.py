@@ -138,7 +138,7 @@ def no_run_error(
     folders = [] if servers else sorted(run.folder.parent.glob("*"))
     known = list(dict.fromkeys([*others, *(path.name for path in folders if read_run_name(path))]))
     suggestion = format_suggestion(run.run, known)
-    listed = f"the runs are {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
+    listed = f"existing runs: {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
     return NoRunError(
         f"there is no run {run.run} in {', '.join(servers[:3]) or run.folder.parent}; "
         f"{suggestion and suggestion + ' '}{listed}"

@@ -169,7 +169,7 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
             2,
             "a run learns nothing without perturbations",
         ),
-        (("--stop", "nobody"), 6, "; the runs are live"),
+        (("--stop", "nobody"), 6, "; existing runs: live"),
         (("--attach", "nobody"), 2, "to watch a run, use es-status RUN --watch"),
         (("--purge", "live", "--yes"), 4, "run live is live"),
         (("--stop", "live", "--pause", "live"), 2, "give only one of them"),

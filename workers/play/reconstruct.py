@@ -109,7 +109,7 @@ def format_kept(generations: Sequence[int]) -> str:
     if not generations:
         return "the run has kept none (--keep-generations)"
     return (
-        f"it has {len(generations)} of {generations[0]} to {generations[-1]}, the newest of them "
+        f"it has {len(generations)} from {generations[0]} to {generations[-1]}; the newest are "
         f"{', '.join(map(str, generations[-8:]))}"
     )
 

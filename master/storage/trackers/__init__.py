@@ -23,7 +23,7 @@ def parse_trackers(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in PACKAGES:
             raise UsageError(
-                f"track is {name!r}: use {', '.join(PACKAGES)}, or several with commas between"
+                f"track is {name!r}: use {', '.join(PACKAGES)}, or several, separated by commas"
             )
         if find_spec(PACKAGES[name]) is None:
             raise UsageError(

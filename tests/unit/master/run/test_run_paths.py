@@ -105,8 +105,8 @@ def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> 
         (es_play, ["walker"], "there/walker/checkpoints/best.npz: this is not a readable"),
         (es_play, ["walker", "--generation", "3"], "there/walker/slots has no generation 3"),
         (es_plot, ["walker"], "there/walker holds no run"),
-        (es_plot, ["lander"], "there is no run lander in there; the runs are walker\n"),
-        (es_status, ["lander"], "there is no run lander in there; the runs are walker\n"),
+        (es_plot, ["lander"], "there is no run lander in there; existing runs: walker\n"),
+        (es_status, ["lander"], "there is no run lander in there; existing runs: walker\n"),
     ],
 )
 def test_every_command_finds_a_run_in_the_folder_of_its_flag_before_that_of_the_variable(
@@ -174,7 +174,7 @@ def test_an_unknown_run_is_the_same_sentence_and_exit_code_from_every_command(
         )
         assert capsys.readouterr().err.partition(": ")[2] == (
             "there is no run walkr in runs; did you mean walker or walk-2? "
-            "the runs are lander, walk-2, walker\n"
+            "existing runs: lander, walk-2, walker\n"
         )
     assert not Path("runs/walkr").exists()
 

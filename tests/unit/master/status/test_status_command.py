@@ -496,6 +496,6 @@ def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
 
 
 def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(NoRunError, match="no run b in fixed; the runs are a"):
+    with pytest.raises(NoRunError, match="no run b in fixed; existing runs: a"):
         RunSources([Fixed([seen("a")])], []).find_run("b")
     assert RunSources([Fixed(None), Fixed([seen("a")])], []).find_run("a").summary.run == "a"

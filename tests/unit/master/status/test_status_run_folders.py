@@ -170,7 +170,7 @@ def test_a_folder_whose_summary_names_another_run_is_not_taken_for_it(
 ) -> None:
     folder(summary={"state": "finished", "run": "other"}, base="elsewhere")
     assert main(["walker-1", "--run-dir", "elsewhere/walker-1"]) == 6
-    assert "the runs are other" in capsys.readouterr().err
+    assert "existing runs: other" in capsys.readouterr().err
 
 
 def test_keys_and_reports_stay_with_the_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -283,7 +283,7 @@ def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--generation", "77"], 6, "has no generation 77: it has 4 of 0 to 3"),
+        (["--generation", "77"], 6, "has no generation 77: it has 4 from 0 to 3"),
         (["--generation", "x"], 2, "--generation is 'x'"),
         (
             ["--generation", "1", "--slot", "99-"],

@@ -56,7 +56,7 @@ def test_seeds_are_numbers_and_ranges_in_the_order_given(text: str, seeds: tuple
 @each_case(
     ("text", "fix"),
     [
-        ("5-1", "write the range from low to high, 1-5"),
+        ("5-1", "write the range from low to high: 1-5"),
         ("", "use whole numbers and ranges, separated by commas, such as 1-5 or 1,3,7-9"),
         ("1,,2", "use whole numbers and ranges"),
         ("-1", "use whole numbers and ranges"),
