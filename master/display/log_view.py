@@ -359,6 +359,9 @@ class ProgressLine(CallbackView):
         if now - self._last_time < LEAST_LINE_SECONDS:
             return
         self._last_time = now
+        self._show(text)
+
+    def _show(self, text: str) -> None:
         self._out.write(f"\r{text:{self._width}}")
         self._out.flush()
         self._width = len(text)

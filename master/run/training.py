@@ -85,7 +85,8 @@ def train(
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
             ``es_queue.config.changeable.RESUMABLE``.
-        progress: Show a line that is rewritten while the run trains; by default in a notebook.
+        progress: Show a line that is rewritten while the run trains, in a notebook a bar and a
+            curve; by default only in a notebook.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir`` and
             ``noise_dir``, as the flags. Without ``redis_url`` it starts a private server and local
             workers, whatever the environment says. ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the
@@ -105,6 +106,7 @@ def train(
     from es_queue.security.passwords import with_password
     from es_queue.security.user_code import named_modules
     from master.display.log_view import CallbackView, ProgressLine, SafeStream, is_notebook
+    from master.display.notebook_view import NotebookView, notebook_display
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.session import Session
@@ -124,12 +126,13 @@ def train(
     reporters: list[Reporter] = []
 
     def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:
-        is_shown = is_notebook() if progress is None else progress
-        views.append(
-            ProgressLine(on_generation, SafeStream(sys.stdout), config)
-            if is_shown
-            else CallbackView(on_generation)
-        )
+        in_notebook = is_notebook()
+        if not (in_notebook if progress is None else progress):
+            views.append(CallbackView(on_generation))
+        elif in_notebook:
+            views.append(NotebookView(on_generation, notebook_display(), config))
+        else:
+            views.append(ProgressLine(on_generation, SafeStream(sys.stdout), config))
         reporters.append(Reporter(paths.run_dir, views[-1]))
         return reporters[-1]
 
