@@ -32,7 +32,6 @@ EXCEPTIONS = {
     "tests/unit/es_queue/strategies/test_ga_strategy.py": 1,
     "tests/unit/master/collect/collector_bench.py": 4,
     "tests/unit/master/collect/test_audit.py": 4,
-    "tests/unit/master/collect/test_ledger.py": 2,
     "tests/unit/master/collect/test_verification.py": 2,
     "tests/unit/master/fleet/test_seat_manager.py": 2,
     "tests/unit/master/fleet/test_worker_registry.py": 1,

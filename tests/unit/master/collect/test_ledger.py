@@ -417,11 +417,11 @@ def test_failures_that_do_not_count_are_counted_as_refused_and_not_remembered() 
     book = ledger()
     assert book.accept(failed(0)) and not book.accept(failed(0))
     assert book.accept(answer(result(0)))
-    remembered = len(book.failures._marks)
+    remembered = len(book.failures.marks)
     assert not any(book.accept(failed(0, attempt=attempt)) for attempt in range(1, 50))
     assert (
         book.refused == {"duplicate": 1, "late-failure": 49}
-        and len(book.failures._marks) == remembered
+        and len(book.failures.marks) == remembered
     )
 
 
