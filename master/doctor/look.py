@@ -18,10 +18,10 @@ from es_queue.security import bounded_reads
 from es_queue.security.sanitize import sanitize
 from master.status.redis_reader import (
     LONGEST_NAME,
-    LONGEST_VALUE,
-    MOST_FIELD_BYTES,
     RedisReader,
     Texts,
+    read_texts,
+    send_all,
 )
 from master.status.values import to_text
 
@@ -96,19 +96,13 @@ class ReadOnlyClient:
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
         """The short fields of each hash: a hostile value is never read."""
-        hashes, _ = bounded_reads.hash_fields(
-            self._ask_many, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
-        )
-        return [{name: to_text(value) for name, value in field.items()} for field in hashes]
+        return read_texts(self._ask_many, names, fields)[0]
 
     def _ask_many(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         waiting = list(questions)
 
         def send(client: Any) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
-            for command, *arguments in waiting:
-                getattr(pipeline, command)(*arguments)
-            answers: list[Any] = pipeline.execute(raise_on_error=False)
+            answers = send_all(client, waiting)
             for answer in answers:
                 if isinstance(answer, redis.exceptions.NoPermissionError):
                     raise answer

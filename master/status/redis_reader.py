@@ -242,7 +242,7 @@ class RedisReader:
         if ever and "workers" not in unread:
             names = self._read_names(run_keys.workers)
             keys = [run_keys.worker(name) for name in names]
-            hashes, left_out = self._read_hashes(keys, WORKER_FIELDS)
+            hashes, left_out = read_texts(self.ask, keys, WORKER_FIELDS)
             workers = {name: about for name, about in zip(names, hashes, strict=True) if about}
             if left_out:
                 unread["some workers"] = (
@@ -319,7 +319,8 @@ class RedisReader:
         holders = self.ask(
             ("getrange", run_keys.master, 0, LONGEST_NAME - 1) for run_keys in all_keys
         )
-        hashes, _ = self._read_hashes([run_keys.progress for run_keys in all_keys], PROGRESS_FIELDS)
+        progress_keys = [run_keys.progress for run_keys in all_keys]
+        hashes, _ = read_texts(self.ask, progress_keys, PROGRESS_FIELDS)
         command = format_command("es-master")
         named = [] if self.folder is None else find_run(self.folder).members
         words = [
@@ -352,21 +353,12 @@ class RedisReader:
     def _read_refusals(self, key: str) -> dict[str, int]:
         (reasons,) = self.ask([("hkeys", key)])
         names = [to_text(reason) for reason in reasons or () if len(reason) <= LONGEST_NAME]
-        (counts,), _ = self._read_hashes([key], names)
+        (counts,), _ = read_texts(self.ask, [key], names)
         return {
             name: int(number)
             for name, count in counts.items()
             if (number := finite_or_none(count)) is not None
         }
-
-    def _read_hashes(self, names: Sequence[str], fields: Sequence[str]) -> tuple[list[Texts], int]:
-        """The short fields of each hash, and how many hashes were omitted for size."""
-        hashes, left_out = bounded_reads.hash_fields(
-            self.ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
-        )
-        return [
-            {name: to_text(value) for name, value in field_name.items()} for field_name in hashes
-        ], left_out
 
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Replies to commands of redis-py, in order; None if a key has another type."""
@@ -376,11 +368,8 @@ class RedisReader:
         return answers
 
     def _execute(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for command, *arguments in questions:
-            getattr(pipeline, command)(*arguments)
         try:
-            answers = pipeline.execute(raise_on_error=False)
+            answers = send_all(self._client, questions)
         except ReplyTooLarge as error:
             if len(questions) > 1:
                 raise self.to_redis_error(error) from None
@@ -407,6 +396,24 @@ class RedisReader:
             f"Redis at {self.name} cannot be read ({reason}); start it, or correct RQ_REDIS_URL or "
             "--redis-url"
         )
+
+
+def send_all(client: Any, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """The replies to commands of redis-py, errors among them."""
+    pipeline = client.pipeline(transaction=False)
+    for command, *arguments in questions:
+        getattr(pipeline, command)(*arguments)
+    return list(pipeline.execute(raise_on_error=False))
+
+
+def read_texts(
+    ask: bounded_reads.Ask, names: Sequence[str], fields: Sequence[str]
+) -> tuple[list[Texts], int]:
+    """The short fields of each hash, and how many hashes were omitted for size."""
+    hashes, left_out = bounded_reads.hash_fields(
+        ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
+    )
+    return [{name: to_text(value) for name, value in texts.items()} for texts in hashes], left_out
 
 
 def too_large(what: str, size: bounded_reads.KeySize, most: int) -> str:

@@ -17,9 +17,8 @@ from master.display.format import (
     format_compact,
     format_duration,
     format_graph,
-    format_mean_std,
-    format_percent,
     format_score,
+    format_training_return,
     format_whole,
     parse_number,
 )
@@ -201,24 +200,25 @@ def format_training_rows(
     progress: Mapping[str, str], details: RunDetails, history: History
 ) -> list[tuple[str, str]]:
     get = progress.get
-    share = finite_or_none(get("cut_fraction")) or 0
-    cut = f" ({format_percent(share)} of episodes cut short)" if share > 0 else ""
-    mean, best = get("return_mean", get("reward_mean")), get("return_max", get("reward_max"))
+    former = {f"return_{name}": get(f"reward_{name}") for name in ("mean", "max")}
     steps = (
         f"{format_whole(get('env_steps'))} in {format_whole(get('episodes'))} episodes, "
         f"{format_whole(get('steps_per_second'))} per second"
     )
-    training = f"{format_mean_std(mean, get('return_std'))}, max {format_score(best)}{cut}"
+    target = details.config.get("target_reward")
+    aim = if_known(target, f", target {format_score(target)}")
     top = if_known(get("eval_best"), f", best {format_score(get('eval_best'))}")
-    evaluation = f"{format_score(get('eval_mean'))}{top}{format_target(details.config)}"
+    evaluation = f"{format_score(get('eval_mean'))}{top}{aim}"
     stage = STAGES.get(get("stage", ""), "")
+    curve = format_graph([mean for _, mean in history.evaluations], GRAPH_WIDTH)
+    count = f" in {len(history.evaluations):,} evaluations"
     return [
         ("generation", format_whole(get("generation")) + stage + format_answered(get("answered"))),
         ("budget", format_budget(progress, details.config)),
         ("steps", if_known(get("env_steps"), steps)),
-        ("training", if_known(mean, training)),
+        ("training", format_training_return({**former, **progress})),
         ("evaluation", if_known(get("eval_mean"), evaluation)),
-        *format_curve(history),
+        ("curve", curve and curve + count),
         ("confirming", if_known(get("confirm_mean"), format_score(get("confirm_mean")))),
     ]
 
@@ -235,18 +235,6 @@ def format_answered(done: str | None) -> str:
         if len(parts) == 2 and None not in parts
         else ""
     )
-
-
-def format_target(config: Mapping[str, Any]) -> str:
-    target = finite_or_none(config.get("target_reward"))
-    return "" if target is None else f", target {format_score(target)}"
-
-
-def format_curve(history: History) -> list[tuple[str, str]]:
-    means = [mean for _, mean in history.evaluations]
-    if len(means) < 2:
-        return []
-    return [("curve", f"{format_graph(means, GRAPH_WIDTH)} in {len(means):,} evaluations")]
 
 
 def remaining_budgets(
@@ -435,10 +423,7 @@ def format_ago(moment: object) -> str:
 
 def run_fields(summary: RunSummary, health: Health) -> dict[str, Any]:
     """A run as JSON: a field that should be a number is one, or null."""
-    about = {
-        name: sanitize(value) if name in TEXT_FIELDS else parse_number(value)
-        for name, value in summary.progress.items()
-    }
+    about = to_json_fields(summary.progress, TEXT_FIELDS)
     return {
         "run": summary.run,
         "redis": sanitize(summary.server),
@@ -462,7 +447,11 @@ def run_page_data(
     return {
         **run_fields(summary, health),
         "living": [
-            {**worker_fields(name, about), "seen": details.silent_seconds(name)}
+            {
+                "worker": sanitize(name),
+                **to_json_fields(about, WORKER_TEXT_FIELDS),
+                "seen": details.silent_seconds(name),
+            }
             for name, about in details.workers.items()
         ],
         "ever": details.ever_claimed,
@@ -478,9 +467,8 @@ def run_page_data(
     }
 
 
-def worker_fields(worker: str, about: Mapping[str, str]) -> dict[str, Any]:
-    figures = {
-        name: sanitize(value) if name in WORKER_TEXT_FIELDS else parse_number(value)
-        for name, value in about.items()
+def to_json_fields(hash_fields: Mapping[str, str], text_fields: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: sanitize(value) if name in text_fields else parse_number(value)
+        for name, value in hash_fields.items()
     }
-    return {"worker": sanitize(worker), **figures}

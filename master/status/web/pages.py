@@ -23,54 +23,32 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-GAUGE, COUNTER = "gauge", "counter"
 
-#: Name without its prefix, type, the field of a run that it shows, and what it is.
+#: Name without its prefix (of a counter, with _total), the field of a run, and what it is.
 METRIC_FAMILIES = (
-    ("generation", GAUGE, "generation", "Number of the open generation"),
-    ("env_steps_total", COUNTER, "env_steps", "Environment steps of training that counted"),
-    ("eval_steps_total", COUNTER, "eval_steps", "Environment steps of evaluations"),
-    ("episodes_total", COUNTER, "episodes", "Training episodes that counted"),
-    ("training_seconds_total", COUNTER, "seconds", "Seconds that the run has trained"),
+    ("generation", "generation", "Number of the open generation"),
+    ("env_steps_total", "env_steps", "Environment steps of training that counted"),
+    ("eval_steps_total", "eval_steps", "Environment steps of evaluations"),
+    ("episodes_total", "episodes", "Training episodes that counted"),
+    ("training_seconds_total", "seconds", "Seconds that the run has trained"),
     (
         "steps_per_second",
-        GAUGE,
         "steps_per_second",
         "Environment steps per second in the newest generation",
     ),
-    (
-        "return_mean",
-        GAUGE,
-        "return_mean",
-        "Mean return of the newest generation's training episodes",
-    ),
-    (
-        "return_max",
-        GAUGE,
-        "return_max",
-        "Highest return of the newest generation's training episodes",
-    ),
-    ("eval_mean", GAUGE, "eval_mean", "Mean return of the newest evaluation"),
-    ("eval_best", GAUGE, "eval_best", "Mean return of the best evaluation so far"),
-    ("workers", GAUGE, "workers", "Workers known to the master"),
-    ("busy_workers", GAUGE, "busy", "Workers that are busy on average: the sum of their shares"),
-    ("eta_seconds", GAUGE, "eta", "Seconds until the nearest budget ends the run"),
-    ("recovered_total", COUNTER, "recovered", "Blocks of work that were lost and issued again"),
-    (
-        "reissued_total",
-        COUNTER,
-        "reissued",
-        "Overdue blocks of work that were issued a second time",
-    ),
-    ("late_total", COUNTER, "late", "Results that arrived too late to count"),
-    ("duplicate_total", COUNTER, "duplicate", "Results for slots that already had one"),
-    ("lost_steps_total", COUNTER, "lost_steps", "Environment steps that were not used"),
-    (
-        "updated_timestamp_seconds",
-        GAUGE,
-        "updated",
-        "Time of the master's last update, by its own clock",
-    ),
+    ("return_mean", "return_mean", "Mean return of the newest generation's training episodes"),
+    ("return_max", "return_max", "Highest return of the newest generation's training episodes"),
+    ("eval_mean", "eval_mean", "Mean return of the newest evaluation"),
+    ("eval_best", "eval_best", "Mean return of the best evaluation so far"),
+    ("workers", "workers", "Workers known to the master"),
+    ("busy_workers", "busy", "Workers that are busy on average: the sum of their shares"),
+    ("eta_seconds", "eta", "Seconds until the nearest budget ends the run"),
+    ("recovered_total", "recovered", "Blocks of work that were lost and issued again"),
+    ("reissued_total", "reissued", "Overdue blocks of work that were issued a second time"),
+    ("late_total", "late", "Results that arrived too late to count"),
+    ("duplicate_total", "duplicate", "Results for slots that already had one"),
+    ("lost_steps_total", "lost_steps", "Environment steps that were not used"),
+    ("updated_timestamp_seconds", "updated", "Time of the master's last update, by its own clock"),
 )
 
 #: Name, the field with a count per run, and what it is.
@@ -96,39 +74,35 @@ class RunMetrics:
     data: Info
 
     def collect(self) -> Iterator[Metric]:
-        for name, kind, text, samples in self._families():
+        for name, text, samples in self._families():
             if samples:
-                yield make_metric(name, kind, text, samples)
+                yield make_metric(name, text, samples)
 
-    def _families(self) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    def _families(self) -> Iterator[tuple[str, str, list[Sample]]]:
         runs: tuple[Info, ...] = tuple(self.data.get("runs", ()))
         yield (
             "up",
-            GAUGE,
             "1 if these values were just read, 0 if Redis could not be read",
             [({}, 0.0 if self.data.get("trouble") else 1.0)],
         )
         yield (
             "run_info",
-            GAUGE,
             "A run, its environment, strategy, state and health",
-            [(run_labels(run), 1.0) for run in runs],
+            [(run_labels(run, "env", "strategy", "state", "health"), 1.0) for run in runs],
         )
         yield (
             "run_healthy",
-            GAUGE,
             "1 while a run trains or is paused on request, 0 otherwise",
-            [(run_label(run), float(run["health"] == HEALTHY)) for run in runs],
+            [(run_labels(run), float(run["health"] == HEALTHY)) for run in runs],
         )
-        for name, kind, source, text in METRIC_FAMILIES:
-            values = [(run_label(run), finite_or_none(run.get(source))) for run in runs]
-            yield name, kind, text, [(run, value) for run, value in values if value is not None]
+        for name, source, text in METRIC_FAMILIES:
+            values = [(run_labels(run), finite_or_none(run.get(source))) for run in runs]
+            yield name, text, [(run, value) for run, value in values if value is not None]
         for name, source, text in COUNT_FAMILIES:
             counts = self.data.get(source, {}).items()
-            yield name, GAUGE, text, [({"run": run}, count) for run, count in counts]
+            yield name, text, [({"run": run}, count) for run, count in counts]
         yield (
             "refused_total",
-            COUNTER,
             "Results that the master refused, by reason",
             [
                 ({"run": run, "reason": reason}, float(count))
@@ -146,23 +120,19 @@ def format_metrics(data: Info) -> bytes:
     return generate_latest(RunMetrics(data))
 
 
-def make_metric(name: str, kind: str, text: str, samples: list[Sample]) -> Metric:
+def make_metric(name: str, text: str, samples: list[Sample]) -> Metric:
     # start-up: see format_metrics
     from prometheus_client import Metric
 
+    kind = "counter" if name.endswith("_total") else "gauge"
     metric = Metric(f"es_queue_{name.removesuffix('_total')}", text, kind)
     for labels, value in samples:
         metric.add_sample(f"es_queue_{name}", dict(labels), value)
     return metric
 
 
-def run_label(run: Info) -> dict[str, str]:
-    return {"run": str(run["run"])}
-
-
-def run_labels(run: Info) -> dict[str, str]:
-    texts = {name: str(run.get(name) or "") for name in ("env", "strategy", "state", "health")}
-    return run_label(run) | texts
+def run_labels(run: Info, *names: str) -> dict[str, str]:
+    return {"run": str(run["run"]), **{name: str(run.get(name) or "") for name in names}}
 
 
 #: Only what comes from here runs, and nobody may put the page into a frame.
