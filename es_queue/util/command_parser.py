@@ -59,6 +59,17 @@ def add_runs_folder(group: argparse._ActionsContainer) -> None:
     )
 
 
+def add_password_file(group: argparse._ActionsContainer, more: str = "") -> None:
+    group.add_argument(
+        "--redis-password-file",
+        metavar="FILE",
+        help=(
+            f"file with the password of that Redis{more} [default: ES_QUEUE_REDIS_PASSWORD, "
+            "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
+        ),
+    )
+
+
 def add_version(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--version",

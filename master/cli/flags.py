@@ -6,6 +6,7 @@ import argparse
 import sys
 import textwrap
 from dataclasses import Field
+from functools import cache
 from typing import Any
 
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
@@ -13,7 +14,12 @@ from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
-from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
+from es_queue.util.command_parser import (
+    CommandParser,
+    add_password_file,
+    add_runs_folder,
+    add_version,
+)
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.
@@ -90,8 +96,12 @@ UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
 
 class _MasterParser(CommandParser):
+    @property
+    def actions(self) -> list[argparse.Action]:
+        return self._actions
+
     def format_everyday_help(self) -> str:
-        named = {action.dest: action for action in self._actions}
+        named = {action.dest: action for action in self.actions}
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, [], [])
         formatter.add_text(self.description)
@@ -108,46 +118,7 @@ class _EverydayHelp(argparse.Action):
         parser.exit()
 
 
-#: The flags that are not settings, by the names of their values.
-LAUNCH_NAMES = (
-    "help",
-    "help_all",
-    "version",
-    "redis_url",
-    "redis_password_file",
-    "insecure",
-    "workers",
-    "queue",
-    "run",
-    "run_dir",
-    "runs_dir",
-    "shared",
-    "resume",
-    "standby",
-    "seeds",
-    "warm_start",
-    "listen",
-    "config",
-    "recipe",
-    "noise_dir",
-    "video_every",
-    "track",
-    "tensorboard",
-    "quiet",
-    "json",
-    "stop",
-    "pause",
-    "continue",
-    "attach",
-    "set",
-    "at",
-    "purge",
-    "yes",
-    "replay",
-)
-
-
-def make_parser() -> CommandParser:
+def make_parser() -> _MasterParser:
     """Its namespace has only the options that were given."""
     parser = _MasterParser(
         "es-master",
@@ -200,14 +171,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
             "REDIS_URL, then a private server]"
         ),
     )
-    add(
-        "--redis-password-file",
-        metavar="FILE",
-        help=(
-            "file with the password of that Redis, readable only by you [default: "
-            "ES_QUEUE_REDIS_PASSWORD, then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
-        ),
-    )
+    add_password_file(group, ", readable only by you")
     add(
         "--insecure",
         action="store_true",
@@ -432,12 +396,17 @@ def flag_name(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _flag_names() -> list[str]:
-    names = [*option_fields(), *LAUNCH_NAMES]
-    switches = [name for name, option in option_fields().items() if option.type == "bool"]
-    return [f"--{flag_name(name)}" for name in names] + [
-        f"--no-{flag_name(name)}" for name in switches
-    ]
+@cache
+def launch_names() -> frozenset[str]:
+    """The flags that are not settings, by the names of their values."""
+    words = (action.option_strings[-1] for action in make_parser().actions)
+    names = {word.removeprefix("--").replace("-", "_") for word in words}
+    negations = {f"no_{name}" for name in option_fields()}
+    return frozenset(names - {*option_fields(), *FORMER_NAMES, *negations})
+
+
+def _flag_names() -> set[str]:
+    return {word for action in make_parser().actions for word in action.option_strings}
 
 
 def join_negative_numbers(argv: list[str] | None) -> list[str] | None:

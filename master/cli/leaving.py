@@ -1,8 +1,10 @@
-"""How es-master ends after a second Ctrl-C."""
+"""How es-master ends by Ctrl-C: the first asks, the second ends at once."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,3 +20,31 @@ def leave_at_once(resume_command: str) -> NoReturn:
         with suppress(OSError):
             os.write(number, text.encode())
     os._exit(EXIT_INTERRUPTED)
+
+
+class StopSignals:
+    """SIGINT, SIGTERM and a closed terminal. The first signal asks a run to stop, or is a
+    KeyboardInterrupt before it begins; the second ends everything.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def install(
+        self,
+        has_begun: Callable[[], bool],
+        kill: Callable[[], None],
+        resume_command: Callable[[], str],
+    ) -> None:
+        """kill: ends all processes at once; resume_command: what continues the run after it."""
+
+        def handle(number: int, frame: object) -> None:
+            if self.requested:
+                kill()
+                leave_at_once(resume_command())
+            self.requested = True
+            if not has_begun():
+                raise KeyboardInterrupt
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, handle)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
+    from master.cli.leaving import StopSignals
     from master.control.control_arguments import ControlArgs
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.run_paths import RunPaths
-    from master.run.session import Session
 
 #: Letters of an error that are shown.
 LONGEST_ERROR = 4000
@@ -166,6 +166,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.timing import clocks_from_environment
+    from master.cli.leaving import StopSignals
     from master.display.notes import TERMINAL, NoteHandler
     from master.run.session import Session, resumable_settings
 
@@ -192,7 +193,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         make_reporter,
         lambda: stop.requested,
     )
-    stop.install(session)
+    stop.install(lambda: session.is_looping, session.kill, lambda: session.resume_command)
     try:
         with NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL):
             summary = session.run(config, resumable_settings(values))
@@ -206,30 +207,6 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         for report in reports:
             report.close()
     return EXIT_INTERRUPTED if summary["state"] == "stopped" else EXIT_DONE
-
-
-class StopSignals:
-    """The first signal asks a run to stop, or is a KeyboardInterrupt before it begins; the second
-    ends everything.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def install(self, session: Session) -> None:
-        # start-up: Ctrl-C must be handled before modules load
-        from master.cli.leaving import leave_at_once
-
-        def handle(number: int, frame: object) -> None:
-            if self.requested:
-                session.kill()
-                leave_at_once(session.resume_command)
-            self.requested = True
-            if not session.is_looping:
-                raise KeyboardInterrupt
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, handle)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.user_code import modules_named_by
 from master.cli.flags import (
-    LAUNCH_NAMES,
     flag_name,
     join_negative_numbers,
+    launch_names,
     make_parser,
 )
 from master.cli.redis_url import named_url
@@ -208,7 +208,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             raise UsageError(
                 f"{path} has {name} twice, with a dash and with an underscore: keep one"
             )
-        if name in LAUNCH_NAMES:
+        if name in launch_names():
             raise UsageError(
                 f"{path} has {key!r}, which only the command line takes: use "
                 f"--{name.replace('_', '-')}"

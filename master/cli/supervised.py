@@ -71,9 +71,10 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     """
     # start-up: Ctrl-C must be handled before modules load
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
+    from master.cli.leaving import StopSignals
     from master.run.run_paths import remove_unstarted_config
 
-    stop = cli.StopSignals()
+    stop = StopSignals()
     try:
         code = cli.run({}, replace(launch, run=None, warm_start=None, resume=launch.run), stop)
     except NoRunError:

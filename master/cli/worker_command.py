@@ -12,7 +12,7 @@ from pathlib import Path
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.protocol.connection import ANY_ERROR, redacted_url, tested_client
 from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_version
+from es_queue.util.command_parser import CommandParser, add_password_file, add_version
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from master.cli.options import MOST_WORKERS, parse_whole_number
 from master.cli.redis_url import named_url
@@ -49,14 +49,7 @@ def make_parser() -> CommandParser:
             "then REDIS_URL]"
         ),
     )
-    parser.add_argument(
-        "--redis-password-file",
-        metavar="FILE",
-        help=(
-            "file with the password of that Redis [default: ES_QUEUE_REDIS_PASSWORD, "
-            "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
-        ),
-    )
+    add_password_file(parser)
     parser.add_argument(
         "--workers", metavar="N", help="number of workers [default: one per core of this host]"
     )

@@ -12,7 +12,12 @@ from rich.text import Text
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageError
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
+from es_queue.util.command_parser import (
+    CommandParser,
+    add_password_file,
+    add_runs_folder,
+    add_version,
+)
 from es_queue.util.run_folder import find_run, read_run_name, runs_folder
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
@@ -88,14 +93,7 @@ def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
         metavar="URL",
         help="server of the runs; put a password in RQ_REDIS_URL, not here",
     )
-    parser.add_argument(
-        "--redis-password-file",
-        metavar="FILE",
-        help=(
-            "file with the password of that Redis [default: ES_QUEUE_REDIS_PASSWORD, "
-            "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
-        ),
-    )
+    add_password_file(parser)
     where.add_argument(
         "--run-dir", metavar="PATH", type=Path, help="folder of a run with a private server"
     )

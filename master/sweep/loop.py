@@ -28,7 +28,7 @@ from es_queue.security.user_code import modules_to_allow
 from es_queue.util.command_path import format_command
 from es_queue.util.file_lock import take_lock, write_pid
 from es_queue.util.run_folder import NamedRun
-from master.cli.leaving import leave_at_once
+from master.cli.leaving import StopSignals
 from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.display.log_view import SafeStream
 from master.display.notes import NoteHandler
@@ -156,32 +156,20 @@ CHECK_SECONDS = 1.0
 LEAVE_SECONDS = 20.0
 
 
-class SweepStopSignals:
-    """SIGINT, SIGTERM and a closed terminal: the first is a request, or a KeyboardInterrupt before
-    runs begin; the second kills.
-    """
+class SweepStopSignals(StopSignals):
+    """The signals from the start of the command, before there is a :class:`Sweep`."""
 
     def __init__(self) -> None:
-        self.requested = self.has_begun = False
-        self._kill: Callable[[], None] = lambda: None
-        self._resume_command: Callable[[], str] = str
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._handle)
+        super().__init__()
+        self.has_begun = False
+        self.end_with(lambda: None, str)
 
-    def kill_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
-        self._kill, self._resume_command = kill, resume_command
+    def end_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
+        self.install(lambda: self.has_begun, kill, resume_command)
 
     def begin(self) -> None:
         """From now on the end is an orderly one."""
         self.has_begun = True
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.requested:
-            self._kill()
-            leave_at_once(self._resume_command())
-        self.requested = True
-        if not self.has_begun:
-            raise KeyboardInterrupt
 
 
 class Sweep:
@@ -198,7 +186,7 @@ class Sweep:
         self._last_check, self._worker_places = 0.0, 1
         self._stop_forwarded = False
         self._first_failure = EXIT_DONE
-        stop.kill_with(self.kill, self._resume_command)
+        stop.end_with(self.kill, self._resume_command)
 
     def run(self) -> int:
         """Returns the exit code."""

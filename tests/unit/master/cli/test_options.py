@@ -15,7 +15,7 @@ from es_queue.config.resolution import recipe_values, resolve
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
-from master.cli.flags import EVERYDAY, LAUNCH_NAMES
+from master.cli.flags import EVERYDAY, launch_names
 from master.cli.options import parse_command_line
 from master.run.launch import Launch
 from tests.cases import each_case
@@ -232,7 +232,7 @@ def test_help_names_every_option_and_keeps_to_the_terminal(
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert max(map(len, text.splitlines())) <= max(80, min(int(columns), 120))
-    for name in [*option_fields(), *LAUNCH_NAMES]:
+    for name in [*option_fields(), *launch_names()]:
         assert f"--{name.replace('_', '-')}" in text
     assert "put a password in RQ_REDIS_URL" in " ".join(text.split())
 

@@ -12,7 +12,7 @@ import master
 
 TWICE = """
 import os, signal
-from master.cli.main import StopSignals
+from master.cli.leaving import StopSignals
 
 class Begun:
     is_looping, resume_command, killed = True, "es-master --resume walker", False
@@ -21,7 +21,8 @@ class Begun:
         os.write(2, b"killed; ")
 
 stop = StopSignals()
-stop.install(Begun())
+begun = Begun()
+stop.install(lambda: begun.is_looping, begun.kill, lambda: begun.resume_command)
 os.kill(os.getpid(), signal.SIGINT)
 assert stop.requested
 os.kill(os.getpid(), signal.SIGINT)
