@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import es_queue
@@ -51,23 +52,34 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{redact_address(message)}; {self.advice}")
 
 
+def add_options(group: argparse._ActionsContainer, text: str, **more: Mapping[str, Any]) -> None:
+    """Add the options that ``text`` lists: on a line ``--flag METAVAR``, or ``--flag`` for a
+    switch, and in the indented lines below it the help.
+
+    Args:
+        more: Further arguments of ``add_argument`` by the name of an option's value.
+    """
+    for option in re.split(r"\n(?=\S)", text.strip()):
+        head, _, help_text = option.partition("\n")
+        flag, _, metavar = head.partition(" ")
+        own = more.get(flag.lstrip("-").replace("-", "_"), {})
+        kind: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
+        kind = {} if "choices" in own else kind
+        group.add_argument(flag, **{**kind, "help": " ".join(help_text.split()), **own})
+
+
 def add_runs_folder(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--runs-dir",
-        metavar="PATH",
-        help="folder of all runs [default: ES_QUEUE_RUNS, then ./runs]",
+    add_options(
+        group, "--runs-dir PATH\n  folder of all runs [default: ES_QUEUE_RUNS, then ./runs]"
     )
 
 
-def add_password_file(group: argparse._ActionsContainer, more: str = "") -> None:
-    group.add_argument(
-        "--redis-password-file",
-        metavar="FILE",
-        help=(
-            f"file with the password of that Redis{more} [default: ES_QUEUE_REDIS_PASSWORD, "
-            "then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]"
-        ),
-    )
+#: Of a named Redis. What a user must know besides can be put behind ``Redis``.
+PASSWORD_FILE_OPTION = """
+--redis-password-file FILE
+    file with the password of that Redis{} [default: ES_QUEUE_REDIS_PASSWORD,
+    then the file that ES_QUEUE_REDIS_PASSWORD_FILE names]
+"""
 
 
 def add_version(group: argparse._ActionsContainer) -> None:

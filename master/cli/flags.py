@@ -15,8 +15,9 @@ from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import option_fields
 from es_queue.config.validation import number_or_text
 from es_queue.util.command_parser import (
+    PASSWORD_FILE_OPTION,
     CommandParser,
-    add_password_file,
+    add_options,
     add_runs_folder,
     add_version,
 )
@@ -131,9 +132,8 @@ def make_parser() -> _MasterParser:
         add_help=False,
     )
     _add_launch_options(parser.add_argument_group("launch"))
-    _add_control_options(
-        parser.add_argument_group("control of a run, from any host that can reach its Redis")
-    )
+    control = parser.add_argument_group("control of a run, from any host that can reach its Redis")
+    add_options(control, CONTROL_OPTIONS, set={"action": "append"})
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in option_fields().values():
         title = option.metadata["group"]
@@ -162,188 +162,99 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add("-h", "--help", action=_EverydayHelp, nargs=0, help="show the everyday options and exit")
     add("--help-all", action="help", help="show all options and exit")
     add_version(group)
-    add(
-        "--redis-url",
-        metavar="URL",
-        help=(
-            "address of Redis or Valkey, redis://HOST:PORT; other users of this host can see it "
-            "in the process list, so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then "
-            "REDIS_URL, then a private server]"
-        ),
-    )
-    add_password_file(group, ", readable only by you")
-    add(
-        "--insecure",
-        action="store_true",
-        help="suppress warnings about a passwordless or unencrypted Redis",
-    )
-    add(
-        "--workers",
-        metavar="N",
-        help=(
-            "local worker processes to start [default: one per core with a private server, none "
-            "with --redis-url]"
-        ),
-    )
-    add(
-        "--queue",
-        metavar="NAME",
-        help="RQ queue of the workers [default: default]",
-    )
-    add(
-        "--run",
-        metavar="ID",
-        help=(
-            "name of the new run: at most 40 letters, digits, '-', '_' and '.' [default: made "
-            "from environment and time]"
-        ),
-    )
-    add(
-        "--run-dir",
-        metavar="PATH",
-        help="folder for the run's checkpoints and logs [default: RUN in --runs-dir]",
-    )
+    add_options(group, f"{SERVER_OPTIONS}{PASSWORD_FILE_OPTION.format(', readable only by you')}")
+    add_options(group, PLACE_OPTIONS)
     add_runs_folder(group)
-    add(
-        "--shared",
-        action="store_true",
-        help="let the group of the run's folder read and write it: folders 2770, files 0660; the "
-        "private server stays accessible only to you [default: only you, 0700 and 0600]",
+    resumable = ", ".join(f"--{flag_name(name)}" for name in RESUMABLE)
+    add_options(
+        group,
+        START_OPTIONS.format(resumable=resumable, recipes=", ".join(recipe_names())),
+        listen={"nargs": "?", "const": ""},
+        track={"action": "append"},
+        tensorboard={"dest": "track", "action": "append_const", "const": "tensorboard"},
     )
-    add(
-        "--resume",
-        metavar="RUN",
-        help=(
-            "continue a run or study where it stopped, by its name, its folder or a file in it; "
-            "only "
-            f"{', '.join('--' + flag_name(name) for name in RESUMABLE)} can change"
-        ),
-    )
-    add(
-        "--standby",
-        metavar="RUN",
-        help=(
-            "wait while a master on another host leads the run, and continue the run when that "
-            "master is gone"
-        ),
-    )
-    add(
-        "--seeds",
-        metavar="LIST",
-        help=(
-            "train one run per seed over the same workers, such as 1-5 or 1,4,7; prints the mean, "
-            "the interquartile mean and their 95 %% interval"
-        ),
-    )
-    add(
-        "--warm-start",
-        metavar="PATH",
-        help=(
-            "begin with the policy of a checkpoint or run folder, or with the bundled policy "
-            "pretrained:ENV; it may have a smaller network or fewer observations"
-        ),
-    )
-    add(
-        "--listen",
-        metavar="HOST:PORT",
-        nargs="?",
-        const="",
-        help=(
-            "open the private server to other hosts, with a new password [default: only this user "
-            "on this host; without a value: all addresses, a free port]"
-        ),
-    )
-    add(
-        "--config",
-        metavar="FILE",
-        help=(
-            "TOML file of settings, named as these options, or a JSON experiment file of "
-            "evolution-strategies-starter; a flag overrides it"
-        ),
-    )
-    add(
-        "--recipe",
-        metavar="NAME",
-        help=(
-            "named published settings, overridden by flags and the --config file: "
-            f"{', '.join(recipe_names())}"
-        ),
-    )
-    add(
-        "--noise-dir",
-        metavar="PATH",
-        help=(
-            "folder of the noise table, shared by all processes of this host [default: "
-            "ES_QUEUE_NOISE_DIR, then the user's cache]"
-        ),
-    )
-    add(
-        "--video-every",
-        metavar="N",
-        help=(
-            "film the unperturbed policy every N generations, into the run's folder videos/ (pip "
-            "install 'es-queue[video]') [default: no films]"
-        ),
-    )
-    add(
-        "--track",
-        action="append",
-        metavar="NAME",
-        help=(
-            "write settings, figures and the result for tensorboard, wandb or mlflow, into the "
-            "run's folder of that name; separate several with commas (pip install "
-            "'es-queue[NAME]')"
-        ),
-    )
-    add(
-        "--tensorboard",
-        dest="track",
-        action="append_const",
-        const="tensorboard",
-        help="the same as --track tensorboard",
-    )
-    add("--quiet", action="store_true", help="print only warnings, errors and the summary")
-    add("--json", action="store_true", help="print one JSON line per generation")
 
 
-def _add_control_options(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--attach",
-        metavar="RUN",
-        help="the run that --set changes; to watch a run, use es-status RUN --watch",
-    )
-    add(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        help=(
-            "with --attach: change a setting from the next generation on; repeatable "
-            f"({', '.join(CHANGEABLE)})"
-        ),
-    )
-    add("--at", metavar="N", help="with --set: change it from generation N on")
-    add("--stop", metavar="RUN", help="stop a run; --resume continues it")
-    add(
-        "--pause",
-        metavar="RUN",
-        help="pause a run: its workers finish their blocks, then wait or serve other runs",
-    )
-    add("--continue", metavar="RUN", help="continue a paused run")
-    add(
-        "--purge",
-        metavar="RUN",
-        help="remove all of a run's data from Redis, if no master leads it; asks first",
-    )
-    add("--yes", action="store_true", help="with --purge: do not ask")
-    add(
-        "--replay",
-        metavar="RUN",
-        help=(
-            "compute a run's parameters again from its log, without episodes, and compare the "
-            "digests"
-        ),
-    )
+#: Options with their help, as ``add_options`` reads them.
+SERVER_OPTIONS = """
+--redis-url URL
+    address of Redis or Valkey, redis://HOST:PORT; other users of this host can see it in the
+    process list, so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then REDIS_URL, then a
+    private server]"""
+PLACE_OPTIONS = """
+--insecure
+    suppress warnings about a passwordless or unencrypted Redis
+--workers N
+    local worker processes to start [default: one per core with a private server, none with
+    --redis-url]
+--queue NAME
+    RQ queue of the workers [default: default]
+--run ID
+    name of the new run: at most 40 letters, digits, '-', '_' and '.' [default: made from
+    environment and time]
+--run-dir PATH
+    folder for the run's checkpoints and logs [default: RUN in --runs-dir]
+"""
+START_OPTIONS = """
+--shared
+    let the group of the run's folder read and write it: folders 2770, files 0660; the private
+    server stays yours [default: only you, 0700 and 0600]
+--resume RUN
+    continue a run or study where it stopped, by its name, its folder or a file in it; only
+    {resumable} can change
+--standby RUN
+    wait while a master on another host leads the run, and continue the run when that master is gone
+--seeds LIST
+    train one run per seed over the same workers, such as 1-5 or 1,4,7; prints the mean, the
+    interquartile mean and their 95 %% interval
+--warm-start PATH
+    begin with the policy of a checkpoint or run folder, or with the bundled policy pretrained:ENV;
+    it may have a smaller network or fewer observations
+--listen HOST:PORT
+    open the private server to other hosts, with a new password [default: only this user on this
+    host; without a value: all addresses, a free port]
+--config FILE
+    TOML file of settings, named as these options, or a JSON experiment file of
+    evolution-strategies-starter; a flag overrides it
+--recipe NAME
+    named published settings, overridden by flags and the --config file: {recipes}
+--noise-dir PATH
+    folder of the noise table, shared by all processes of this host [default: ES_QUEUE_NOISE_DIR,
+    then the user's cache]
+--video-every N
+    film the unperturbed policy every N generations, into the run's folder videos/ (pip install
+    'es-queue[video]') [default: no films]
+--track NAME
+    write settings, figures and the result for tensorboard, wandb or mlflow, into the run's folder
+    of that name; separate several with commas (pip install 'es-queue[NAME]')
+--tensorboard
+    the same as --track tensorboard
+--quiet
+    print only warnings, errors and the summary
+--json
+    print one JSON line per generation
+"""
+CONTROL_OPTIONS = f"""
+--attach RUN
+    the run that --set changes; to watch a run, use es-status RUN --watch
+--set NAME=VALUE
+    with --attach: change a setting from the next generation on; repeatable
+    ({", ".join(CHANGEABLE)})
+--at N
+    with --set: change it from generation N on
+--stop RUN
+    stop a run; --resume continues it
+--pause RUN
+    pause a run: its workers finish their blocks, then wait or serve other runs
+--continue RUN
+    continue a paused run
+--purge RUN
+    remove all of a run's data from Redis, if no master leads it; asks first
+--yes
+    with --purge: do not ask
+--replay RUN
+    compute a run's parameters again from its log, without episodes, and compare the digests
+"""
 
 
 def _add_option(group: argparse._ArgumentGroup, option: Field[Any]) -> None:

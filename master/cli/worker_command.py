@@ -12,7 +12,12 @@ from pathlib import Path
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.protocol.connection import ANY_ERROR, redacted_url, tested_client
 from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_password_file, add_version
+from es_queue.util.command_parser import (
+    PASSWORD_FILE_OPTION,
+    CommandParser,
+    add_options,
+    add_version,
+)
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from master.cli.options import MOST_WORKERS, parse_whole_number
 from master.cli.redis_url import named_url
@@ -30,35 +35,24 @@ order: they hand back the work that they have not finished."""
 LOOK_SECONDS = 1.0
 
 
+OPTIONS = f"""
+queue QUEUE
+    RQ queue, as of es-master --queue [default: default]
+--redis-url URL
+    server of the runs; put a password in RQ_REDIS_URL, not here [default: RQ_REDIS_URL, then
+    REDIS_URL]{PASSWORD_FILE_OPTION.format("")}--workers N
+    number of workers [default: one per core of this host]
+--log-dir PATH
+    folder for worker-1.log and so on [default: a new folder for temporary files]
+"""
+
+
 def make_parser() -> CommandParser:
     parser = CommandParser(
         "es-worker", "Run workers on this host, and restart those that end.", epilog=EPILOG
     )
-    parser.add_argument(
-        "queue",
-        nargs="?",
-        default="default",
-        metavar="QUEUE",
-        help="RQ queue, as of es-master --queue [default: default]",
-    )
-    parser.add_argument(
-        "--redis-url",
-        metavar="URL",
-        help=(
-            "server of the runs; put a password in RQ_REDIS_URL, not here [default: RQ_REDIS_URL, "
-            "then REDIS_URL]"
-        ),
-    )
-    add_password_file(parser)
-    parser.add_argument(
-        "--workers", metavar="N", help="number of workers [default: one per core of this host]"
-    )
-    parser.add_argument(
-        "--log-dir",
-        type=Path,
-        metavar="PATH",
-        help="folder for worker-1.log and so on [default: a new folder for temporary files]",
-    )
+    queue = {"nargs": "?", "default": "default"}
+    add_options(parser, OPTIONS, queue=queue, log_dir={"type": Path})
     add_version(parser)
     return parser
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
+from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from master.display.format import LARGEST_DRAWN
 from master.display.reporter import METRICS
 from master.plot.canvas import PAPER_SCALE, plot_style, save_figure
@@ -37,73 +37,45 @@ examples:
 """
 
 
+OPTIONS = """
+runs RUN
+    name or folder of a run or study, or a folder that contains some
+--by
+    horizontal axis; both draws steps and wall-clock time [default: both]
+--metric NAME
+    field of metrics.jsonl to draw [default: eval_mean]
+--statistic
+    statistic over seeds: mean, or interquartile mean (iqm) [default: mean]
+--panels
+    four views of one run: returns, evaluation, seconds, the unperturbed policy's rank
+--cloud
+    individuals of a generation, coloured by fitness: their behaviour, or their length and return
+--generation N,N
+    with --cloud: generations, one panel each [default: the newest recorded one]
+--title TEXT
+    title of the figure [default: the environment]
+--label TEXT
+    name of a curve; repeatable, in the order of the runs [default: what differs]
+--style
+    paper: a panel per column, letters of 8 pt [default: screen]
+--out FILE
+    figure to write, .png, .svg or .pdf [default: curves.png]
+"""
+
+
 def make_parser() -> CommandParser:
     parser = CommandParser("es-plot", DESCRIPTION)
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="name or folder of a run or study, or a folder that contains some",
-    )
-    parser.add_argument(
-        "--by",
-        choices=[*AXES, "both"],
-        default="both",
-        help="horizontal axis; both draws steps and wall-clock time [default: both]",
-    )
-    parser.add_argument(
-        "--metric",
-        default="eval_mean",
-        metavar="NAME",
-        help="field of metrics.jsonl to draw [default: eval_mean]",
-    )
-    parser.add_argument(
-        "--statistic",
-        choices=["mean", "iqm"],
-        default="mean",
-        help=("statistic over seeds: mean, or interquartile mean (iqm) [default: mean]"),
-    )
-    parser.add_argument(
-        "--panels",
-        action="store_true",
-        help="four views of one run: returns, evaluation, seconds, the unperturbed policy's rank",
-    )
-    parser.add_argument(
-        "--cloud",
-        action="store_true",
-        help=(
-            "individuals of a generation, coloured by fitness: their behaviour, or their length "
-            "and return"
-        ),
-    )
-    parser.add_argument(
-        "--generation",
-        metavar="N,N",
-        help=("with --cloud: generations, one panel each [default: the newest recorded one]"),
-    )
-    parser.add_argument(
-        "--title", default="", metavar="TEXT", help="title of the figure [default: the environment]"
-    )
-    parser.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="name of a curve; repeatable, in the order of the runs [default: what differs]",
-    )
-    parser.add_argument(
-        "--style",
-        choices=["screen", "paper"],
-        default="screen",
-        help="paper: a panel per column, letters of 8 pt [default: screen]",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("curves.png"),
-        metavar="FILE",
-        help="figure to write, .png, .svg or .pdf [default: curves.png]",
+    add_options(
+        parser,
+        OPTIONS,
+        runs={"nargs": "+", "type": Path},
+        by={"choices": [*AXES, "both"], "default": "both"},
+        metric={"default": "eval_mean"},
+        statistic={"choices": ["mean", "iqm"], "default": "mean"},
+        title={"default": ""},
+        label={"action": "append", "default": []},
+        style={"choices": ["screen", "paper"], "default": "screen"},
+        out={"type": Path, "default": Path("curves.png")},
     )
     add_runs_folder(parser)
     add_version(parser)

@@ -13,8 +13,9 @@ from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageErr
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import (
+    PASSWORD_FILE_OPTION,
     CommandParser,
-    add_password_file,
+    add_options,
     add_runs_folder,
     add_version,
 )
@@ -75,75 +76,53 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+#: Options with their help, as ``add_options`` reads them.
+RUN_OPTION = """
+run RUN
+    show this run and its workers, or the runs of this study; a name, a folder, or a file in it
+    [default: a table of all runs]"""
+SERVER_OPTION = """
+--redis-url URL
+    server of the runs; put a password in RQ_REDIS_URL, not here"""
+FOLDER_OPTION = """
+--run-dir PATH
+    folder of a run with a private server"""
+PAGE_OPTIONS = """
+--errors
+    newest reports of RUN's workers, with tracebacks
+--keys KEY
+    all keys of RUN, or of all runs; with KEY, its decoded value
+--doctor
+    check Redis, the workers and this host, and suggest a fix for each problem
+"""
+SHOW_OPTIONS = """
+--watch
+    redraw until RUN has ended, or until Ctrl-C
+--web ADDRESS:PORT
+    serve curves, workers and settings as a web page, and /metrics for Prometheus, until Ctrl-C
+    [default: 127.0.0.1:8642, only this host]
+--web-host NAME
+    host name or address in the Host header of browsers and Prometheus that may reach the page of
+    --web; repeatable [default: localhost, loopback addresses, and the ADDRESS of --web]
+--every SECONDS
+    refresh interval of --watch and --web, 0.2 to 3600 [default: 2]
+--json
+    print one JSON object; with --watch, one per line
+"""
+
+
 def parse_command_line(argv: list[str] | None) -> argparse.Namespace:
     """The command line. Raises UsageError; --help and --version print and end the process."""
     parser = CommandParser("es-status", "Show runs and their workers.", epilog=EPILOG)
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help=(
-            "show this run and its workers, or the runs of this study; a name, a folder, or a "
-            "file in it [default: a table of all runs]"
-        ),
-    )
+    add_options(parser, RUN_OPTION, run={"nargs": "?"})
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--redis-url",
-        metavar="URL",
-        help="server of the runs; put a password in RQ_REDIS_URL, not here",
-    )
-    add_password_file(parser)
-    where.add_argument(
-        "--run-dir", metavar="PATH", type=Path, help="folder of a run with a private server"
-    )
+    add_options(where, SERVER_OPTION)
+    add_options(parser, PASSWORD_FILE_OPTION.format(""))
+    add_options(where, FOLDER_OPTION, run_dir={"type": Path})
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--errors", action="store_true", help="newest reports of RUN's workers, with tracebacks"
-    )
-    what.add_argument(
-        "--keys",
-        metavar="KEY",
-        nargs="?",
-        const=ALL_KEYS,
-        help="all keys of RUN, or of all runs; with KEY, its decoded value",
-    )
-    what.add_argument(
-        "--doctor",
-        action="store_true",
-        help="check Redis, the workers and this host, and suggest a fix for each problem",
-    )
-    parser.add_argument(
-        "--watch", action="store_true", help="redraw until RUN has ended, or until Ctrl-C"
-    )
-    parser.add_argument(
-        "--web",
-        metavar="ADDRESS:PORT",
-        nargs="?",
-        const="",
-        help=(
-            "serve curves, workers and settings as a web page, and /metrics for Prometheus, until "
-            "Ctrl-C [default: 127.0.0.1:8642, only this host]"
-        ),
-    )
-    parser.add_argument(
-        "--web-host",
-        metavar="NAME",
-        action="append",
-        help=(
-            "host name or address in the Host header of browsers and Prometheus that may reach "
-            "the page of --web; repeatable [default: localhost, loopback addresses, and the "
-            "ADDRESS of --web]"
-        ),
-    )
-    parser.add_argument(
-        "--every",
-        metavar="SECONDS",
-        help="refresh interval of --watch and --web, 0.2 to 3600 [default: 2]",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object; with --watch, one per line"
-    )
+    add_options(what, PAGE_OPTIONS, keys={"nargs": "?", "const": ALL_KEYS})
+    web, web_host = {"nargs": "?", "const": ""}, {"action": "append"}
+    add_options(parser, SHOW_OPTIONS, web=web, web_host=web_host)
     add_runs_folder(parser)
     add_version(parser)
     return validate_args(parser.parse_words(argv))

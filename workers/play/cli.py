@@ -16,7 +16,7 @@ from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import guarded_imports
-from es_queue.util.command_parser import CommandParser, add_runs_folder, add_version
+from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.util.run_folder import BEST, checkpoint_path
 from workers.play.constants import MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_summary, print_played, summarize
@@ -73,101 +73,58 @@ def leave_current_folder() -> None:
         sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
 
 
+#: Options with their help, as ``add_options`` reads them.
+OPTIONS = f"""
+checkpoint CHECKPOINT
+    an .npz checkpoint, a .json seed list, or a run's name or folder (its {BEST})
+--pretrained ENV
+    play a bundled policy instead of CHECKPOINT
+--export FILE
+    write the policy to a file and play nothing: FILE.onnx, FILE.pt2 (torch), FILE.npz (for
+    load_policy), or FILE.json (seed list of strategy ga)
+--card DIR
+    write a Hugging Face model repository into a new folder and play nothing: README.md with the
+    final evaluation, the policy as .npz and .onnx, and the settings
+--which
+    which checkpoint of a run's folder: best or newest [default: best]
+--generation G
+    play the unperturbed policy of a generation that a run's folder has a checkpoint or a record of,
+    or with --slot one of its individuals
+--slot K+|K-
+    with --generation: the individual of slot K with positive (K+) or negative (K-) noise, on its
+    own episodes
+--record FILE
+    film the episodes (one unless --episodes is given) as .gif or .mp4; needs no screen
+--episodes N
+    number of episodes [default: as in the run's final evaluation]
+--seed S
+    environment seed of the first episode; the next has S+1 [default: the final evaluation's seeds]
+--stochastic
+    add the action noise of training (--action-noise); a seed always draws the same
+--caption
+    with --record: write step and return into the film
+--render
+    show the episodes in a window
+--trust
+    import the modules that CHECKPOINT names, also from the current folder; their code runs on this
+    machine [default: only installed packages and those in ES_QUEUE_ALLOW]
+--json
+    print one JSON object
+"""
+
+
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     """The command line. Raises UsageError; --help and --version print and end the process."""
     parser = CommandParser("es-play", "Play a trained policy.", epilog=EPILOG)
-    add = parser.add_argument
-    add(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        nargs="?",
-        type=Path,
-        help=f"an .npz checkpoint, a .json seed list, or a run's name or folder (its {BEST})",
+    add_options(
+        parser,
+        OPTIONS,
+        checkpoint={"nargs": "?", "type": Path},
+        which={"choices": ("best", "last"), "default": "best"},
+        render={"choices": ("human",)},
+        **{name: {"type": Path} for name in ("export", "card", "record")},
+        **{name: {"type": int} for name in ("episodes", "seed")},
     )
-    add(
-        "--pretrained",
-        metavar="ENV",
-        help="play a bundled policy instead of CHECKPOINT",
-    )
-    add(
-        "--export",
-        metavar="FILE",
-        type=Path,
-        help=(
-            "write the policy to a file and play nothing: FILE.onnx, FILE.pt2 (torch), FILE.npz "
-            "(for load_policy), or FILE.json (seed list of strategy ga)"
-        ),
-    )
-    add(
-        "--card",
-        metavar="DIR",
-        type=Path,
-        help=(
-            "write a Hugging Face model repository into a new folder and play nothing: README.md "
-            "with the final evaluation, the policy as .npz and .onnx, and the settings"
-        ),
-    )
-    add(
-        "--which",
-        choices=("best", "last"),
-        default="best",
-        help="which checkpoint of a run's folder: the best, or the last (newest) [default: best]",
-    )
-    add(
-        "--generation",
-        metavar="G",
-        help=(
-            "play the unperturbed policy of a generation that a run's folder has a checkpoint or a "
-            "record of, or with --slot one of its individuals"
-        ),
-    )
-    add(
-        "--slot",
-        metavar="K+|K-",
-        help=(
-            "with --generation: the individual of slot K with positive (K+) or negative (K-) "
-            "noise, on its own episodes"
-        ),
-    )
-    add(
-        "--record",
-        metavar="FILE",
-        type=Path,
-        help=(
-            "film the episodes (one unless --episodes is given) as .gif or .mp4; needs no screen"
-        ),
-    )
-    add(
-        "--episodes",
-        metavar="N",
-        type=int,
-        help="number of episodes [default: as in the run's final evaluation]",
-    )
-    add(
-        "--seed",
-        metavar="S",
-        type=int,
-        help=(
-            "environment seed of the first episode; the next has S+1 [default: the final "
-            "evaluation's seeds]"
-        ),
-    )
-    add(
-        "--stochastic",
-        action="store_true",
-        help="add the action noise of training (--action-noise); a seed always draws the same",
-    )
-    add("--caption", action="store_true", help="with --record: write step and return into the film")
-    add("--render", choices=("human",), help="show the episodes in a window")
-    add(
-        "--trust",
-        action="store_true",
-        help=(
-            "import the modules that CHECKPOINT names, also from the current folder; their code "
-            "runs on this machine [default: only installed packages and those in ES_QUEUE_ALLOW]"
-        ),
-    )
-    add("--json", action="store_true", help="print one JSON object")
     add_runs_folder(parser)
     add_version(parser)
     given = parser.parse_words(argv)
