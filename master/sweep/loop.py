@@ -162,9 +162,9 @@ class SweepStopSignals(StopSignals):
     def __init__(self) -> None:
         super().__init__()
         self.has_begun = False
-        self.end_with(lambda: None, str)
+        self.kill_with(lambda: None, str)
 
-    def end_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
+    def kill_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
         self.install(lambda: self.has_begun, kill, resume_command)
 
     def begin(self) -> None:
@@ -186,7 +186,7 @@ class Sweep:
         self._last_check, self._worker_places = 0.0, 1
         self._stop_forwarded = False
         self._first_failure = EXIT_DONE
-        stop.end_with(self.kill, self._resume_command)
+        stop.kill_with(self.kill, self._resume_command)
 
     def run(self) -> int:
         """Returns the exit code."""
