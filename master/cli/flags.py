@@ -198,7 +198,7 @@ PLACE_OPTIONS = """
 START_OPTIONS = """
 --shared
     let the group of the run's folder read and write it: folders 2770, files 0660; the private
-    server stays yours [default: only you, 0700 and 0600]
+    server stays accessible only to you [default: only you, 0700 and 0600]
 --resume RUN
     continue a run or study where it stopped, by its name, its folder or a file in it; only
     {resumable} can change

@@ -86,7 +86,7 @@ checkpoint CHECKPOINT
     write a Hugging Face model repository into a new folder and play nothing: README.md with the
     final evaluation, the policy as .npz and .onnx, and the settings
 --which
-    which checkpoint of a run's folder: best or newest [default: best]
+    which checkpoint of a run's folder: the best, or the last (newest) [default: best]
 --generation G
     play the unperturbed policy of a generation that a run's folder has a checkpoint or a record of,
     or with --slot one of its individuals
