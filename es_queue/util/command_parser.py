@@ -62,10 +62,10 @@ def add_options(group: argparse._ActionsContainer, text: str, **more: Mapping[st
     for option in re.split(r"\n(?=\S)", text.strip()):
         head, _, help_text = option.partition("\n")
         flag, _, metavar = head.partition(" ")
-        own = more.get(flag.lstrip("-").replace("-", "_"), {})
+        extra = more.get(flag.lstrip("-").replace("-", "_"), {})
         kind: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
-        kind = {} if "choices" in own else kind
-        group.add_argument(flag, **{**kind, "help": " ".join(help_text.split()), **own})
+        kind = {} if "choices" in extra else kind
+        group.add_argument(flag, **{**kind, "help": " ".join(help_text.split()), **extra})
 
 
 def add_runs_folder(group: argparse._ActionsContainer) -> None:
