@@ -190,35 +190,20 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
     return paths
 
 
-def format_instructions(folder: Path) -> list[str]:
-    return [
-        (
-            f"{folder / ACL_FILE} defines the users master, worker and viewer; their passwords are "
-            "in the same folder."
-        ),
-        (
-            "1. In redis.conf, replace requirepass with  aclfile /path/to/users.acl ; the server's "
-            "user must own that file."
-        ),
-        (
-            "   None of these users may administer the server. For an administrator, add a line "
-            "such as  user admin on >PASSWORD ~* &* +@all"
-        ),
-        (
-            "2. es-master --redis-url redis://master@HOST --redis-password-file "
-            f"{folder / 'master.password'} …"
-        ),
-        "3. Copy worker.password to each worker host. There:",
-        (
-            f"   export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password "
-            f"RQ_CONNECTION_CLASS={CONNECTION_CLASS}"
-        ),
-        "   rq worker",
-        (
-            "4. es-status --redis-url redis://viewer@HOST --redis-password-file "
-            f"{folder / 'viewer.password'}"
-        ),
-    ]
+def format_instructions(folder: Path) -> str:
+    return f"""\
+{folder / ACL_FILE} defines the users master, worker and viewer; their passwords are in the same \
+folder.
+1. In redis.conf, replace requirepass with  aclfile /path/to/users.acl ; the server's user must \
+own that file.
+   None of these users may administer the server. For an administrator, add a line such as  user \
+admin on >PASSWORD ~* &* +@all
+2. es-master --redis-url redis://master@HOST --redis-password-file {folder / "master.password"} …
+3. Copy worker.password to each worker host. There:
+   export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password \
+RQ_CONNECTION_CLASS={CONNECTION_CLASS}
+   rq worker
+4. es-status --redis-url redis://viewer@HOST --redis-password-file {folder / "viewer.password"}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -238,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EsQueueError as error:
         print(f"es_queue.security.acl: {error}", file=sys.stderr)
         return error.exit_code
-    print("\n".join(format_instructions(Path(words[0]))))
+    print(format_instructions(Path(words[0])))
     return 0
 
 

@@ -35,14 +35,14 @@ def format_error(error: Exception) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code."""
     exit_on_sigint()
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
     from es_queue.numerics.fingerprint import fix_numeric_environment
 
     try:
         fix_numeric_environment()
         extend_sys_path()
-        # start-up: Ctrl-C must be handled before modules load
+        # start-up: Ctrl-C first
         from master.cli.options import parse_command_line
         from master.cli.redis_url import format_warning
 
@@ -90,7 +90,7 @@ def extend_sys_path() -> None:
 
 def validate_workers_package() -> None:
     """Another package called ``workers`` would make every seat fail."""
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     import importlib.util
 
     from es_queue.errors import UsageError
@@ -111,11 +111,11 @@ def validate_workers_package() -> None:
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
     """Returns the exit code."""
-    # start-up: each request loads only its own modules
+    # start-up: of this request
     from master.control.control_arguments import REPLAY
 
     if args.verb == REPLAY:
-        # start-up: each request loads only its own modules
+        # start-up: of this request
         from es_queue.util.run_folder import no_run_error
         from master.run.run_paths import existing_paths
         from master.storage.replay import replay_run
@@ -125,7 +125,7 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
         if not paths.run_dir.is_dir():
             raise no_run_error(paths.named_run)
         return replay_run(paths.run, paths.run_dir, launch.noise_dir, print)
-    # start-up: each request loads only its own modules
+    # start-up: of this request
     from master.control.commands import run_control_command
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -133,20 +133,20 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
 
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     from es_queue.security.private_directory import close_new_files
 
     close_new_files(launch.shared)
     if launch.seeds:
-        # start-up: Ctrl-C must be handled before modules load
+        # start-up: Ctrl-C first
         from master.sweep.begin import run_sweep
 
         return run_sweep(values, launch)
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     from master.run.run_paths import existing_paths
 
     if launch.resume is not None and existing_paths(launch.resume, launch).named_run.is_study:
-        # start-up: Ctrl-C must be handled before modules load
+        # start-up: Ctrl-C first
         from master.run.session import resumable_settings
         from master.sweep.begin import resume_sweep
 
@@ -161,7 +161,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     Before the run has begun, Ctrl-C ends the command and leaves nothing behind. stop: shows callers
     whether this process was asked to stop.
     """
-    # start-up: numpy, whose threads must be fixed before it loads
+    # start-up: numpy
     from es_queue.config.resolution import resolve
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import Field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,19 @@ MOST_WORKERS = 4096
 #: More are warned of.
 MOST_PER_CORE = 4
 MOST_GENERATIONS = 2**31
+
+
+#: How the text of a flag becomes the launch's value; the others stay as they are.
+LAUNCH_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "workers": lambda text: parse_whole_number("workers", text, MOST_WORKERS),
+    "video_every": lambda text: parse_whole_number("video_every", text, MOST_GENERATIONS),
+    "track": lambda texts: parse_trackers(",".join(texts)),
+    "seeds": parse_seeds,
+    "run_dir": Path,
+    "runs_dir": Path,
+    "noise_dir": Path,
+    "warm_start": parse_warm_start,
+}
 
 
 def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
@@ -135,22 +149,10 @@ def _make_launch(given: dict[str, Any]) -> Launch:
                 f"itself, so leave --resume out"
             )
         given |= {"resume": given["standby"], "standby": True}
-    if "workers" in given:
-        given["workers"] = parse_whole_number("workers", given["workers"], MOST_WORKERS)
-    if "video_every" in given:
-        given["video_every"] = parse_whole_number(
-            "video_every", given["video_every"], MOST_GENERATIONS
-        )
-        validate_video_support(given["video_every"])
-    if "track" in given:
-        given["track"] = parse_trackers(",".join(given["track"]))
-    if "seeds" in given:
-        given["seeds"] = parse_seeds(given["seeds"])
-    for name in ("run_dir", "runs_dir", "noise_dir"):
+    for name, parse in LAUNCH_PARSERS.items():
         if name in given:
-            given[name] = Path(given[name])
-    if "warm_start" in given:
-        given["warm_start"] = parse_warm_start(given["warm_start"])
+            given[name] = parse(given[name])
+    validate_video_support(given.get("video_every", 0))
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
             raise UsageError(

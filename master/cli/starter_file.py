@@ -217,23 +217,15 @@ def translate_bins(translation: StarterTranslation, key: str, given: Any) -> Non
         translation.translate(key, given, {"action_bins": given})
 
 
-def translate_connections(translation: StarterTranslation, key: str, given: Any) -> None:
-    if given != "ff":
-        raise translation.make_error(key, given, "use ff, the only one that the starter builds")
-    translation.translate(key, given, {"policy": "mlp"})
+def only_rule(word: str, fix: str) -> Rule:
+    """The one value that has a counterpart: the policy ``mlp``."""
 
+    def rule(translation: StarterTranslation, key: str, given: Any) -> None:
+        if given != word:
+            raise translation.make_error(key, given, fix)
+        translation.translate(key, given, {"policy": "mlp"})
 
-def translate_policy_type(translation: StarterTranslation, key: str, given: Any) -> None:
-    if given != "MujocoPolicy":
-        raise translation.make_error(
-            key,
-            given,
-            (
-                "only the starter's MujocoPolicy has a counterpart; --policy has networks for "
-                "images (docs/policies.md)"
-            ),
-        )
-    translation.translate(key, given, {"policy": "mlp"})
+    return rule
 
 
 FIXED_ADAM = "Adam's beta1, beta2 and epsilon are 0.9, 0.999 and 1e-8, the starter's own"
@@ -268,10 +260,14 @@ RULES: dict[str, Rule] = {
     "optimizer.args.beta1": skip_rule(FIXED_ADAM),
     "optimizer.args.beta2": skip_rule(FIXED_ADAM),
     "optimizer.args.epsilon": skip_rule(FIXED_ADAM),
-    "policy.type": translate_policy_type,
+    "policy.type": only_rule(
+        "MujocoPolicy",
+        "only the starter's MujocoPolicy has a counterpart; --policy has networks for images "
+        "(docs/policies.md)",
+    ),
     "policy.args.ac_bins": translate_bins,
     "policy.args.ac_noise_std": copy_rule("action_noise", "only in training, as in the starter"),
-    "policy.args.connection_type": translate_connections,
+    "policy.args.connection_type": only_rule("ff", "use ff, the only one that the starter builds"),
     "policy.args.hidden_dims": copy_rule("hidden"),
     "policy.args.nonlin_type": choice_rule(
         "activation", {"tanh": "tanh", "relu": "relu", "lrelu": "lrelu", "elu": "elu"}

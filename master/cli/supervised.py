@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     supervisor does not restart it.
     """
     cli.exit_on_sigint()
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
     from es_queue.numerics.fingerprint import fix_numeric_environment
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         fix_numeric_environment()
         cli.extend_sys_path()
-        # start-up: Ctrl-C must be handled before modules load
+        # start-up: Ctrl-C first
         from master.cli.options import parse_command_line
 
         words = list(sys.argv[1:] if argv is None else argv)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def validate_launch(launch: Launch) -> None:
     """Raises UsageError for what cannot be repeated."""
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     from es_queue.errors import UsageError
 
     if launch.run is None:
@@ -69,7 +69,7 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     """Continue the run with its changed settings, or begin it if neither its folder nor Redis has a
     checkpoint.
     """
-    # start-up: Ctrl-C must be handled before modules load
+    # start-up: Ctrl-C first
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
     from master.cli.leaving import StopSignals
     from master.run.run_paths import remove_unstarted_config

@@ -48,7 +48,8 @@ class ServerState:
 
 def check_server(state: ServerState) -> list[Finding]:
     private, denied = state.on_socket or state.on_loopback, state.denied
-    alive = f"{state.name} answers a PING in {format_milliseconds(state.ping)}"
+    digits = 1 if state.ping < 0.1 else 0
+    alive = f"{state.name} answers a PING in {1000 * state.ping:,.{digits}f} ms"
     findings = [ok(alive).named("redis")]
     if "info" in denied:
         what = "version, policy, persistence, role, memory, connections"
@@ -268,10 +269,6 @@ def check_clock(offset: float | None, denied: str = "") -> Finding:
 def info_number(information: Information, name: str) -> float:
     """0 for anything else."""
     return finite_or_none(information.get(name)) or 0.0
-
-
-def format_milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else f"{1000 * seconds:,.0f} ms"
 
 
 def format_bytes(count: float) -> str:

@@ -164,16 +164,11 @@ class Records:
             self._open += 1
             return
         if len(self.kept) >= MOST_RECORDS:
-            self.kept = [first | second for first, second in pairs_of(self.kept)]
+            pairs = zip(self.kept[::2], self.kept[1::2], strict=True)
+            self.kept = [first | second for first, second in pairs]
             self._each *= 2
         self.kept.append(record)
         self._open = 1
-
-
-def pairs_of(
-    records: Sequence[dict[str, float]],
-) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-    return zip(records[::2], records[1::2], strict=True)
 
 
 def is_too_large(value: object) -> bool:

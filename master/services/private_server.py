@@ -84,15 +84,11 @@ class PrivateServer:
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.folder = folder.absolute()
-        self._binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
+        self.binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
         self._child = LockedProcess(self.folder / "server.lock")
         self._owner_lock: int | None = None
         self._spawned = False
         self.refused = ""
-
-    @property
-    def binary(self) -> str | None:
-        return self._binary
 
     @property
     def url(self) -> str:
@@ -267,7 +263,7 @@ class PrivateServer:
     def _spawn(self) -> None:
         self.refused = set_unfit_aside(self.folder, is_own=self._spawned) or self.refused
         self._write_settings()
-        command = bind_to_parent([self._binary or server_binary(), str(self._settings_file)])
+        command = bind_to_parent([self.binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
         if lock is None:
             raise RedisError(f"another server was just started in {self.folder}; try again")

@@ -87,7 +87,11 @@ class SupervisorClient:
                 self._news_offset = self._files.news_end()
                 return
             self._end()
-            lock = self._take_freed_lock()
+            lock = take_lock(self._files.supervisor_lock)
+            if lock is None:
+                raise RunFolderError(
+                    f"another supervisor was just started in {self._files.folder}; try again"
+                )
         self._launch(lock)
 
     def ensure(self) -> bool:
@@ -141,14 +145,6 @@ class SupervisorClient:
         with suppress(OSError, RunFolderError):
             return self._files.read_state()[0] == READY and self._files.read_spec() == self._spec
         return False
-
-    def _take_freed_lock(self) -> int:
-        lock = take_lock(self._files.supervisor_lock)
-        if lock is None:
-            raise RunFolderError(
-                f"another supervisor was just started in {self._files.folder}; try again"
-            )
-        return lock
 
     def _launch(self, lock: int) -> None:
         """Start a supervisor, which inherits ``lock``, and wait until it is ready."""

@@ -27,6 +27,7 @@ from master.status.errors import make_errors_page
 from master.status.history import History
 from master.status.inspect import make_key_page, make_keys_page, pattern_of, validate_key
 from master.status.render import Page, print_page
+from master.status.run_folders import RunFolder
 from master.status.views import make_run_page, make_runs_page
 from master.status.watch import watch_page
 
@@ -226,7 +227,11 @@ def choose_keys_page(sources: RunSources, run: str | None, key: str) -> Page:
     if key != ALL_KEYS:
         return make_key_page([server for server, there in answers if there], key)
     page = make_keys_page([server for server, _ in answers], pattern_of(run))
-    if run is not None and not page.data["keys"] and sources.find_run(run).server is None:
+    if (
+        run is not None
+        and not page.data["keys"]
+        and isinstance(sources.find_run(run).source, RunFolder)
+    ):
         return Page(page.data, (Text(f"the keys of {run} stay with its server, which has ended"),))
     return page
 

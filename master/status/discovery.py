@@ -76,7 +76,7 @@ class RunSources:
                 return RunLocation(summary, server)
         for folder in folders:
             if folder.run == run or (self.is_named and folder.can_be_run(run)):
-                return RunLocation(folder.summarize(run), None, folder)
+                return RunLocation(folder.summarize(run), folder)
         raise self.unknown_run_error(find_run(run, self.runs_dir))
 
     def find_study(self, study: str) -> list[RunSummary]:
@@ -129,24 +129,15 @@ class RunLocation:
     """A run and where it was found: at a server, or in a folder."""
 
     summary: RunSummary
-    server: RedisReader | None
-    folder: RunFolder | None = None
-
-    @property
-    def source(self) -> RedisReader | Path:
-        if self.server is not None:
-            return self.server
-        assert self.folder is not None
-        return self.folder.folder
+    source: RedisReader | RunFolder
 
     def read_details(self, history: HistoryReader) -> RunDetails:
         """The rest of the run; ``history`` reads its new generations."""
-        if self.server is not None:
-            history.update(self.server, self.summary.run)
-            return self.server.read_details(self.summary.run)
-        assert self.folder is not None
-        history.read_file(self.folder.folder / METRICS)
-        return RunDetails({}, 0, 0, config=self.folder.config)
+        if isinstance(self.source, RunFolder):
+            history.read_file(self.source.folder / METRICS)
+            return RunDetails({}, 0, 0, config=self.source.config)
+        history.update(self.source, self.summary.run)
+        return self.source.read_details(self.summary.run)
 
 
 def find_sources(given: argparse.Namespace) -> RunSources:

@@ -24,6 +24,7 @@ from master.status.redis_reader import (
     too_large,
 )
 from master.status.render import BAD, FAINT, STRONG, Page, PagePart
+from master.status.run_folders import RunFolder
 from master.status.values import parse_json_object, to_text
 from master.status.views import format_ago
 
@@ -34,11 +35,13 @@ LONGEST_TRACE = 100
 REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
 
 
-def make_errors_page(source: RedisReader | Path, summary: RunSummary, details: RunDetails) -> Page:
+def make_errors_page(
+    source: RedisReader | RunFolder, summary: RunSummary, details: RunDetails
+) -> Page:
     """The newest reports of a run, newest first."""
     reports, trouble = (
-        (read_kept_reports(source), "")
-        if isinstance(source, Path)
+        (read_kept_reports(source.folder), "")
+        if isinstance(source, RunFolder)
         else read_reports(source, summary.run)
     )
     data: dict[str, Any] = {

@@ -67,18 +67,14 @@ def assess_health(
             else Health(DONE, "its keys have expired")
         )
     if state == PAUSED:
-        return Health(HEALTHY, format_pause(summary.progress))
+        who = summary.progress.get("paused_by", "")
+        return Health(HEALTHY, f"paused by {sanitize(who, 100)}" if who else "")
     if "state" in summary.progress and state not in (RUNNING, STOPPING):
         return Health(
             STALLED,
             f"its state is {sanitize(state, 40)}, which no master writes: see es-status --keys",
         )
     return _assess_running(summary.progress, details, usual)
-
-
-def format_pause(progress: Mapping[str, str]) -> str:
-    who = progress.get("paused_by", "")
-    return f"paused by {sanitize(who, 100)}" if who else ""
 
 
 def silent_seconds(progress: Mapping[str, str]) -> float | None:
@@ -107,10 +103,10 @@ def _assess_running(
     if not stalled:
         return Health(HEALTHY, cause or idle_workers(progress))
     since = f"no result counted for {format_duration(age)}"
-    wait = (
-        "" if usual is None else f", though a generation usually waits {format_usual_wait(usual)}"
-    )
-    return Health(STALLED, f"{since}: {cause}" if cause else f"{since}{wait}")
+    if cause or usual is None:
+        return Health(STALLED, f"{since}: {cause}" if cause else since)
+    wait = format_duration(usual) if usual >= 1 else "less than a second"
+    return Health(STALLED, f"{since}, though a generation usually waits {wait}")
 
 
 def idle_workers(progress: Mapping[str, str]) -> str:
@@ -123,10 +119,6 @@ def idle_workers(progress: Mapping[str, str]) -> str:
         return ""
     most = None if slots is None or slots > LARGEST_WHOLE else int(slots)
     return format_idle_workers(int(workers), most, busy, max(1.0, scale or 1.0))
-
-
-def format_usual_wait(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 1 else "less than a second"
 
 
 def format_no_workers(progress: Mapping[str, str], details: RunDetails | None) -> str:

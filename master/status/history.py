@@ -118,15 +118,11 @@ def is_readable(server: RedisReader, key: str) -> bool:
 
 
 def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    kept = ((name.encode(), (fields or {}).get(name.encode())) for name in KEPT)
-    return short_fields({name: value for name, value in kept if value is not None})
-
-
-def short_fields(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    kept = ((name, (fields or {}).get(name.encode())) for name in KEPT)
     return {
-        to_text(name): to_text(value)
-        for name, value in fields.items()
-        if len(value) <= LONGEST_VALUE and len(name) <= LONGEST_VALUE
+        name: to_text(value)
+        for name, value in kept
+        if value is not None and len(value) <= LONGEST_VALUE
     }
 
 

@@ -46,6 +46,8 @@ PREVIEW_BYTES = 16 * 2**10
 PREVIEW_WIDTH = 80
 #: Keys of which the contents are asked for at once: their replies count together.
 GLANCES_AT_ONCE = 100
+#: Of a table of decoded items; more stand below each other.
+MOST_COLUMNS = 8
 KEY_COLUMNS = ("key", "type", "size", "expires", "content")
 
 
@@ -261,7 +263,10 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     if answer is None:
         return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
     note = f"the first {MOST_ITEMS:,} of {key.size:,}" if key.size > MOST_ITEMS else ""
-    return decode_scored(answer) if key.type == "zset" else decode_items(key, answer), note
+    if key.type == "zset":
+        scores = {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
+        return scores, note
+    return decode_items(key, answer), note
 
 
 def newest(server: RedisReader, name: str) -> list[Any]:
@@ -283,10 +288,6 @@ def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:
     return {"first": beginning}, note
 
 
-def decode_scored(answer: Any) -> dict[str, Any]:
-    return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
-
-
 def decode_items(key: Key, answer: Any) -> Any:
     if key.type == "hash":
         fields = sorted(answer.items())[:MOST_ITEMS]
@@ -302,7 +303,7 @@ def value_parts(value: Any) -> list[PagePart]:
     if isinstance(value, dict):
         return [page_fields(list(flatten(value)))]
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        if is_narrow(value):
+        if len({name for row in value for name in row}) <= MOST_COLUMNS:
             return [make_table(value)]
         rows = enumerate(map(dict, value))
         return [
@@ -321,10 +322,6 @@ def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, st
             yield from flatten(inner, f"{label}.")
         else:
             yield label, format_value(inner)
-
-
-def is_narrow(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return len({name for row in rows for name in row}) <= 8
 
 
 def make_table(rows: Sequence[Mapping[str, Any]]) -> FittingTable:

@@ -50,7 +50,7 @@ def format_plain(page: Page) -> list[str]:
 
 def print_page(page: Page, out: SafeStream, *, as_json: bool) -> None:
     if as_json:
-        print_json(page.data, out)
+        out.write_line(json.dumps(page.data, allow_nan=False))
     elif not out.is_terminal:
         out.write_line("\n".join(format_plain(page)))
     else:
@@ -59,7 +59,3 @@ def print_page(page: Page, out: SafeStream, *, as_json: bool) -> None:
             # A line that the terminal wraps by itself can be copied whole, so commands stand on
             # lines.
             console.print(part, soft_wrap=isinstance(part, Text))
-
-
-def print_json(data: Mapping[str, Any], out: SafeStream) -> None:
-    out.write_line(json.dumps(data, allow_nan=False))

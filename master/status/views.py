@@ -17,6 +17,7 @@ from master.display.format import (
     format_compact,
     format_duration,
     format_graph,
+    format_percent,
     format_score,
     format_training_return,
     format_whole,

@@ -47,25 +47,18 @@ def shown_figures(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SweepView:
-    """One way to show a study; it inherits empty methods for what it does not show."""
+    """One way to show a study; a view omits methods that it does not need.
 
-    def started(self, about: Mapping[str, str]) -> None:
-        """The server and the workers have started."""
+    event: what a run's es-master has written; draw: the rows as they are now, several times per
+    second
+    """
 
-    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None:
-        """A run's es-master has written an event."""
-
-    def note(self, text: str, seed: int | None = None) -> None:
-        """A sentence for people, about a seed's run or the study."""
-
-    def draw(self, rows: Sequence[SeedRow]) -> None:
-        """The current rows, several times per second."""
-
-    def ended(self, record: SweepRecord) -> None:
-        """The study is over."""
-
-    def close(self) -> None:
-        """Stop showing."""
+    def started(self, about: Mapping[str, str]) -> None: ...
+    def event(self, row: SeedRow, event: Mapping[str, Any]) -> None: ...
+    def note(self, text: str, seed: int | None = None) -> None: ...
+    def draw(self, rows: Sequence[SeedRow]) -> None: ...
+    def ended(self, record: SweepRecord) -> None: ...
+    def close(self) -> None: ...
 
 
 class SweepLogView(SweepView):

@@ -176,7 +176,7 @@ def play_and_print(given: argparse.Namespace) -> None:
     environment.
     """
     if given.record is not None:
-        # start-up: numpy, whose threads must be fixed before it loads
+        # start-up: numpy
         from workers.play.video import choose_offscreen_drawing, validate_recording
 
         validate_recording(given.record)
@@ -184,14 +184,14 @@ def play_and_print(given: argparse.Namespace) -> None:
         given.episodes = given.episodes or (1 if given.slot is None else None)
     snapshot: Path | None = None
     if given.generation is not None:
-        # start-up: numpy, whose threads must be fixed before it loads
+        # start-up: numpy
         from workers.play.reconstruct import find_snapshot, show_individual
 
         snapshot = find_snapshot(given)
         if snapshot is None:
             show_individual(given)
             return
-    # start-up: numpy, whose threads must be fixed before it loads
+    # start-up: numpy
     from workers.play.checkpoint import load_checkpoint
 
     path = snapshot or (
@@ -200,18 +200,18 @@ def play_and_print(given: argparse.Namespace) -> None:
         else checkpoint_path(given.checkpoint, given.which, given.runs_dir)
     )
     if given.export:
-        # start-up: numpy, whose threads must be fixed before it loads
+        # start-up: numpy
         from workers.play.export_policy import export_policy
 
         export_policy(path, given.export)
         return
     if given.card:
-        # start-up: numpy, whose threads must be fixed before it loads
+        # start-up: numpy
         from workers.play.model_card import write_model_card
 
         write_model_card(path, given.card)
         return
-    # start-up: numpy, whose threads must be fixed before it loads
+    # start-up: numpy
     from workers.play.playback import Drawing, episode_seeds, play_all, validate_display
 
     checkpoint = load_checkpoint(path)

@@ -14,7 +14,7 @@ from es_queue.genetics.seed_list import format_seed_list, read_seed_list
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.security.npz_reader import REFERENCE, read_checkpoint
 from es_queue.security.private_directory import replacing
-from workers.play.report import format_text
+from es_queue.security.sanitize import escape
 
 
 def read_contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -64,10 +64,7 @@ def export_policy(path: Path, target: Path) -> None:
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""
-    print(
-        f"{format_text(str(target))}: the policy of {format_text(str(path))} in {len(data)} "
-        f"bytes{played}"
-    )
+    print(f"{escape(str(target))}: the policy of {escape(str(path))} in {len(data)} bytes{played}")
 
 
 def export_seed_list(path: Path) -> bytes:

@@ -14,10 +14,10 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.export import export_bytes
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.security.private_directory import replacing
-from es_queue.security.sanitize import sanitize
+from es_queue.security.sanitize import escape, sanitize
 from workers.play.checkpoint import Checkpoint, load_checkpoint
 from workers.play.export_policy import read_contents
-from workers.play.report import format_return, format_text
+from workers.play.report import format_return
 
 TASK = "reinforcement-learning"
 LONGEST_NAME = 200
@@ -50,7 +50,7 @@ def write_model_card(path: Path, folder: Path) -> None:
                 file.write(data)
     except OSError as error:
         raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
-    print(f"{format_text(str(folder))}: {', '.join(files)}{note}")
+    print(f"{escape(str(folder))}: {', '.join(files)}{note}")
 
 
 def format_card(checkpoint: Checkpoint, files: list[str]) -> str:

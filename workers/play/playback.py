@@ -26,6 +26,7 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
+from es_queue.security.sanitize import escape
 from workers.episode import (
     ActionNoise,
     Episode,
@@ -37,7 +38,7 @@ from workers.episode import (
 )
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
-from workers.play.report import format_return, format_text
+from workers.play.report import format_return
 from workers.play.video import VideoRecorder
 
 NoiseOf = Callable[[int], ActionNoise | None]
@@ -89,7 +90,7 @@ def playable_request(request: EnvironmentRequest, drawing: Drawing) -> Environme
     if portable.backend != "envpool" or not (drawing.render or drawing.record):
         return portable
     print(
-        f"es-play: EnvPool cannot draw, so Gymnasium's own {format_text(request.id)} plays: its "
+        f"es-play: EnvPool cannot draw, so Gymnasium's own {escape(request.id)} plays: its "
         "episodes differ from those in training",
         file=sys.stderr,
     )
@@ -154,7 +155,7 @@ def save_video(recorder: VideoRecorder | None) -> str:
         return ""
     size = recorder.save()
     return (
-        f"filmed in {format_text(str(recorder.path))} ({size / 1024:,.0f} "
+        f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} "
         f"kB{', its end cut off' if recorder.is_truncated else ''})"
     )
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from es_queue.security.sanitize import escape
+
 if TYPE_CHECKING:
     from es_queue.numerics.return_statistics import ReturnStatistics
     from workers.episode import Episode
@@ -28,7 +30,7 @@ def summarize(
     recorded and equal are None if the episodes differ. interval: of the mean, 95 % by bootstrap
     over episodes, None for fewer than three
     """
-    # start-up: numpy, whose threads must be fixed before it loads
+    # start-up: numpy
     from es_queue.numerics.aggregates import bootstrap_interval, means
     from es_queue.numerics.return_statistics import return_statistics
 
@@ -77,8 +79,8 @@ def print_played(
 def format_policy(summary: Mapping[str, Any]) -> str:
     generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
     return (
-        f"{format_text(summary['checkpoint'])}: {format_text(summary['env'])}, "
-        f"{summary['policy']} policy of run {format_text(summary['run'])}{generation}"
+        f"{escape(summary['checkpoint'])}: {escape(summary['env'])}, "
+        f"{summary['policy']} policy of run {escape(summary['run'])}{generation}"
     )
 
 
@@ -93,7 +95,7 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
     kind += ", with action noise" if summary.get("stochastic") else ""
     lines = [format_policy(summary), format_played(summary, kind)]
     if summary.get("command"):
-        lines.insert(1, f"trained with: {format_text(summary['command'])}")
+        lines.insert(1, f"trained with: {escape(summary['command'])}")
     if summary["equal"]:
         lines.append(f"equal to the recorded evaluation to the last digit: {summary['recorded']!r}")
     elif summary["equal"] is False:
@@ -145,10 +147,3 @@ def format_histogram(returns: Sequence[float]) -> list[str]:
         ).rstrip()
         for start, stop, count in zip(edges, edges[1:], counts)  # noqa: B905 - the last edge only ends a range
     ]
-
-
-def format_text(text: str) -> str:
-    """Text from a file that can come from anyone, made safe for a terminal."""
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text
-    )

@@ -49,7 +49,7 @@ def main() -> int:
 
 def make_evaluator(settings: Any) -> tuple[Evaluator, str]:
     """An evaluator like a worker's, and this process's fingerprint. Raises EsQueueError."""
-    # start-up: numpy, whose threads must be fixed before it loads
+    # start-up: numpy
     from es_queue.config.parsing import config_from_json
     from workers.episode import EpisodeControl
     from workers.join import join
@@ -62,7 +62,7 @@ def play_blocks(
     evaluator: Evaluator, task: bytes, parameters: bytes, blocks: list[str]
 ) -> list[bytes]:
     """The answers to blocks of a publication. Raises EnvironmentFailure if an episode fails."""
-    # start-up: numpy, whose threads must be fixed before it loads
+    # start-up: numpy
     import numpy as np
 
     from es_queue.protocol.messages import Block, Task

@@ -273,8 +273,8 @@ class DashboardQueries:
             ]
             figures: Data = {"runs": runs, "refused": {}, "living": {}, "unread": {}}
             for run in living:  # one after the other: their workers are not held all at once
-                server = sources.find_run(run).server
-                if server is not None:
+                server = sources.find_run(run).source
+                if isinstance(server, RedisReader):
                     inside = server.read_details(run)
                     figures["refused"][run], figures["living"][run], figures["unread"][run] = (
                         inside.refused,

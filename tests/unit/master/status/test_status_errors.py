@@ -17,6 +17,7 @@ from master.status.errors import (
 )
 from master.status.redis_reader import RunDetails, RunSummary
 from master.status.render import Page, format_plain
+from master.status.run_folders import RunFolder
 from tests.cases import each_case
 
 REPORT = {
@@ -106,9 +107,9 @@ def test_the_reports_of_a_run_of_which_its_folder_is_left_are_those_that_it_keep
     tmp_path: Path,
 ) -> None:
     summary, details = RunSummary("r", "folder", "", None, False, {}), RunDetails({}, 0, 0)
-    assert make_errors_page(tmp_path, summary, details).data["reports"] == []
+    assert make_errors_page(RunFolder(tmp_path), summary, details).data["reports"] == []
     kept = [json.dumps(REPORT | {"slot": slot}) for slot in range(3)]
     (tmp_path / "errors.jsonl").write_text("\n".join([*kept, "torn"]))
-    page = make_errors_page(tmp_path, summary, details)
+    page = make_errors_page(RunFolder(tmp_path), summary, details)
     assert [report.get("slot") for report in page.data["reports"]] == [None, 2, 1, 0]
     assert "4 of 4 reports" in "\n".join(format_plain(page))
