@@ -3,7 +3,8 @@
 A gradient estimated from K times the individuals has less noise, so the search can take longer
 steps, and needs fewer generations: McCandlish, Kaplan, Amodei, OpenAI Dota Team 2018, An empirical
 model of large-batch training, https://arxiv.org/abs/1812.06162, equations 2.10 and 2.11, with the
-population as the batch. Plain float64 operations, so the bits are the same everywhere.
+population as the batch. docs/scale.md has what was measured. Plain float64 operations, so the bits
+are the same everywhere.
 """
 
 from __future__ import annotations
@@ -25,26 +26,24 @@ class ScaleRule:
     """How a strategy uses a larger population.
 
     noise: the gradient noise scale, in populations of a recipe: beyond that many, more individuals
-    hardly save generations; 0: the strategy's generations stay as many
-    rate: exponent of the learning rate, for a step of that power of the speed-up: 1 for a step as
-    long as the gradient, a half for one of its own length
-    sigma_rate: exponent of K in the step size of the learnt sigma
+    hardly save generations; 0: the strategy needs as many generations
+    rate: exponent of the gain in the learning rate: 1 for a step in proportion to the gradient, a
+    half for one of a given length
     """
 
     noise: float = 0.0
     rate: float = 0.0
-    sigma_rate: float = 0.0
 
 
-#: By strategy, or by strategy and optimizer. Of the CMA-ES family all rates are formulas of the
-#: population already; the others' parents follow in ``scaled_settings``.
+#: By strategy, or by strategy and optimizer. In the CMA-ES family, all rates are formulas of the
+#: population already. The parents of the genetic algorithm are in ``scaled_settings``.
 RULES = {
     "ars": ScaleRule(noise=8.0, rate=1.0),
     "cma_es": ScaleRule(noise=4.0),
     "csa_es": ScaleRule(noise=4.0),
     "lm_ma_es": ScaleRule(noise=4.0),
     "sep_cma_es": ScaleRule(noise=4.0),
-    "snes": ScaleRule(noise=4.0, rate=0.5, sigma_rate=0.5),
+    "snes": ScaleRule(noise=4.0, rate=1.0),
     "openai_es adam": ScaleRule(noise=8.0, rate=0.5),
     "openai_es sgd": ScaleRule(noise=8.0, rate=1.0),
     "novelty adam": ScaleRule(noise=8.0, rate=0.5),
@@ -61,18 +60,19 @@ LARGEST_SCALE = 1024.0
 
 @dataclass(frozen=True)
 class ScaleFactors:
-    """Factors of the rates; speed: how much faster schedules of generations run."""
+    """learning_rate: its factor; speed: how many times as fast schedules of generations run"""
 
     learning_rate: float = 1.0
-    sigma_learning_rate: float = 1.0
     speed: float = 1.0
 
 
 def scale_factors(config: RunConfig) -> ScaleFactors:
-    """The factors of a config's ``scale``."""
+    """The factors of a config's ``scale``. Generations become fewer by the root of the gain that
+    the model predicts, as measured with snes and pgpe.
+    """
     rule = scale_rule(config)
-    speed = (1 + rule.noise) / (1 + rule.noise / config.scale)
-    return ScaleFactors(_power(speed, rule.rate), _power(config.scale, rule.sigma_rate), speed)
+    gain = (1 + rule.noise) / (1 + rule.noise / config.scale)
+    return ScaleFactors(_power(gain, rule.rate), math.sqrt(gain))
 
 
 def scale_rule(config: RunConfig) -> ScaleRule:
@@ -123,7 +123,6 @@ def format_scaling(config: RunConfig) -> str:
     ]
     rates = {
         "learning rate": factors.learning_rate,
-        "learning rate of sigma": factors.sigma_learning_rate,
         "speed of schedules": factors.speed,
     }
     changed += [f"{name} × {factor:.3g}" for name, factor in rates.items() if factor != 1]
@@ -156,4 +155,4 @@ def _later_deadlines(text: str, factor: float) -> str:
     if factor == 1:
         return text
     deadlines = parse_deadlines(text)
-    return ",".join(f"{line.steps * factor:.6g}={line.least:.17g}" for line in deadlines) or text
+    return ",".join(f"{line.steps * factor:.0f}={line.least:g}" for line in deadlines) or text

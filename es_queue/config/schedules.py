@@ -56,14 +56,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class RateFactors:
-    """The factors of one generation: of the learning rate, of sigma, of both decays, and of the
-    learnt sigma's own rate.
-    """
+    """The factors of one generation: of the learning rate, of sigma, and of both decays."""
 
     learning_rate: float = 1.0
     sigma: float = 1.0
     decay: float = 1.0
-    sigma_learning_rate: float = 1.0
 
 
 def rate_factors(config: RunConfig, generation: int) -> RateFactors:
@@ -75,10 +72,7 @@ def rate_factors(config: RunConfig, generation: int) -> RateFactors:
         parse_schedule(f"{name}_schedule", getattr(config, f"{name}_schedule")).factor(generation)
         for name in names
     )
-    factors = scale_factors(config)
-    return RateFactors(
-        learning_rate * factors.learning_rate, sigma, decay, factors.sigma_learning_rate
-    )
+    return RateFactors(learning_rate * scale_factors(config).learning_rate, sigma, decay)
 
 
 def parse_schedule(name: str, text: str) -> Schedule:

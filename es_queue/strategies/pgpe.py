@@ -102,7 +102,7 @@ class PGPE(AdaptiveSigma):
 
     def sigma_rate(self) -> float:
         given = self.config.sigma_learning_rate
-        return (self.SIGMA_LEARNING_RATE if given < 0 else given) * self.pace.sigma_learning_rate
+        return self.SIGMA_LEARNING_RATE if given < 0 else given
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""

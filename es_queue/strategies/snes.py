@@ -86,5 +86,4 @@ class SNES(AdaptiveSigma):
     def sigma_rate(self) -> float:
         """η_σ, by default (3 + ln d)/(5 √d) for d parameters."""
         given = self.config.sigma_learning_rate
-        rate = (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given
-        return rate * self.pace.sigma_learning_rate
+        return (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given

@@ -56,7 +56,7 @@ def test_every_strategy_has_as_many_more_individuals(strategy: str) -> None:
         ({"strategy": "pgpe", "min_steps": 100}, {"min_steps": 400}),
         ({"strategy": "snes", "population": 15}, {"population": 60}),
         ({"strategy": "random_search", "eval_every": 8}, {"eval_every": 8}),
-        ({"strategy": "ars", "eval_every": 4, "target_every": 20}, {"target_every": 8}),
+        ({"strategy": "ars", "eval_every": 4, "target_every": 20}, {"target_every": 12}),
     ],
 )
 def test_counts_that_belong_to_a_population_grow_with_it(
