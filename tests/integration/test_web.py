@@ -133,7 +133,7 @@ def test_a_run_is_seen_to_train_to_pause_and_to_end(
         page,
         lambda: (
             page.locator("#pulse.lost").count()
-            and "does not answer any more" in page.locator("#trouble").inner_text()
+            and "no longer answers" in page.locator("#trouble").inner_text()
         ),
         "the page's server has gone",
     )

@@ -65,7 +65,7 @@ function changed() {
 async function ask(path) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(15000) });
   const found = await answer.json();
-  if (!answer.ok) throw new Error(found.trouble || `the page's server answers ${answer.status}`);
+  if (!answer.ok) throw new Error(found.trouble || `the page's server answered ${answer.status}`);
   return found;
 }
 
@@ -87,7 +87,7 @@ async function look() {
     pulse(listed.trouble || found.map((one) => one.gone || one.trouble).find(Boolean) || missing, !listed.trouble);
   } catch (error) {
     if (turn !== asked) return;
-    pulse(error instanceof TypeError || error.name === "TimeoutError" ? "es-status --web does not answer any more: what is below may be old" : error.message, false);
+    pulse(error instanceof TypeError || error.name === "TimeoutError" ? "es-status --web no longer answers: the figures below may be old" : error.message, false);
   }
   render();
   timer = setTimeout(look, document.hidden ? 30000 : 1000 * every);
@@ -121,7 +121,7 @@ function legend(colored, found, expected) {
   const each = Math.max(1, ...found.map((one) => one.curves.training.each));
   const texts = [
     ...(colored.length > 1 ? colored.map((one) => [one.run, one.color]) : []),
-    ...(expected ? [["◇ what the recipe gave after so many steps", ""]] : []),
+    ...(expected ? [["◇ the recipe's return after that many steps", ""]] : []),
     ...(each > 1 ? [[`a point is the mean of ${whole(each)} generations`, ""]] : []),
   ];
   fill(byId("legend"), texts, () => { const made = element("span"); made.append(element("span", "", "dot"), element("span")); return made; }, (node, [text, color]) => {

@@ -48,7 +48,7 @@ function tiles(run) {
     ["training return", score(trained("return_mean")), [deviation(trained("return_std")), `max ${score(trained("return_max"))}${cut}`].filter(Boolean).join(", ")],
     ["generation", whole(run.generation), answered(run)],
     ["steps", compact(run.env_steps), `${whole(run.episodes)} episodes`],
-    ["steps a second", run.health === "done" ? DASH : whole(run.steps_per_second), ""],
+    ["steps per second", run.health === "done" ? DASH : whole(run.steps_per_second), ""],
     ["workers", run.on_disk ? DASH : whole(run.living.length), finite(run.busy) === null ? "" : `${whole(run.busy)} busy on average`],
     ["time left", run.health === "done" ? DASH : duration(run.eta), `trained for ${duration(run.seconds)}`],
   ];
@@ -104,11 +104,11 @@ function mended(run) {
   const refused = Object.entries(run.refused).filter(([, count]) => count);
   const rows = [
     ...refused.map(([reason, count]) => [`refused: ${reason}`, whole(count)]),
-    ["recovered", counted(run.recovered)], ["issued again", counted(run.reissued)], ["late answers", counted(run.late)], ["duplicates", counted(run.duplicate)],
+    ["recovered", counted(run.recovered)], ["issued again", counted(run.reissued)], ["late results", counted(run.late)], ["duplicates", counted(run.duplicate)],
     ["lost steps", counted(run.lost_steps)], ["recoveries", run.recoveries || ""], ["audited", counted(run.audited)], ["undecided", counted(run.audit_disputes)], ["in quarantine", run.quarantined || ""],
     ["changed while running", run.changed || ""], ["requests waiting", counted(run.requests)],
   ].filter(([, text]) => text !== "");
-  pairs(byId("mended"), rows.length ? rows : [["nothing", "every answer counted, and nothing had to be done again"]]);
+  pairs(byId("mended"), rows.length ? rows : [["nothing", "every result counted, and none was repeated"]]);
   showIf(byId("reports"), run.errors);
   put(byId("reports").firstElementChild, `${whole(run.errors)} reports of failed episodes`);
 }
@@ -131,7 +131,7 @@ export function compare(runs) {
   const names = [...new Set(runs.flatMap((one) => Object.keys(one.config)))].filter((name) => new Set(runs.map((one) => shown(one.config[name]))).size > 1);
   const figures = [
     ["state", stateOf], ["evaluation", (one) => spread(one.eval_mean, one.eval_std)], ["best evaluation", (one) => score(one.eval_best ?? one.eval_mean)], ["steps", (one) => compact(one.env_steps)],
-    ["trained for", (one) => duration(one.seconds)], ["generation", (one) => whole(one.generation)], ["steps a second", (one) => whole(one.steps_per_second)],
+    ["trained for", (one) => duration(one.seconds)], ["generation", (one) => whole(one.generation)], ["steps per second", (one) => whole(one.steps_per_second)],
   ];
   table(byId("comparison"), [["", ""], ...runs.map((one) => [one.run, ""])], [
     ...figures.map(([label, text]) => [label, ...runs.map(text)]),
