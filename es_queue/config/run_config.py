@@ -162,6 +162,13 @@ class RunConfig(PolicySettings, StrategySettings):
         "normalise observations by their running mean and standard deviation",
     )
 
+    image_norm: bool = option(
+        False,
+        "policy",
+        "also normalise images, and other observations of more than 4096 numbers",
+        rules=NOT_NORMALISED,
+    )
+
     obs_clip: float = option(
         5.0,
         "policy",

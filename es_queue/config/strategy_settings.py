@@ -78,6 +78,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "l2",
             "learning_rate",
             "learning_rate_schedule",
+            "member_sigma",
             "members",
             "momentum",
             "neighbours",
@@ -271,6 +272,15 @@ class StrategySettings:
         "search",
         "longest step of clipup; auto is twice the learning rate (pgpe)",
         allowed=(0.0, None),
+        default_word="auto",
+    )
+
+    member_sigma: float = option(
+        0.0,
+        "search",
+        "standard deviation of the members' first parameters around the first member's; auto is "
+        "0.05, the default sigma (novelty)",
+        allowed=(0.0, 1000.0),
         default_word="auto",
     )
 

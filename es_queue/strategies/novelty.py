@@ -132,6 +132,15 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             high=100,
         ),
         Setting(
+            "member_sigma",
+            0.0,
+            "standard deviation of the members' first parameters around the first member's; auto "
+            "is 0.05, the default sigma",
+            low=0.0,
+            high=1000.0,
+            default_word="auto",
+        ),
+        Setting(
             "neighbours",
             10,
             "number of nearest behaviours in the archive; their mean distance is the novelty",
@@ -156,7 +165,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     # statistics that one acts
 
     def start(self, parameters: Floats) -> State:
-        """Members σ apart, the first at ``parameters``, and an empty archive."""
+        """Members ``member_sigma`` apart, the first at ``parameters``, and an empty archive."""
         state = super().start(parameters)
         moments = {
             f"member_{name}": np.stack([state.pop(name)] * self.member_count)
@@ -183,16 +192,16 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         }
 
     def initial_member(self, first: Floats, number: int) -> Floats:
-        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and the
-        default σ.
+        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and σ
+        of ``member_sigma``, or the default one.
         """
         if number == 0:
             return first
         maker, chunks = ChunkGenerator(self.config.seed), -(-self.size // CHUNK)
         normals = [maker.chunk(FIRST_CHUNK * number + chunk).copy() for chunk in range(chunks)]
-        return first + np.float32(self.SIGMA) * np.concatenate(normals)[: self.size].astype(
-            np.float32
-        )
+        return first + np.float32(self.config.member_sigma or self.SIGMA) * np.concatenate(normals)[
+            : self.size
+        ].astype(np.float32)
 
     def published(self, state: State) -> Floats:
         """The active member and the last updated one, float32 [2 · size]; with observation

@@ -215,7 +215,7 @@ START_OPTIONS = """
     host; without a value: all addresses, a free port]
 --config FILE
     TOML file of settings, named as these options, or a JSON experiment file of
-    evolution-strategies-starter; a flag overrides it
+    evolution-strategies-starter or deep-neuroevolution; a flag overrides it
 --recipe NAME
     named published settings, overridden by flags and the --config file: {recipes}
 --noise-dir PATH

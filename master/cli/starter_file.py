@@ -1,7 +1,9 @@
-"""Translates experiment files of evolution-strategies-starter (Salimans et al. 2017), key by key.
+"""Translates experiment files of evolution-strategies-starter (Salimans et al. 2017) and of Uber's
+deep-neuroevolution, key by key.
 
-Such a file is JSON with ``config``, ``env_id``, ``exp_prefix``, ``optimizer`` and ``policy``. Each
-key becomes a setting, or is reported as having no counterpart.
+Such a file is JSON with ``config``, ``env_id``, ``exp_prefix``, ``optimizer`` and ``policy``.
+Uber's may also have ``novelty_search``, or ``population_size`` in place of ``optimizer``. Each key
+becomes a setting, or is reported as having no counterpart.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from es_queue.security.sanitize import sanitize
 LARGEST_FILE = 256 * 1024
 #: Dots in the name of the deepest key, optimizer.args.stepsize.
 DEEPEST = 2
-PARTS = ("config", "env_id", "optimizer", "policy")
+PARTS = ("config", "env_id", "policy")
 
 
 @dataclass
@@ -54,6 +56,8 @@ def format_value(value: Any) -> str:
 
 def format_flag(setting: tuple[str, Any]) -> str:
     name, value = setting[0].replace("_", "-"), setting[1]
+    if isinstance(value, dict):
+        return " ".join(f"--{name} {key}={argument}" for key, argument in value.items())
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
     return f"--{name} {','.join(map(str, value)) if isinstance(value, list) else value}"
@@ -62,19 +66,17 @@ def format_flag(setting: tuple[str, Any]) -> str:
 def read_starter_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Settings, and one line per key. Raises UsageError."""
     data, translation = _read_json(path), StarterTranslation(str(path))
+    strategy = next((name for key, name in STRATEGY_KEYS.items() if key in data), "openai_es")
+    rules = {**RULES, **STRATEGY_RULES[strategy], **_network_rules(data)}
     for key, given in _flatten(data):
-        if key not in RULES:
+        if key not in rules:
             raise UsageError(
-                f"{path} has the key {key!r}, which evolution-strategies-starter does not know: "
-                f"it knows {', '.join(RULES)}"
+                f"{path} has the key {key!r}, which neither evolution-strategies-starter nor "
+                f"deep-neuroevolution knows in such a file: they know {', '.join(rules)}"
             )
-        RULES[key](translation, key, given)
-    translation.translate(
-        "algorithm",
-        "evolution-strategies-starter",
-        {"strategy": "openai_es"},
-        "its gradient has no factor 1/sigma, as with --gradient-form starter, the default",
-    )
+        rules[key](translation, key, given)
+    source, remark = ALGORITHMS[strategy]
+    translation.translate("algorithm", source, {"strategy": strategy}, remark)
     return translation.values, tuple(translation.lines)
 
 
@@ -100,15 +102,22 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = strict_json.loads(read_given(path), LARGEST_FILE)
     except DecodeError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
-    missing = (
-        [name for name in PARTS if name not in data] if isinstance(data, dict) else list(PARTS)
-    )
+    names = dict.fromkeys(data if isinstance(data, dict) else ())
+    parts = PARTS if "population_size" in names else (*PARTS, "optimizer")
+    missing = [name for name in parts if name not in names]
     if missing:
         raise UsageError(
             f"{path} is not an experiment file of evolution-strategies-starter, because it has no "
             f"{' and no '.join(missing)}; es-queue's own settings belong in a TOML file"
         )
     return dict(data)
+
+
+def _network_rules(data: dict[str, Any]) -> dict[str, Rule]:
+    """Other rules for a file whose policy sees the images of Atari games."""
+    policy = data["policy"]
+    kind = policy.get("type") if isinstance(policy, dict) else None
+    return ATARI_RULES if kind in ATARI_POLICIES else {}
 
 
 def _flatten(data: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -217,6 +226,30 @@ def translate_bins(translation: StarterTranslation, key: str, given: Any) -> Non
         translation.translate(key, given, {"action_bins": given})
 
 
+def translate_atari_id(translation: StarterTranslation, key: str, given: Any) -> None:
+    translation.translate(
+        key,
+        given,
+        {"env": given, "env_arg": {"frameskip": 4}},
+        "an action lasts four frames, as in deep-neuroevolution's wrappers",
+    )
+
+
+def translate_atari_policy(translation: StarterTranslation, key: str, given: Any) -> None:
+    translation.translate(key, given, ATARI_POLICIES[given])
+
+
+def fixed_rule(value: Any, why: str) -> Rule:
+    """A key with one value that has a counterpart, which needs no setting."""
+
+    def rule(translation: StarterTranslation, key: str, given: Any) -> None:
+        if given != value:
+            raise translation.make_error(key, given, f"use {value}, because {why}")
+        translation.lines.append(f"{key} {format_value(given)} -> no setting needed: {why}")
+
+    return rule
+
+
 def only_rule(word: str, fix: str) -> Rule:
     """The one value that has a counterpart: the policy ``mlp``."""
 
@@ -262,8 +295,8 @@ RULES: dict[str, Rule] = {
     "optimizer.args.epsilon": skip_rule(FIXED_ADAM),
     "policy.type": only_rule(
         "MujocoPolicy",
-        "only the starter's MujocoPolicy has a counterpart; --policy has networks for images "
-        "(docs/policies.md)",
+        "only MujocoPolicy, ESAtariPolicy and GAAtariPolicy have counterparts; --policy has other "
+        "networks (docs/policies.md)",
     ),
     "policy.args.ac_bins": translate_bins,
     "policy.args.ac_noise_std": copy_rule("action_noise", "only in training, as in the starter"),
@@ -276,4 +309,52 @@ RULES: dict[str, Rule] = {
         "--warm-start takes an es-queue checkpoint; the starter's .h5 contains pickle and is "
         "not read"
     ),
+}
+
+#: A key that only files of another algorithm than evolution strategies have.
+STRATEGY_KEYS = {"novelty_search": "novelty", "population_size": "ga"}
+#: Where each strategy's files come from, and a remark.
+ALGORITHMS = {
+    "openai_es": (
+        "evolution-strategies-starter",
+        "its gradient has no factor 1/sigma, as with --gradient-form starter, the default",
+    ),
+    "novelty": (
+        "deep-neuroevolution",
+        "--member-sigma sets how far apart members begin; there, each is drawn by itself",
+    ),
+    "ga": ("deep-neuroevolution", "for its random search, use --strategy random_search"),
+}
+_RANKS = skip_rule("novelty and reward are compared by centred ranks, as in deep-neuroevolution")
+_UNUSED = skip_rule("deep-neuroevolution's genetic algorithm does not use it either")
+STRATEGY_RULES: dict[str, dict[str, Rule]] = {
+    "openai_es": {},
+    "novelty": {
+        "config.return_proc_mode": _RANKS,
+        "algo_type": choice_rule("novelty", {"ns": "ns", "nsr": "nsr"}),
+        "novelty_search.k": copy_rule("neighbours"),
+        "novelty_search.population_size": copy_rule("members"),
+        "novelty_search.num_rollouts": copy_rule("behaviour_episodes"),
+        "novelty_search.selection_method": fixed_rule(
+            "novelty_prob", "the more novel members are trained more often"
+        ),
+    },
+    "ga": {
+        "config.l2coeff": _UNUSED,
+        "config.return_proc_mode": _UNUSED,
+        "config.episodes_per_batch": copy_rule("population", "one episode per individual"),
+        "population_size": copy_rule("truncation", "the parents of a generation"),
+        "num_elites": fixed_rule(1, "there is one elite, which plays again in each generation"),
+    },
+}
+#: Policies for Atari games.
+ATARI_POLICIES: dict[str, dict[str, Any]] = {
+    "ESAtariPolicy": {"policy": "uber", "batch_norm": "virtual"},
+    "GAAtariPolicy": {"policy": "uber"},
+}
+ATARI_RULES: dict[str, Rule] = {
+    "env_id": translate_atari_id,
+    "policy.type": translate_atari_policy,
+    "policy.args.nonlin_type": fixed_rule("relu", "the network uber has this activation"),
+    "policy.args.ac_init_std": skip_rule("the last layer begins near zero"),
 }

@@ -164,6 +164,11 @@ def format_graph(values: Sequence[float], width: int) -> str:
     return f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
 
 
+def format_workers(figures: Mapping[str, Value]) -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{format_whole(figures.get('workers'))} worker{'s' * (figures.get('workers') != 1)}"
+
+
 def format_idle_workers(
     workers: int, slots: int | None, busy: float | None, scale: float = 1.0
 ) -> str:
@@ -270,7 +275,7 @@ def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
         f"eval {evaluated}" if evaluated else "",
         "" if confirmed is None else f"confirming {format_score(confirmed)}",
         f"{format_whole(record.get('steps_per_second'))} steps/s",
-        f"{format_whole(record.get('workers'))} worker{'s' * (record.get('workers') != 1)}",
+        format_workers(record),
         "" if left is None else f"{format_duration(left)} left",
     ]
     return " | ".join(part for part in parts if part)

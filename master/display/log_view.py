@@ -23,6 +23,7 @@ from master.display.format import (
     format_generation,
     format_summary,
     format_whole,
+    format_workers,
 )
 
 #: A log has at most one line in this many seconds, plus evaluations, the first and the last.
@@ -245,7 +246,7 @@ class LogView(QuietView):
         parts = (
             f"open generation {format_whole(figures.get('answered'))} of "
             f"{format_whole(figures.get('slots'))} results",
-            f"{format_whole(figures.get('workers'))} workers",
+            format_workers(figures),
             sanitize(figures.get("waiting") or "", 120),
             self._generation_pace.format_left(figures),
         )

@@ -57,7 +57,7 @@ from master.doctor.finding import (
 from master.doctor.host import ProbeRequest, probe_environments
 from master.doctor.look import CommandDenied, ReadOnlyClient
 from master.services.private_server import server_binary
-from master.status.redis_reader import RedisReader
+from master.status.redis_reader import START_SERVER, RedisReader
 from master.status.run_folders import RunFolder
 
 #: The most servers of ./runs to check if none is named.
@@ -180,9 +180,10 @@ def examine_server(client: ReadOnlyClient, given: argparse.Namespace, notes: Fin
         notes.add(*doctor_server.check_server(read_server(client)))
         notes.add(check_rights(client, given.run or "doctor"))
     except (RedisError, CommandDenied) as error:
-        # The sentence about a password contains its own fix.
-        fix = "" if "password" in str(error) else "start it, or correct RQ_REDIS_URL or --redis-url"
-        notes.add(failed(str(error), fix).named("redis"))
+        # The sentence has its own fix: about a password, TLS, rights, or a server that is away.
+        text = str(error).removesuffix(f"; {START_SERVER}")
+        fix = START_SERVER if text != str(error) else ""
+        notes.add(failed(text, fix).named("redis"))
         return False
     return True
 

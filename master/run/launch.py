@@ -34,7 +34,7 @@ class Launch:
     insecure:      suppress warnings about a passwordless or unencrypted Redis
     shared:        make the run's folder accessible to the user's group
     warnings:      warnings about the source of the password, printed at once
-    starter_notes: how each key of an evolution-strategies-starter file was translated
+    starter_notes: how each key of another project's experiment file was translated
     inherited:     settings whose values come from a named recipe
     own_modules:   modules that the command line or the Python program itself names
     """

@@ -111,9 +111,11 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     shared = resolve_seed_sharing(config, strategy_class(config).per_slot)
     has_normal_observations = not (
         config.objective
-        or policy.takes_pixels
         or config.batch_norm == VIRTUAL
-        or spec.observation_size > MOST_NORMALISED
+        or (
+            not config.image_norm
+            and (policy.takes_pixels or spec.observation_size > MOST_NORMALISED)
+        )
     )
     config = replace(
         config,
@@ -142,7 +144,7 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
     return [
         (
             f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, and "
-            "those that batch_norm normalises are used unchanged"
+            "those that batch_norm normalises are used unchanged (--image-norm normalises images)"
         )
     ]
 

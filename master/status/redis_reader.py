@@ -33,6 +33,8 @@ from master.status.values import parse_json_object, to_text
 ORPHANED = "orphaned"
 
 #: More of anything than this is not shown; nothing that es-queue writes comes near.
+#: The fix for a server that does not respond.
+START_SERVER = "start it, or correct RQ_REDIS_URL or --redis-url"
 MOST_RUNS = 200
 MOST_WORKERS = 1000
 MOST_REASONS = 50
@@ -392,10 +394,7 @@ class RedisReader:
             return authentication_error(self.name, error)
         if advice := find_tls_problem(self._client, error):
             return RedisError(f"Redis at {self.name} cannot be used: {advice}")
-        return RedisError(
-            f"Redis at {self.name} cannot be read ({reason}); start it, or correct RQ_REDIS_URL or "
-            "--redis-url"
-        )
+        return RedisError(f"Redis at {self.name} cannot be read ({reason}); {START_SERVER}")
 
 
 def send_all(client: Any, questions: Iterable[tuple[Any, ...]]) -> list[Any]:

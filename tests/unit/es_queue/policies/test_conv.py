@@ -213,7 +213,7 @@ def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]
 def test_a_picture_that_is_too_small_is_refused() -> None:
     with pytest.raises(
         UsageError,
-        match=r"policy is nature, whose convolutions need larger images than 20 x 84 points",
+        match=r"policy is nature, whose convolutions need larger images than 20 x 84 pixels",
     ):
         made("nature", (4, 20, 84))
 
@@ -243,11 +243,17 @@ def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:
 
 
 @each_case(
-    ("kind", "shape", "normalised"),
-    [("linear", (8,), True), ("uber", SMALL, False), ("linear", (MOST_NORMALISED + 1,), False)],
+    ("kind", "shape", "image_norm", "normalised"),
+    [
+        ("linear", (8,), False, True),
+        ("uber", SMALL, False, False),
+        ("uber", SMALL, True, True),
+        ("linear", (MOST_NORMALISED + 1,), False, False),
+        ("linear", (MOST_NORMALISED + 1,), True, True),
+    ],
 )
-def test_pictures_and_vast_observations_are_not_normalised(
-    kind: str, shape: tuple[int, ...], normalised: bool
+def test_images_and_vast_observations_are_normalised_only_with_image_norm(
+    kind: str, shape: tuple[int, ...], image_norm: bool, normalised: bool
 ) -> None:
     spec = EnvironmentSpec(
         "Any-v0",
@@ -260,7 +266,7 @@ def test_pictures_and_vast_observations_are_not_normalised(
         True,
         observation_shape=shape,
     )
-    config = RunConfig(env="Any-v0", policy=kind)
+    config = RunConfig(env="Any-v0", policy=kind, image_norm=image_norm)
     policy = make_policy(config, spec.observation_size, spec.action, shape)
     assert resolve_config(config, spec, policy).obs_norm is normalised
     assert not resolve_config(replace(config, obs_norm=False), spec, policy).obs_norm

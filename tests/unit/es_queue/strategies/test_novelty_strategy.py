@@ -202,8 +202,15 @@ def test_members_begin_apart_by_the_runs_seed_alone_and_the_first_at_the_first_p
     assert 0.2 < np.std(away) / made().SIGMA < 3
 
 
+def test_members_begin_as_far_apart_as_they_are_set() -> None:
+    near, far = made().start(START), made(member_sigma=2.0).start(START)
+    assert np.array_equal(far["members"][0], START)
+    ratio = (far["members"][1:] - START) / (near["members"][1:] - START)
+    assert ratio == pytest.approx(2.0 / made().SIGMA, rel=1e-4)
+
+
 def test_a_worker_makes_the_first_members_of_what_is_published() -> None:
-    strategy = made()
+    strategy = made(member_sigma=0.7)
     state = strategy.start(START)
     published = strategy.published(state)
     assert strategy.centre_count(state) == strategy.max_centres == 1 + MEMBERS

@@ -47,14 +47,30 @@ def humanoid() -> dict[str, Any]:
     }
 
 
+def frostbite(kind: str) -> dict[str, Any]:
+    """The structure of deep-neuroevolution's examples: es, ga or ns."""
+    data: dict[str, Any] = {
+        "config": {**humanoid()["config"], "calc_obstat_prob": 0.0, "episode_cutoff_mode": 5000},
+        "env_id": "FrostbiteNoFrameskip-v4",
+        "optimizer": {"args": {"stepsize": 0.01}, "type": "adam"},
+        "policy": {"args": {}, "type": "ESAtariPolicy"},
+    }
+    if kind == "ga":
+        del data["optimizer"]
+        policy = {"args": {"nonlin_type": "relu"}, "type": "GAAtariPolicy"}
+        return {**data, "population_size": 10, "num_elites": 1, "policy": policy}
+    search = {"k": 10, "population_size": 3, "num_rollouts": 2, "selection_method": "novelty_prob"}
+    return {**data, "algo_type": "ns", "novelty_search": search} if kind == "ns" else data
+
+
 def written(folder: Path, data: Any) -> Path:
     path = folder / "experiment.json"
     path.write_text(json.dumps(data))
     return path
 
 
-def changed(part: str, key: str, value: Any) -> dict[str, Any]:
-    data = humanoid()
+def changed(part: str, key: str, value: Any, data: dict[str, Any] | None = None) -> dict[str, Any]:
+    data = humanoid() if data is None else data
     place = data
     for name in part.split(".") if part else ():
         place = place[name]
@@ -87,6 +103,73 @@ def test_the_starters_own_example_becomes_settings_of_ours(tmp_path: Path) -> No
         "strategy": "openai_es",
     }
     assert resolve(values).gradient_form == "starter"
+
+
+ATARI = {
+    "env": "FrostbiteNoFrameskip-v4",
+    "env_arg": (("frameskip", 4),),
+    "policy": "uber",
+    "obs_norm": False,
+    "step_limit": "5000",
+    "sigma": 0.02,
+    "population": 10000,
+    "min_steps": 100000,
+}
+ADAM = {"optimizer": "adam", "learning_rate": 0.01, "l2": 0.005, "batch_norm": "virtual"}
+
+
+@each_case(
+    ("kind", "settings", "lines"),
+    [
+        ("es", {"strategy": "openai_es", "shaping": "centered-rank", **ADAM}, 14),
+        ("ga", {"strategy": "ga", "truncation": 10, "batch_norm": "none"}, 15),
+        (
+            "ns",
+            {
+                "strategy": "novelty",
+                "novelty": "ns",
+                "neighbours": 10,
+                "members": 3,
+                "behaviour_episodes": 2,
+                **ADAM,
+            },
+            19,
+        ),
+    ],
+)
+def test_ubers_examples_become_settings_of_ours(
+    tmp_path: Path, kind: str, settings: dict[str, Any], lines: int
+) -> None:
+    values, printed = read_starter_file(written(tmp_path, frostbite(kind)))
+    config = resolve(values)
+    expected = {**ATARI, **settings}
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert len(printed) == lines
+    assert any(
+        line.startswith("env_id FrostbiteNoFrameskip-v4 -> --env FrostbiteNoFrameskip-v4 ")
+        and "--env-arg frameskip=4 (" in line
+        for line in printed
+    )
+
+
+@each_case(
+    ("kind", "part", "key", "value", "words"),
+    [
+        ("ga", "", "num_elites", 2, "num_elites 2: use 1, because there is one elite"),
+        ("ns", "novelty_search", "selection_method", "round_robin", "use novelty_prob"),
+        ("ns", "", "algo_type", "nsra", "use ns or nsr"),
+        ("ga", "policy.args", "nonlin_type", "tanh", "use relu"),
+        ("es", "", "num_elites", 1, "'num_elites', which neither"),
+        ("es", "policy", "type", "AtariPolicy", "MujocoPolicy, ESAtariPolicy and GAAtariPolicy"),
+    ],
+)
+def test_what_of_ubers_has_no_counterpart_is_refused_by_name(
+    tmp_path: Path, kind: str, part: str, key: str, value: Any, words: str
+) -> None:
+    data = changed(part, key, value, frostbite(kind))
+    with pytest.raises(UsageError) as refused:
+        read_starter_file(written(tmp_path, data))
+    assert words in str(refused.value)
 
 
 def test_every_key_is_told(tmp_path: Path) -> None:
@@ -144,7 +227,7 @@ def test_each_form_of_a_value_has_its_counterpart(
         ("config", "episodes_per_batch", 0.5, "whole number"),
         ("config", "return_proc_mode", "centred", "centered_rank or sign"),
         ("policy.args", "nonlin_type", "gelu", "tanh or relu or lrelu or elu"),
-        ("policy", "type", "ESAtariPolicy", "MujocoPolicy"),
+        ("policy", "type", "AtariPolicy", "MujocoPolicy"),
         ("policy.args", "connection_type", "lstm", "ff"),
         ("optimizer", "type", "rmsprop", "adam or sgd"),
     ],

@@ -17,6 +17,7 @@ from master.doctor import examine as door
 from master.doctor.examine import exit_code_of, run_doctor
 from master.doctor.finding import FAILED, OK, WARNING, Finding, format_finding, wrap_finding
 from master.doctor.host import ProbeResult
+from master.status.redis_reader import make_named_reader
 from tests.cases import each_case
 
 
@@ -139,6 +140,16 @@ def test_a_server_that_cannot_be_used_is_one_failed_line_and_the_host_is_looked_
         state == WARNING for state in states.values()
     )
     assert str(trouble) in told["checks"][0]["text"] and told["checks"][0]["fix"] == ""
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_is_away_has_its_fix_once() -> None:
+    out = io.StringIO()
+    reader = make_named_reader("redis://127.0.0.1:1", given_by_flag=True)
+    assert run_doctor(given(), lambda: [reader], SafeStream(out), as_json=False) == 3
+    line = next(line for line in out.getvalue().splitlines() if "redis" in line)
+    assert line.count("start it") == 1
+    assert line.endswith("; fix: start it, or correct RQ_REDIS_URL or --redis-url")
 
 
 @pytest.mark.usefixtures("quick")
