@@ -30,6 +30,9 @@ to 500 workers busy. Its runs do not repeat to the bit.
 - One master and one Redis serve up to about 1,200 workers with episodes of 0.02 s, and about \
 7,600 with episodes of a second. \
 [The tables below](#how-many-workers-one-master-and-one-redis-can-serve) have the limits.
+- **A larger search** (`--scale K`) gives work to more workers, and usually needs fewer \
+generations. [How many workers help for my task?](#how-many-workers-help-for-my-task) has an \
+example.
 
 The server, es-master and the wire format are real. The workers are simulated, many per process, \
 over real connections: they claim a block, wait as long as an episode lasts, and return results. \

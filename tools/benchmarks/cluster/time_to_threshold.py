@@ -113,13 +113,13 @@ def train(task: Task, scale: float, seed: int, folder: Path) -> None:
 
 
 def read_run(task: str, folder: Path) -> Recorded:
-    """What a run recorded, up to the first evaluation at the threshold."""
+    """What a run recorded, up to the evaluation at the threshold that fresh episodes confirmed."""
     config = json.loads((folder / "config.json").read_text())
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     passed = [
         int(record["generation"])
         for record in records
-        if (record.get("eval_mean") or -math.inf) >= TASKS[task].threshold
+        if (record.get("confirm_mean") or -math.inf) >= TASKS[task].threshold
     ]
     paths = sorted((folder / "slots").glob("*.npz"), key=lambda path: int(path.stem))
     last = passed[0] if passed else len(paths)

@@ -26,10 +26,10 @@ FOUR = Recorded("lander", 4.0, 1, True, [[100, 150, 120, 90] * 4] * 2)
 def test_a_run_counts_until_the_evaluation_that_reached_the_threshold(tmp_path: Path) -> None:
     (tmp_path / "slots").mkdir()
     (tmp_path / "config.json").write_text(json.dumps({"scale": 4.0, "seed": 7}))
-    means = [None, -5.0, 201.0, 250.0]
+    means = [None, 199.0, 201.0, 250.0]  # of an evaluation's confirmation
     (tmp_path / "metrics.jsonl").write_text(
         "".join(
-            json.dumps({"generation": number, "eval_mean": mean}) + "\n"
+            json.dumps({"generation": number, "eval_mean": 220.0, "confirm_mean": mean}) + "\n"
             for number, mean in enumerate(means)
         )
     )
