@@ -211,7 +211,7 @@ def rehearse(plan: LossPlan, folder: Path) -> dict[str, Any]:
         "generations": len(records),
         "environment steps": records[-1]["env_steps"],
         "longest generation, s": round(max(after - before for before, after in pairwise(times)), 1),
-        **{name: sum(record.get(name, 0) for record in records) for name in REPAIRS},
+        **{name: records[-1][name] for name in REPAIRS},
         "digest": records[-1]["digest"],
         "distinct digests": len({record["digest"] for record in records}),
         "generations with another digest": len(differing),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import subprocess
 import sys
@@ -17,12 +18,14 @@ import pytest
 HOUSE = Path(__file__).resolve().parents[2]
 PACKAGES = ("es_queue", "master", "workers")
 #: All that a build reads.
-SOURCES = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (*PACKAGES, "pyproject.toml", "setup.py", "README.md", "LICENSE")
+#: The address that the build names.
+REPOSITORY = "https://code.example/team/es-queue"
 
 
-def run(*command: object, folder: Path) -> str:
+def run(*command: object, folder: Path, **more: str) -> str:
     """The output of a command, run without this checkout on Python's path."""
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | more
     done = subprocess.run(
         [str(word) for word in command],
         cwd=folder,
@@ -50,7 +53,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in project_files():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((HOUSE / name).read_bytes())
-    text = run(sys.executable, "-m", "build", "--outdir", output, ".", folder=source)
+    words = (sys.executable, "-m", "build", "--outdir", output, ".")
+    text = run(*words, folder=source, ES_QUEUE_REPOSITORY=f"{REPOSITORY}/")
     assert "deprecated" not in text, text
     return output
 
@@ -58,6 +62,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel_of(built: Path) -> Path:
     (wheel,) = built.glob("*.whl")
     return wheel
+
+
+def distribution_file(built: Path, name: str) -> bytes:
+    """A file of the wheel's metadata."""
+    with zipfile.ZipFile(wheel_of(built)) as archive:
+        (path,) = [path for path in archive.namelist() if path.endswith(f".dist-info/{name}")]
+        return archive.read(path)
 
 
 def test_sdist_and_wheel_hold_every_file_of_the_packages(built: Path) -> None:
@@ -73,14 +84,37 @@ def test_sdist_and_wheel_hold_every_file_of_the_packages(built: Path) -> None:
 
 
 def test_the_metadata_names_the_licence_and_what_the_package_is_for(built: Path) -> None:
-    with zipfile.ZipFile(wheel_of(built)) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = message_from_bytes(archive.read(name))
+    metadata = message_from_bytes(distribution_file(built, "METADATA"))
     assert metadata["License-Expression"] == "MIT" and metadata["License-File"] == "LICENSE"
     assert "evolution-strategies" in metadata["Keywords"].split(",")
     classifiers = metadata.get_all("Classifier", [])
     assert "Environment :: Console" in classifiers and "Typing :: Typed" in classifiers
     assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+def test_the_addresses_are_those_that_the_build_names_and_no_others(built: Path) -> None:
+    metadata = message_from_bytes(distribution_file(built, "METADATA"))
+    addresses = dict(text.split(", ") for text in metadata.get_all("Project-URL", []))
+    assert addresses.keys() == {"Repository", "Issues", "Changelog"}
+    assert all(url.startswith(f"{REPOSITORY}") for url in addresses.values())
+    assert "https://" not in (HOUSE / "pyproject.toml").read_text("utf-8")
+
+
+def test_classifiers_name_the_versions_of_python_that_install(built: Path) -> None:
+    metadata = message_from_bytes(distribution_file(built, "METADATA"))
+    named = [
+        text.rpartition(" ")[2]
+        for text in metadata.get_all("Classifier", [])
+        if text.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert named and metadata["Requires-Python"] == f">={named[0]}"
+    assert not any(text.startswith("License ::") for text in metadata.get_all("Classifier", []))
+
+
+def test_pipx_run_has_a_command_of_the_packages_name(built: Path) -> None:
+    points = configparser.ConfigParser()
+    points.read_string(distribution_file(built, "entry_points.txt").decode())
+    assert points["pipx.run"]["es-queue"] == points["console_scripts"]["es-master"]
 
 
 def test_an_installed_wheel_has_every_command_and_trains(built: Path, tmp_path: Path) -> None:
