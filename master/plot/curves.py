@@ -93,7 +93,7 @@ def _draw(
     runs = [run for members in groups.values() for run in members]
     if not is_drawn:
         raise _unknown_metric(metric, runs)
-    for target in sorted({str(run.config.get("target_reward")) for run in runs}):
+    for target in sorted({str(run.target) for run in runs}):
         draw_target(panel, target)
     label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
     style_axes(panel, AXES[axis][1], label)

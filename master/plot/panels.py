@@ -85,7 +85,7 @@ def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
             linewidth=0,
             label="± standard deviation",
         )
-    draw_target(panel, run.config.get("target_reward"))
+    draw_target(panel, run.target)
     style_axes(panel, AXES[axis][1], "return in evaluation")
     if len(x):
         panel.legend(loc="lower right", frameon=False, fontsize=8)

@@ -11,8 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
+from es_queue.config.run_config import AUTO
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
@@ -59,6 +61,17 @@ class RunCurves:
     @property
     def task(self) -> str:
         return sanitize(self.config.get("objective") or self.config.get("env") or "?", 60)
+
+    @property
+    def target(self) -> object:
+        """The return that ends the run; for auto, the threshold of an environment that an installed
+        package registers without further imports.
+        """
+        target = self.config.get("target_reward")
+        if target != AUTO or self.config.get("objective"):
+            return target
+        specification = gymnasium.registry.get(str(self.config.get("env")))
+        return specification.reward_threshold if specification else None
 
     @cached_property
     def group(self) -> str:

@@ -18,7 +18,7 @@ from master.plot import command
 from master.plot.bands import POINTS, compute_band, rolling_mean
 from master.plot.curves import MIXED_TIME, group_runs, learning_curves
 from master.plot.panels import draw_panels
-from master.plot.runs import read_run, read_runs
+from master.plot.runs import RunCurves, read_run, read_runs
 from master.storage.metrics_files import LONGEST_LINE
 from tests.cases import each_case
 
@@ -65,6 +65,14 @@ def texts(svg: Path) -> str:
 
 
 # --- reading
+
+
+def test_a_target_that_is_auto_is_the_environments_threshold(tmp_path: Path) -> None:
+    def target(**values: Any) -> object:
+        return RunCurves(tmp_path, {**CONFIG, "target_reward": "auto", **values}, []).target
+
+    assert target() == 475.0 and target(env="X-v0") is None and target(objective="a:b") == "auto"
+    assert target(target_reward="3") == "3"
 
 
 def test_a_curve_has_the_generations_that_were_evaluated(tmp_path: Path) -> None:
