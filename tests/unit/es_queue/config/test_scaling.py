@@ -103,7 +103,8 @@ def test_a_scale_that_no_population_can_have_is_refused() -> None:
 
 
 def test_the_line_about_a_scale_names_what_it_changed() -> None:
-    line = format_scaling(resolve({"env": "Hopper-v5", "scale": 4}))
+    search = {"strategy": "ars", "population": 16, "top": 4, "scale": 4}
+    line = format_scaling(resolve({"env": "Acrobot-v1", **search}))
     assert line.startswith("scale 4: population 16 → 64, top 4 → 16, ")
     assert "learning rate × " in line and "speed of schedules × " in line
 
