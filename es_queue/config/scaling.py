@@ -67,8 +67,8 @@ class ScaleFactors:
 
 
 def scale_factors(config: RunConfig) -> ScaleFactors:
-    """The factors of a config's ``scale``. Generations become fewer by the root of the gain that
-    the model predicts, as measured with snes and pgpe.
+    """The factors of a config's ``scale``. Schedules run by the root of the gain that the model
+    predicts: the few runs in docs/scale.md needed more generations than it does.
     """
     rule = scale_rule(config)
     gain = (1 + rule.noise) / (1 + rule.noise / config.scale)
