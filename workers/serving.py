@@ -120,9 +120,10 @@ class ServedSeat(Seat):
         heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
         heartbeat.start()
-        metrics = self._serve_metrics(channel.worker, control, figures)
         refusals = 0
+        metrics = ExitStack()
         try:
+            metrics = self._serve_metrics(channel.worker, control, figures)
             while not control.leave_reason:
                 try:
                     if unreadable:
@@ -173,7 +174,7 @@ class ServedSeat(Seat):
             metrics = WorkerMetrics({"run": self.run, "worker": worker}, control, figures)
             port = stack.enter_context(served_metrics(metrics, *endpoint))
             self.print_line(f"metrics on port {port} of {endpoint[0]}")
-        except (ImportError, OSError, UsageError) as error:
+        except (ImportError, OSError, UsageError, ValueError) as error:  # of an odd host name, too
             self.print_line(f"no metrics: {error}")
         return stack
 

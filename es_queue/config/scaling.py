@@ -130,7 +130,7 @@ def format_scaling(config: RunConfig) -> str:
 
 
 def _enlarged(count: int, scale: float) -> int:
-    """K times as many, even if they were: pairs stay whole."""
+    """K times as many; an even number stays even, so that pairs stay whole."""
     larger = int(count * scale)
     return larger - (larger % 2 if count % 2 == 0 else 0)
 

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import ASYNC, AUTO, RunConfig
+from es_queue.config.scaling import scaled
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Integers, Mask
 from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
 from es_queue.protocol.messages import ELITE as ELITE_KIND
@@ -228,6 +230,18 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
         (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
     )
     return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
+
+
+def validate_noise_size(config: RunConfig, size: int) -> None:
+    """Refuse a noise table without a position for each slot of a policy of ``size`` parameters.
+    Raises UsageError.
+    """
+    slots = max_slots(scaled(config), 1)[TRAIN]
+    if config.noise_size - size + 1 < slots:
+        raise UsageError(
+            f"noise_size is {config.noise_size}, but {slots} slots need as many different "
+            f"positions for {size} parameters: use {slots + size} or more"
+        )
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:

@@ -16,7 +16,7 @@ MAX_LIST = 4 * 2**20  # bytes in Redis; a hundred of the largest requests take 0
 MAX_HASH = 2**13
 MAX_FIELDS = 128  # of one worker's hash
 #: The fields of a worker's hash that a master reads; the others are for people.
-WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses")
+WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy")
 MAX_HASHES = 32 * 2**20  # all of a run's workers together
 MAX_COUNTS = 2**28
 MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as in the scripts

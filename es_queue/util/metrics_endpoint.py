@@ -16,6 +16,7 @@ def metrics_endpoint() -> tuple[str, int] | None:
     text = os.environ.get(PORT, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= LAST_PORT):
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LAST_PORT))
+    if not (is_number and 1 <= int(text) <= LAST_PORT):
         raise UsageError(f"{PORT} is {text[:40]!r}: use a port from 1 to {LAST_PORT}, or unset it")
     return os.environ.get(ADDRESS) or LOOPBACK, int(text)

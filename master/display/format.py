@@ -176,10 +176,13 @@ def format_idle_workers(
 
     slots: of a generation, None if unlimited; busy: the sum of their busy shares, None if unknown
     """
-    if busy is not None and 0 < busy < LEAST_BUSY * workers:
+    if busy is not None and workers > 1 and 0 < busy < LEAST_BUSY * workers:
+        larger = scale_for(workers / busy, scale)
         return (
             f"{max(1, round(busy)):,} of {workers:,} workers are busy on average: "
-            f"`--scale {scale_for(workers / busy, scale):g}` would use them"
+            f"`--scale {larger:g}` would use them"
+            if larger > scale
+            else ""
         )
     if slots is None or not 0 < slots < workers:
         return ""
@@ -190,8 +193,10 @@ def format_idle_workers(
 
 
 def scale_for(factor: float, scale: float) -> float:
-    """The scale for ``factor`` times as much work as now: the next power of two."""
-    return min(LARGEST_SCALE, scale * 2.0 ** math.ceil(math.log2(factor)))
+    """The scale for ``factor`` times as much work as now, rounded up to a power of two times
+    ``scale``.
+    """
+    return min(LARGEST_SCALE, scale * 2.0 ** math.ceil(math.log2(min(factor, LARGEST_SCALE))))
 
 
 def busy_workers(workers: Iterable[Mapping[str, str]]) -> float | None:

@@ -9,7 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from es_queue.config.run_config import RunConfig
-from master.display.format import Record, finite_or_none, format_compact, format_score
+from master.display.format import (
+    Record,
+    drawable_or_none,
+    finite_or_none,
+    format_compact,
+    format_score,
+)
 from master.display.log_view import ProgressLine, SafeStream
 
 #: Of the figure, in pixels; the curve keeps clear of its edges.
@@ -17,7 +23,7 @@ WIDTH, HEIGHT, MARGIN = 600, 180, 14
 #: A longer curve is drawn with every second point, and so on.
 MOST_POINTS = 400
 
-#: Shows HTML, and its text to what shows no HTML, in the place of what it showed before.
+#: Replaces the previous output by HTML, or by its text if the front end shows no HTML.
 Show = Callable[[str, str], None]
 Points = list[tuple[float, float]]
 
@@ -51,9 +57,9 @@ class NotebookView(ProgressLine):
         super().summary(record)
 
     def _add(self, record: Record) -> None:
-        steps = finite_or_none(record.get("env_steps")) or 0.0
+        steps = drawable_or_none(record.get("env_steps")) or 0.0
         for points, name in ((self._returns, "return_mean"), (self._evaluations, "eval_mean")):
-            if (value := finite_or_none(record.get(name))) is not None:
+            if (value := drawable_or_none(record.get(name))) is not None:
                 points.append((steps, value))
         self._fraction = budget_fraction(record, self._config)
 
@@ -77,7 +83,7 @@ def budget_fraction(record: Record, config: RunConfig) -> float | None:
 
 
 def format_progress_bar(fraction: float | None) -> str:
-    """A browser's own bar; it only moves to and fro if the fraction is unknown."""
+    """A browser's own bar; without a fraction, it only shows that work is under way."""
     value = "" if fraction is None else f' value="{fraction:.4f}"'
     return f'<progress max="1"{value} style="width:{WIDTH // 3}px"></progress>'
 

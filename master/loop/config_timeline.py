@@ -19,6 +19,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scale_factors
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
+from es_queue.numerics.slot_plan import validate_noise_size
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
@@ -91,7 +92,9 @@ class ConfigTimeline:
             for changed_generation in sorted(
                 {change.generation for change in requested if change.generation >= generation}
             ):
-                config_at(self.config, requested, changed_generation)
+                changed = config_at(self.config, requested, changed_generation)
+                validate_noise_size(changed, self.base.strategy.size)
+                self._make_learner(changed, 0)  # its settings fit together at their scale, too
         except UsageError as error:
             return str(error)
         return ""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import VIRTUAL, RunConfig
-from es_queue.config.scaling import scaled
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_probe import with_observed
@@ -19,10 +18,10 @@ from es_queue.genetics.seed_list import initial_parameters
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from es_queue.numerics.normalization import RunningMoments
-from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
+from es_queue.numerics.slot_plan import resolve_seed_sharing, validate_noise_size
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.protocol.messages import MAX_OBSERVATION, TRAIN
+from es_queue.protocol.messages import MAX_OBSERVATION
 from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
@@ -128,12 +127,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
         behaviour=spec.behaviour or config.behaviour,
         obs_norm=config.obs_norm and has_normal_observations,
     )
-    slots = max_slots(scaled(config), 1)[TRAIN]
-    if size - policy.size + 1 < slots:
-        raise UsageError(
-            f"noise_size is {size}, but {slots} slots need as many different positions for "
-            f"{policy.size} parameters: use {slots + policy.size} or more"
-        )
+    validate_noise_size(config, policy.size)
     return config
 
 

@@ -25,7 +25,7 @@ from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorker
 
 RUN = "contract"
 TOKEN, SAME_NUMBER, HIGHER, LOWER = "5-0000000a", "5-0000000b", "6-0000000c", "4-0000000d"
-ABOUT = {"host": "h", "pid": "1"}
+ABOUT = {"host": "h", "pid": "1", "busy": "0.250"}
 TTL = 30.0
 
 

@@ -111,15 +111,21 @@ def test_a_port_that_cannot_be_served_costs_no_seat(
 ) -> None:
     seen = Seen(redis_client, "robust")
     start_master("robust", ENDLESS)
-    environments = ({PORT: "http"}, {PORT: "9100", ADDRESS: "192.0.2.1"})
+    environments = (
+        {PORT: "http"},
+        {PORT: "00808099"},
+        {PORT: "9100", ADDRESS: "192.0.2.1"},
+        {PORT: "9100", ADDRESS: "a..b"},
+    )
+    reasons = ("PORT is 'http'", "PORT is '00808099'", "assign", "idna")
     workers = [processes.worker(valkey_url, **environment) for environment in environments]
-    for worker, reason in zip(workers, ("ES_QUEUE_METRICS_PORT is 'http'", "assign"), strict=True):
+    for worker, reason in zip(workers, reasons, strict=True):
         seen.joined(worker)
         wait_for(lambda said=worker.said, why=reason: why in said(), "it says why")  # type: ignore[misc]
         assert "no metrics: " in worker.said()
 
 
-@each_case("text", ["http", "0", "65536", "-1", "٣", "9100.5"])
+@each_case("text", ["http", "0", "65536", "-1", "٣", "9100.5", "00808099"])
 def test_es_worker_refuses_a_port_that_is_none(
     text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

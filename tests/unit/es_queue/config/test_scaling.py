@@ -133,6 +133,22 @@ def test_a_scale_set_during_a_run_changes_it_from_that_generation_on() -> None:
     assert [note for note in sink.notes if note.startswith("scale 4: population 8 → 32")]
 
 
+@each_case(
+    ("values", "scale", "sentence"),
+    [
+        ({"population": 512}, 1024.0, "slots need as many different positions"),
+        ({"eval_every": 1, "restart_deadlines": "8e5=60,8.000001e5=70"}, 4.0, "restart_deadlines"),
+    ],
+)
+def test_a_scale_that_a_run_cannot_have_is_refused_when_it_is_asked_for(
+    values: dict[str, Any], scale: float, sentence: str
+) -> None:
+    learner = prepare_run(quick_config(**{**RUN, **values}), table=TABLE_OF_RING).learner
+    timeline = ConfigTimeline(learner)
+    assert sentence in timeline.refusal((), {"scale": scale}, 3)
+    assert timeline.refusal((), {"scale": 1.0}, 3) == ""
+
+
 def test_a_run_that_evaluates_again_refuses_another_scale() -> None:
     learner = prepare_run(quick_config(**{**RUN, "strategy": "ga"}), table=TABLE_OF_RING).learner
     refusal = ConfigTimeline(learner).refusal((), {"scale": 2.0}, 3)

@@ -130,6 +130,9 @@ def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_c
         ("12", "1", "12 of 60 workers are busy on average: `--scale 8` would use them"),
         ("12", "4", "12 of 60 workers are busy on average: `--scale 32` would use them"),
         ("0.2", "", "1 of 60 workers are busy on average: `--scale 512` would use them"),
+        ("1e-320", "1", "1 of 60 workers are busy on average: `--scale 1024` would use them"),
+        ("12", "1024", ""),
+        ("12", "1e300", ""),
         ("31", "1", ""),
         ("", "1", ""),
         ("-3", "1", ""),
@@ -140,6 +143,10 @@ def test_workers_that_are_idle_for_most_of_their_time_are_counted_with_the_cure(
     busy: str, scale: str, why: str
 ) -> None:
     assert fares(run(workers="60", training_slots="64", busy=busy, scale=scale), WORKER).why == why
+
+
+def test_one_worker_that_waits_gets_no_advice_about_more_work() -> None:
+    assert fares(run(workers="1", training_slots="64", busy="0.4"), WORKER).why == ""
 
 
 def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
