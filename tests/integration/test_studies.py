@@ -202,7 +202,7 @@ def test_a_run_that_cannot_begin_fails_alone_and_is_named(processes: Processes) 
             2,
             (
                 "es-master: seeds is '5-1' in the command line: write the range from low to "
-                "high, 1-5\n"
+                "high: 1-5\n"
             ),
         ),
         (["--seeds", "1-2", "--env", "Nowhere-v0"], 5, "Nowhere-v0"),
