@@ -14,8 +14,9 @@ from tests.integration.processes import MARK, marked, wait_for
 
 pytestmark = pytest.mark.slow
 CELL = """
-from es_queue import train
-train(env="CartPole-v1", workers=1, run="cell", runs_dir={folder!r}, noise_dir={folder!r})
+from es_queue import RunConfig, train
+endless = RunConfig(env="CartPole-v1", target_reward="none")
+train(endless, workers=1, run="cell", runs_dir={folder!r}, noise_dir={folder!r})
 """
 
 
