@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol.channel import (
     NO_WORKERS,
+    NONE_REFUSED,
     MasterChannel,
     PublishRequest,
     PublishResult,
@@ -259,12 +260,18 @@ class MemoryMasterChannel(MasterChannel):
             return RenewResult(stored, self._is_complete(stored))
 
     def finish(
-        self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
+        self,
+        token: str,
+        progress: Mapping[str, str],
+        seconds: int,
+        checkpoint: bytes | None,
+        refused: Mapping[str, int] = NONE_REFUSED,
     ) -> None:
         server = self.server
         with server.changed:
             server.fence(token)
             server.progress.update(progress)
+            server.refused.update(refused)
             self._close(
                 [server.progress.pop("publication", ""), *server.progress.pop("open", "").split()]
             )

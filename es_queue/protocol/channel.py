@@ -126,6 +126,7 @@ class StreamEntry:
 
 WorkerInfos = Mapping[str, dict[str, str]]
 NO_WORKERS: WorkerInfos = MappingProxyType({})
+NONE_REFUSED: Mapping[str, int] = MappingProxyType({})
 
 
 class MasterChannel(ABC):
@@ -216,10 +217,15 @@ class MasterChannel(ABC):
 
     @abstractmethod
     def finish(
-        self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
+        self,
+        token: str,
+        progress: Mapping[str, str],
+        seconds: int,
+        checkpoint: bytes | None,
+        refused: Mapping[str, int] = NONE_REFUSED,
     ) -> None:
-        """Close the open publications, write the last state, let all keys expire after
-        ``seconds``.
+        """Close the open publications, write the last state and the counts of refused results, let
+        all keys expire after ``seconds``.
         """
 
     def collect(self, publication: str, cursor: str, count: int, wait: float) -> list[StreamEntry]:

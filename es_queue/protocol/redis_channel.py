@@ -18,6 +18,7 @@ from es_queue.errors import DecodeError, FencedError
 from es_queue.protocol import keys
 from es_queue.protocol.channel import (
     NO_WORKERS,
+    NONE_REFUSED,
     RUNNING,
     MasterChannel,
     PublishRequest,
@@ -231,12 +232,18 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         return RenewResult(_text(publication), bool(is_complete))
 
     def finish(
-        self, token: str, progress: Mapping[str, str], seconds: int, checkpoint: bytes | None
+        self,
+        token: str,
+        progress: Mapping[str, str],
+        seconds: int,
+        checkpoint: bytes | None,
+        refused: Mapping[str, int] = NONE_REFUSED,
     ) -> None:
-        names = self._named("todo", "workers", "master", "checkpoint", "attempts")
+        names = self._named("todo", "workers", "master", "checkpoint", "attempts", "refused")
         arguments = [
             *(token, self.keys.prefix, seconds, checkpoint or b""),
             *_with_count(_flatten(progress)),
+            *_with_count(_flatten(refused)),
             *_with_count(self.keys.lasting_keys()),
         ]
         self._script("finish", names, arguments)

@@ -274,6 +274,10 @@ class Collector:
         """
         return time.monotonic() - (self._lease.clocks.grace if adopted else 0.0)
 
+    def refused(self) -> Counter[str]:
+        """Results that were refused under this master, by reason."""
+        return self._progress.refused()
+
     def progress_field(self, name: str) -> str | None:
         """A field that a former master left in the run's progress."""
         return self._lease.channel.progress_field(name)

@@ -107,7 +107,8 @@ class RunEnding:
         self.end_renewal()  # a renewal after the end would take the lease again
         texts = {name: str(value) for name, value in more.items() if value is not None}
         ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
-        self._channel.finish(self._context.claim.token, {**ended, **texts}, seconds, data)
+        token, refused = self._context.claim.token, self._collector.refused()
+        self._channel.finish(token, {**ended, **texts}, seconds, data, refused)
         self._is_ended = True
         self.save_error_reports()
         # After the fenced write: the seats may be another master's by now.

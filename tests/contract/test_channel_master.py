@@ -300,6 +300,13 @@ def test_finish_closes_the_publication_and_keeps_what_resume_needs(place: Place)
     assert worker.poll_flags().state == "finished"
 
 
+def test_finish_writes_the_results_refused_since_the_last_renewal(place: Place) -> None:
+    master = place.publish(P0)
+    master.renew(TOKEN, "me", 9.0, {}, {"duplicate": 1, "late": 2})
+    master.finish(TOKEN, {"state": "finished"}, 60, None, {"duplicate": 3, "refuted": 4})
+    assert place.refused() == {"duplicate": 3, "late": 2, "refuted": 4}
+
+
 def test_finish_without_a_checkpoint_keeps_the_former_one(place: Place) -> None:
     master = place.publish(P0, checkpoint=b"open")
     master.finish(TOKEN, {"state": "stopped"}, 60, None)

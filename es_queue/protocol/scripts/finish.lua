@@ -1,10 +1,11 @@
 -- Close the open publications, write the last state, let every key of the run expire.
--- KEYS: epoch progress todo workers master checkpoint attempts
--- ARGV: token prefix seconds checkpoint {progress} {lasting}
+-- KEYS: epoch progress todo workers master checkpoint attempts refused
+-- ARGV: token prefix seconds checkpoint {progress} {refused} {lasting}
 local prefix, seconds, checkpoint = argument(), argument(), argument()
-local progress, lasting = list(), list()
+local progress, refused, lasting = list(), list(), list()
 if checkpoint ~= '' then redis.call('SET', KEYS[6], checkpoint) end
 redis.call('HSET', KEYS[2], unpack(progress))
+if #refused > 0 then redis.call('HSET', KEYS[8], unpack(refused)) end
 local stored = redis.call('HGET', KEYS[2], 'publication')
 if stored then redis.call('UNLINK', prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored) end
 close_older(KEYS[2], prefix, {})
