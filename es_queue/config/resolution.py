@@ -34,21 +34,53 @@ def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfi
     Raises UsageError for invalid or incompatible values, without ``env``, and for an explicit value
     without effect.
     """
-    recipe = recipe_values(values, inherited)
-    explicit = values.keys() - inherited
+    recipe, explicit = recipe_values(values, inherited), values.keys() - inherited
     try:
-        config = config_from_values({**recipe, **values}, "the settings")
-        validate_strategy_settings(config, explicit)
-        for name, sentence in ineffective_settings(config).items():
-            if name in explicit:
-                raise UsageError(sentence)
-        return config
+        return _checked({**recipe, **values}, explicit)
     except UsageError as error:
-        if recipe and _is_consistent(values):
-            raise UsageError(
-                f"{error} (the recipe for {values['env']} sets {', '.join(recipe)})"
-            ) from None
-        raise
+        sentence = str(error)
+    if involved := _involved(recipe, values, explicit, sentence):
+        sentence += f" (the recipe for {values['env']} sets {', '.join(involved)})"
+    raise UsageError(sentence)
+
+
+def _involved(
+    recipe: dict[str, Any], values: dict[str, Any], explicit: Collection[str], sentence: str
+) -> list[str]:
+    """The recipe's settings that take part in the refusal ``sentence``: with one of them it
+    remains, or without one of them there is none. Empty if the user's values are refused anyway.
+    """
+    if _error(values, explicit) == sentence:
+        return []
+    return [
+        name
+        for name, value in recipe.items()
+        if _error({name: value, **values}, explicit) == sentence
+        or not _error({**_without(name, recipe), **values}, explicit)
+    ]
+
+
+def _without(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {other: value for other, value in values.items() if other != name}
+
+
+def _checked(values: dict[str, Any], explicit: Collection[str]) -> RunConfig:
+    """The configuration of these values. Raises UsageError."""
+    config = config_from_values(values, "the settings")
+    validate_strategy_settings(config, explicit)
+    for name, sentence in ineffective_settings(config).items():
+        if name in explicit:
+            raise UsageError(sentence)
+    return config
+
+
+def _error(values: dict[str, Any], explicit: Collection[str]) -> str:
+    """Why the values are refused; empty if they are not."""
+    try:
+        _checked(values, explicit)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
@@ -95,11 +127,3 @@ def _is_excluded(name: str, values: dict[str, Any], recipe: dict[str, Any]) -> b
         for other, is_changed in changed.items()
         for rule in options[other].metadata["rules"]
     )
-
-
-def _is_consistent(values: dict[str, Any]) -> bool:
-    try:
-        config_from_values(values, "the settings")
-    except UsageError:
-        return False
-    return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, TextIO
 
 import es_queue
 from es_queue.errors import UsageError
@@ -21,6 +23,9 @@ class CommandParser(argparse.ArgumentParser):
         more: As argparse takes it.
     """
 
+    #: Flags that other programs have, with those of this one.
+    synonyms: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, prog: str, description: str, advice: str = "--help", **more: Any) -> None:
         more = {"formatter_class": argparse.RawDescriptionHelpFormatter, **more}
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
@@ -35,7 +40,11 @@ class CommandParser(argparse.ArgumentParser):
         for word in words:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
-                hint = format_suggestion(flag, self._shown_flags()) or self.advice
+                hint = (
+                    f"use {self.synonyms[flag]}"
+                    if flag in self.synonyms
+                    else format_suggestion(flag, self._shown_flags()) or self.advice
+                )
                 raise UsageError(f"the command line has the unknown flag {flag!r}; {hint}")
         if words:
             label = "a word" if "://" in words[0] else repr(words[0])
@@ -48,8 +57,30 @@ class CommandParser(argparse.ArgumentParser):
         actions = self._option_string_actions.items()
         return [flag for flag, action in actions if action.help != argparse.SUPPRESS]
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """As argparse, but quiet if nobody reads the help."""
+        try:
+            sys.stdout.flush()
+        except OSError:
+            discard_output(sys.stdout)
+        super().exit(status, message)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{redact_address(message)}; {self.advice}")
+
+
+def discard_output(stream: TextIO | None) -> None:
+    """Discard what is or will be written to a stream without a reader: its flush would fail when
+    Python ends.
+    """
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+        finally:
+            os.close(nowhere)
+    except (OSError, ValueError):
+        pass
 
 
 def add_options(group: argparse._ActionsContainer, text: str, **more: Mapping[str, Any]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import Field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
 from es_queue.config.parsing import FORMER_NAMES
@@ -97,6 +99,10 @@ UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
 
 class _MasterParser(CommandParser):
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "--name": "--run to name a new run, or --resume to continue one"
+    }
+
     @property
     def actions(self) -> list[argparse.Action]:
         return self._actions
@@ -115,7 +121,8 @@ class _MasterParser(CommandParser):
 class _EverydayHelp(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         assert isinstance(parser, _MasterParser)
-        print(parser.format_everyday_help(), end="")
+        with suppress(OSError):  # no reader
+            print(parser.format_everyday_help(), end="")
         parser.exit()
 
 

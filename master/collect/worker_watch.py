@@ -146,7 +146,9 @@ class WorkerWatch:
         self, ledger: Ledger, has_results: bool, paused_by: str, scale: float = 1.0
     ) -> None:
         self.give_way = self._callbacks.maintain(self.present, has_results, bool(paused_by))
-        if not paused_by:
+        if paused_by:
+            self.idle_monitor.notice_pause()
+        else:
             self.idle_monitor.note_idle(self.present.values(), ledger.training_slots, scale)
         done, total = ledger.answer_counts()
         waiting: Record = {"waiting": f"paused by {paused_by}"} if paused_by else {}

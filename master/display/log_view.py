@@ -14,6 +14,7 @@ from typing import TextIO
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.security.sanitize import sanitize
+from es_queue.util.command_parser import discard_output
 from master.display.format import (
     Record,
     Value,
@@ -105,16 +106,9 @@ class SafeStream(io.TextIOBase):
         return self._stream is None
 
     def _disconnect(self) -> None:
-        """Stay silent. Later output of others would fail when Python ends, so it is discarded."""
+        """Stay silent."""
         stream, self._stream = self._stream, None
-        try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            try:
-                os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
-            finally:
-                os.close(nowhere)
-        except (OSError, ValueError):
-            pass
+        discard_output(stream)
 
 
 def to_encodable(text: str, encoding: str) -> str:

@@ -18,8 +18,11 @@ from master.display.notes import LimitedNotes
 LOGGER = logging.getLogger("es_queue.fleet")
 REFUSING_SECONDS = 5.0
 IDLE_SECONDS = 5.0
-#: Local workers that are started again, or come from another run of a study, are back before that.
+#: Local workers that start on a busy host, or come from another run of a study, are there before
+#: that.
 UNSERVED_SECONDS = 30.0
+#: After a pause, busy shares still include it for so long.
+BUSY_SECONDS = 60.0
 #: Of the reasons for which workers cannot join so many are named, each with so many hosts and
 #: letters, and again after so many seconds.
 REASONS_NAMED, HOSTS_NAMED, LETTERS, AGAIN_SECONDS = 3, 20, 500, 60.0
@@ -55,9 +58,10 @@ class IdleMonitor:
     def __init__(self) -> None:
         self._refusals = LimitedNotes(LOGGER)
         self._refusing = LastingCondition(REFUSING_SECONDS)
-        self._idle = LastingCondition(IDLE_SECONDS)
+        self._idle = LastingCondition(UNSERVED_SECONDS)
         self._unserved = LastingCondition(UNSERVED_SECONDS)
         self._waiting = LastingCondition(IDLE_SECONDS)
+        self._quiet_until = -math.inf
         self._noted_at: dict[str, float] = {}
 
     def update(self, workers: Mapping[str, Mapping[str, str]]) -> None:
@@ -75,9 +79,17 @@ class IdleMonitor:
 
         slots: training slots of a generation, None if unlimited
         """
+        if time.monotonic() < self._quiet_until:
+            return
         sentence = format_idle_workers(len(workers), slots, busy_workers(workers), scale)
         if self._waiting.reports(bool(sentence)):
             LOGGER.warning(sentence)
+
+    def notice_pause(self) -> None:
+        """The run is paused, so its workers may leave or wait."""
+        self._quiet_until = time.monotonic() + BUSY_SECONDS
+        self._waiting.update(False)
+        self._idle.update(False)
 
     @property
     def is_unserved(self) -> bool:

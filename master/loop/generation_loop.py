@@ -187,10 +187,10 @@ class Loop:
         if has_learnt:
             after, figures, returns_to = self._next_search(generation, current, closed)
             is_finite = not figures.pop(NOT_FINITE, 0)
-            # What this generation was perturbed by.
-            figures["sigma"] = learner.strategy.sigma(state.strategy)
-            if (rate := learner.strategy.step_rate) is not None:
-                figures["learning_rate"] = rate
+        # Those in effect, also in a generation that nothing is learnt from.
+        figures["sigma"] = learner.strategy.sigma(state.strategy)
+        if (rate := learner.strategy.step_rate) is not None:
+            figures["learning_rate"] = rate
         fleet = self._collector.fleet
         self._collector.context.recoveries.finish_all()
         after = replace(

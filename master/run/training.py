@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
+from es_queue.util.suggestions import format_suggestion
 from master.display.format import format_mean_std
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def train(
         EsQueueError: In one sentence.
     """
     if unknown := options.keys() - TrainOptions.__annotations__.keys():
-        raise TypeError(f"train() has no option {min(unknown)}")
+        raise TypeError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
     fix_numeric_environment()
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
@@ -145,6 +146,14 @@ def train(
     finally:
         for reporter in reporters:
             reporter.close()
+
+
+def _format_fix(name: str) -> str:
+    """How to give train() what it does not take by that name; empty if nobody can tell."""
+    if name in option_fields():
+        return f": it is a setting, so use config=RunConfig(env=..., {name}=...) instead of env="
+    near = format_suggestion(name, (*TrainOptions.__annotations__, "config", "env", "resume"))
+    return near and f"; {near}"
 
 
 def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunConfig:

@@ -151,6 +151,9 @@ def test_an_unknown_flag_is_refused_with_the_nearest_ones() -> None:
         "the command line has the unknown flag '--learning-rat'; did you mean --learning-rate"
     )
     assert refused("--xyzzy").endswith("es-master --help-all lists all options")
+    assert refused("--env", "CartPole-v1", "--name", "a").endswith(
+        "unknown flag '--name'; use --run to name a new run, or --resume to continue one"
+    )
 
 
 def test_flags_are_not_to_be_abbreviated() -> None:
@@ -425,12 +428,15 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
         UsageError,
         match=(
             r"^target_reward is 240, but .* \(the recipe for LunarLanderContinuous-v3 sets "
-            r"strategy,"
+            r"target_reward\)$"
         ),
     ):
         resolve({"env": "LunarLanderContinuous-v3", "eval_every": 0})
     with pytest.raises(UsageError, match=r"use an even number$"):
         resolve({"env": "LunarLanderContinuous-v3", "population": 7})
+    # Of the user's own settings, whatever the recipe says.
+    with pytest.raises(UsageError, match=r"use the strategy \S[^()]*$"):
+        resolve({"env": "CartPole-v1", "strategy": "random_search", "momentum": 0.5})
 
 
 # --- resume

@@ -46,7 +46,11 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     for _ in range(4):
         bench.tick()
-        now[0] += idle_monitor.IDLE_SECONDS / 2 + 0.1
+        now[0] += idle_monitor.IDLE_SECONDS
+    assert not bench.notes, "workers are still starting"
+    for _ in range(4):
+        bench.tick()
+        now[0] += idle_monitor.UNSERVED_SECONDS / 2 + 0.1
     assert len(bench.notes) == 1 and "no worker has joined" in bench.notes[0]
     bench.present({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
@@ -105,6 +109,36 @@ def test_a_paused_fleet_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         bench.tick()
         now[0] += idle_monitor.IDLE_SECONDS
+    assert not bench.notes
+
+
+def test_shares_that_include_a_pause_are_no_news_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(slots=32).open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.present({f"{k}-1-abcdef": ({"host": "a", "busy": "0.1"}, 1e9) for k in range(20)})
+    bench.collector.inbox.paused_by = "ada"
+    bench.tick()
+    bench.collector.inbox.paused_by = ""
+    for _ in range(4):
+        now[0] += idle_monitor.IDLE_SECONDS
+        bench.tick()
+    assert not bench.notes
+    now[0] += idle_monitor.BUSY_SECONDS
+    for _ in range(3):
+        bench.tick()
+        now[0] += idle_monitor.IDLE_SECONDS
+    assert len(bench.notes) == 1 and "2 of 20 workers are busy" in bench.notes[0]
+
+
+def test_workers_that_leave_a_paused_run_are_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench().open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.collector.inbox.paused_by = "ada"
+    for _ in range(4):
+        bench.tick()
+        now[0] += idle_monitor.UNSERVED_SECONDS
     assert not bench.notes
 
 

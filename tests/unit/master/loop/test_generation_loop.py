@@ -244,6 +244,8 @@ def test_a_run_ends_after_its_generations_with_an_evaluation_of_the_last() -> No
         record["generation"] for record in run.sink.records if record["eval_mean"] is not None
     ]
     assert evaluated == [0, 3, 4] and run.sink.records[-1]["population"] == 0
+    for name in ("sigma", "learning_rate"):
+        assert all(record[name] is not None for record in run.sink.records), "also of the last"
     assert ended.best.eval_mean == max(
         record["eval_mean"] for record in run.sink.records if record["eval_mean"] is not None
     )
