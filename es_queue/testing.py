@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ def with_extra_results(strategy: Strategy, state: State, batch: Batch) -> Batch:
     """
     if strategy.wants_behaviour:
         published, count = strategy.published(state), hooks.centre_count(strategy, state)
-        centres = np.array([centre_of(strategy, published, slot) for slot in range(1, count)])
+        draw = partial(np.full, strategy.size, dtype=np.float32)
+        centres = np.array([centre_of(strategy, published, slot, draw) for slot in range(1, count)])
         by_fitness = np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None]
         batch = replace(
             batch,

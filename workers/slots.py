@@ -32,6 +32,7 @@ from es_queue.environments.interface import (
 )
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import StrategyFailure
+from es_queue.genetics.seed_list import initial_parameters
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
@@ -279,6 +280,7 @@ class SlotPlayer:
     def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
         self._parts, self._table, self._control = parts, table, control
         self._build = make_builder(parts.strategy, table)
+        self._draw = partial(initial_parameters, parts.config, parts.policy)
         self._actions = ActionMap(parts.spec.action, parts.config.action_bound)
 
     def play(
@@ -292,7 +294,7 @@ class SlotPlayer:
         if job.index < 0 and not (
             job.kind == messages.ELITE and self._parts.config.schedule == ASYNC
         ):
-            return centre_of(strategy, published, job.centre)[None]
+            return centre_of(strategy, published, job.centre, self._draw)[None]
         noise: Floats = self._table.row(max(0, job.index), size)
         drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
         try:

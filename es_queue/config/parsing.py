@@ -27,6 +27,7 @@ def config_from_json(text: str | bytes) -> RunConfig:
         raise UsageError(f"the configuration is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise UsageError("the configuration is not a JSON object")
+    data.pop("member_sigma", None)  # of a revision before member_init; only a run's start used it
     return config_from_values(data, "the stored configuration")
 
 

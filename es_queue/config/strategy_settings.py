@@ -78,7 +78,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "l2",
             "learning_rate",
             "learning_rate_schedule",
-            "member_sigma",
+            "member_init",
             "members",
             "momentum",
             "neighbours",
@@ -275,13 +275,12 @@ class StrategySettings:
         default_word="auto",
     )
 
-    member_sigma: float = option(
-        0.0,
+    member_init: str = option(
+        "near",
         "search",
-        "standard deviation of the members' first parameters around the first member's; auto is "
-        "0.05, the default sigma (novelty)",
-        allowed=(0.0, 1000.0),
-        default_word="auto",
+        "first parameters of the other members: near the first member's, with a standard deviation "
+        "of 0.05, or own, which draws each by --init (novelty)",
+        allowed=("near", "own"),
     )
 
     members: int = option(

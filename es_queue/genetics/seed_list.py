@@ -45,13 +45,14 @@ SEED_LIST_KEYS = ("kind", "seeds", "sigma", "noise", "digest", "obs_mean", "obs_
 Arrays = dict[str, NDArray[Any]]
 
 
-def initial_parameters(config: RunConfig, policy: Policy) -> Floats:
-    """float32 [size]: the first parameters by seed and --init, or an objective's own first
+def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Floats:
+    """float32 [size]: the first parameters by seed, member and --init, or an objective's own first
     vector.
     """
     if config.objective and config.init == AUTO:
         return initial_vector(EnvironmentRequest.of(config))
-    return np.asarray(policy.initial(initial_parameters_seed(config.seed), config.init), np.float32)
+    seed = initial_parameters_seed(config.seed, member)
+    return np.asarray(policy.initial(seed, config.init), np.float32)
 
 
 def decode_parameters(

@@ -303,6 +303,6 @@ def uniforms(seed: int, stream: int, number: int, count: int) -> Doubles:
     return as_fractions(raw_words(seed, stream, number, count))
 
 
-def initial_parameters_seed(seed: int) -> int:
-    """The seed of a run's first parameters, distinct from every other stream."""
-    return int(raw_words(seed, CHOICE, 0, 1)[0]) & (2**63 - 1)
+def initial_parameters_seed(seed: int, member: int = 0) -> int:
+    """The seed of a member's first parameters, distinct from every other stream."""
+    return int(raw_words(seed, CHOICE, member, 1)[0]) & (2**63 - 1)

@@ -25,6 +25,7 @@ from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.strategies.capabilities.hooks import (
     Builder,
     BuildsIndividuals,
+    Draw,
     SeveralCentres,
     SteadyState,
     candidates,
@@ -278,9 +279,9 @@ def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
     ]
 
 
-def centre_of(strategy: Strategy, published: Floats, slot: int) -> Floats:
+def centre_of(strategy: Strategy, published: Floats, slot: int, draw: Draw) -> Floats:
     if isinstance(strategy, SeveralCentres):
-        return strategy.centre_of(published, slot)
+        return strategy.centre_of(published, slot, draw)
     return strategy.centre(published)
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.normals import CHUNK, ChunkGenerator
@@ -28,7 +29,7 @@ from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import MEMBER, uniform
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.hooks import ComparesBehaviour, SeveralCentres
+from es_queue.strategies.capabilities.hooks import ComparesBehaviour, Draw, SeveralCentres
 from es_queue.strategies.openai_es import SharedSigmaGradient
 from es_queue.strategies.shaping import utilities
 
@@ -132,13 +133,11 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             high=100,
         ),
         Setting(
-            "member_sigma",
-            0.0,
-            "standard deviation of the members' first parameters around the first member's; auto "
-            "is 0.05, the default sigma",
-            low=0.0,
-            high=1000.0,
-            default_word="auto",
+            "member_init",
+            "near",
+            "first parameters of the other members: near the first member's, with a standard "
+            "deviation of 0.05, or own, which draws each by --init",
+            choices=("near", "own"),
         ),
         Setting(
             "neighbours",
@@ -165,14 +164,14 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     # statistics that one acts
 
     def start(self, parameters: Floats) -> State:
-        """Members ``member_sigma`` apart, the first at ``parameters``, and an empty archive."""
+        """Members near each other, the first at ``parameters``, and an empty archive."""
         state = super().start(parameters)
         moments = {
             f"member_{name}": np.stack([state.pop(name)] * self.member_count)
             for name in self.moments
         }
         members = np.stack(
-            [self.initial_member(parameters, number) for number in range(self.member_count)]
+            [self.near_member(parameters, number) for number in range(self.member_count)]
         )
         nothing: State = {
             "archive": np.empty((0, 0), np.float32),
@@ -191,17 +190,17 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
             "reward_weight": np.array(1.0),
         }
 
-    def initial_member(self, first: Floats, number: int) -> Floats:
-        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and σ
-        of ``member_sigma``, or the default one.
+    def near_member(self, first: Floats, number: int) -> Floats:
+        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and the
+        default σ.
         """
         if number == 0:
             return first
         maker, chunks = ChunkGenerator(self.config.seed), -(-self.size // CHUNK)
         normals = [maker.chunk(FIRST_CHUNK * number + chunk).copy() for chunk in range(chunks)]
-        return first + np.float32(self.config.member_sigma or self.SIGMA) * np.concatenate(normals)[
-            : self.size
-        ].astype(np.float32)
+        return first + np.float32(self.SIGMA) * np.concatenate(normals)[: self.size].astype(
+            np.float32
+        )
 
     def published(self, state: State) -> Floats:
         """The active member and the last updated one, float32 [2 · size]; with observation
@@ -232,13 +231,15 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         """The first generation measures all members, later ones only the last updated member."""
         return 2 if state["updates"] else self.max_centres
 
-    def centre_of(self, published: Floats, slot: int) -> Floats:
+    def centre_of(self, published: Floats, slot: int, draw: Draw) -> Floats:
         """Slot 0 is the active member, slot 1 the last updated one; in the first generation, all
         members in order.
         """
         if slot == 0:
             return self.centre(published)
-        return self.initial_member(published[self.size : 2 * self.size], slot - 1)
+        if slot > 1 and self.config.member_init == "own":
+            return draw(slot - 1)
+        return self.near_member(published[self.size : 2 * self.size], slot - 1)
 
     def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
         rest = published[2 * self.size :]
@@ -246,10 +247,21 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
 
     # --- observation statistics, each member its own
 
-    def with_statistics(self, state: State, moments: RunningMoments) -> State:
-        """All members begin with the same statistics."""
+    def begin_centres(self, state: State, moments: RunningMoments, draw: Draw) -> State:
+        """All members begin with the same statistics. Raises UsageError if the first parameters are
+        not drawn.
+        """
         each = [(name, np.stack([value] * self.member_count)) for name, value in named(moments)]
-        return {**state, **dict(each)}
+        state = {**state, **dict(each)}
+        if self.config.member_init != "own":
+            return state
+        others = [draw(number) for number in range(1, self.member_count)]
+        if any(np.array_equal(other, draw(0)) for other in others):
+            raise UsageError(
+                f"member_init is own, but init is {self.config.init}, by which all members of this "
+                "policy begin equal: use --init normal, or the member_init near"
+            )
+        return {**state, "members": np.stack([state["parameters"], *others])}
 
     def member_statistics(self, state: State, member: int) -> RunningMoments:
         """A member's statistics; the active one's are the run's, because its own are older."""

@@ -319,10 +319,7 @@ ALGORITHMS = {
         "evolution-strategies-starter",
         "its gradient has no factor 1/sigma, as with --gradient-form starter, the default",
     ),
-    "novelty": (
-        "deep-neuroevolution",
-        "--member-sigma sets how far apart members begin; there, each is drawn by itself",
-    ),
+    "novelty": ("deep-neuroevolution", ""),
     "ga": ("deep-neuroevolution", "for its random search, use --strategy random_search"),
 }
 _RANKS = skip_rule("novelty and reward are compared by centred ranks, as in deep-neuroevolution")
@@ -333,7 +330,9 @@ STRATEGY_RULES: dict[str, dict[str, Rule]] = {
         "config.return_proc_mode": _RANKS,
         "algo_type": choice_rule("novelty", {"ns": "ns", "nsr": "nsr"}),
         "novelty_search.k": copy_rule("neighbours"),
-        "novelty_search.population_size": copy_rule("members"),
+        "novelty_search.population_size": lambda translation, key, given: translation.translate(
+            key, given, {"members": given, "member_init": "own"}, "each member is drawn on its own"
+        ),
         "novelty_search.num_rollouts": copy_rule("behaviour_episodes"),
         "novelty_search.selection_method": fixed_rule(
             "novelty_prob", "the more novel members are trained more often"

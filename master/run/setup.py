@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
@@ -65,7 +66,12 @@ class Setup:
         statistics = moments or RunningMoments.empty(self.spec.observation_size)
         state = RunState(
             0,
-            hooks.with_statistics(self.strategy, self.strategy.start(first), statistics),
+            hooks.begin_centres(
+                self.strategy,
+                self.strategy.start(first),
+                statistics,
+                partial(initial_parameters, self.config, self.policy),
+            ),
             statistics,
             limit,
             origin=origin,

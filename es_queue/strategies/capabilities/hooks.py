@@ -42,6 +42,8 @@ class SlotDraw:
 
 #: (what is published, sigma, the slot) -> its individuals, float32[per_slot, size].
 Builder = Callable[[Floats, float, SlotDraw], Floats]
+#: The number of a centre -> first parameters of its own, by the policy and --init.
+Draw = Callable[[int], Floats]
 
 
 class LearntSpread(ABC):
@@ -187,7 +189,7 @@ class SeveralCentres(ABC):
         """
 
     @abstractmethod
-    def centre_of(self, published: Floats, slot: int) -> Floats:
+    def centre_of(self, published: Floats, slot: int, draw: Draw) -> Floats:
         """The policy of a centre slot, float32 [size]."""
 
     @abstractmethod
@@ -197,8 +199,8 @@ class SeveralCentres(ABC):
         """
 
     @abstractmethod
-    def with_statistics(self, state: State, moments: RunningMoments) -> State:
-        """The first state with the run's first observation statistics."""
+    def begin_centres(self, state: State, moments: RunningMoments, draw: Draw) -> State:
+        """The first state with all centres and the run's first observation statistics."""
 
     @abstractmethod
     def exchange_statistics(
@@ -226,9 +228,9 @@ def centre_statistics(
     return None
 
 
-def with_statistics(strategy: object, state: State, moments: RunningMoments) -> State:
+def begin_centres(strategy: object, state: State, moments: RunningMoments, draw: Draw) -> State:
     if isinstance(strategy, SeveralCentres):
-        return strategy.with_statistics(state, moments)
+        return strategy.begin_centres(state, moments, draw)
     return state
 
 

@@ -381,7 +381,7 @@ def test_measured_centres_are_played_on_fresh_seeds_of_their_own_and_tell_the_me
         numbers(one) == [[3.0, 4.0]] for one in found
     )
     strategy = make_strategy(who.config, 2)
-    acted = {slot: strategy.centre_of(published, slot) for slot in range(3)}
+    acted = {slot: strategy.centre_of(published, slot, np.zeros) for slot in range(3)}
     for slot, first in enumerate((0, 6, 15)):
         assert float(world.seen[first][2][0]) == float(
             np.clip(world.observation(0) @ acted[slot], -1, 1)

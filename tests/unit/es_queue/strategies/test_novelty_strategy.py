@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.numerics.slot_plan import MEMBER, uniform
@@ -202,21 +204,28 @@ def test_members_begin_apart_by_the_runs_seed_alone_and_the_first_at_the_first_p
     assert 0.2 < np.std(away) / made().SIGMA < 3
 
 
-def test_members_begin_as_far_apart_as_they_are_set() -> None:
-    near, far = made().start(START), made(member_sigma=2.0).start(START)
-    assert np.array_equal(far["members"][0], START)
-    ratio = (far["members"][1:] - START) / (near["members"][1:] - START)
-    assert ratio == pytest.approx(2.0 / made().SIGMA, rel=1e-4)
+def draw(member: int) -> Floats:
+    return np.random.default_rng(member).normal(size=SIZE).astype(np.float32)
 
 
-def test_a_worker_makes_the_first_members_of_what_is_published() -> None:
-    strategy = made(member_sigma=0.7)
-    state = strategy.start(START)
+def test_members_of_their_own_begin_with_what_the_policy_draws_for_each() -> None:
+    strategy = made(member_init="own")
+    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
+    assert np.array_equal(state["members"], [START, draw(1), draw(2)])
+    with pytest.raises(UsageError, match="member_init is own, but init is auto, by which all"):
+        strategy.begin_centres(state, RunningMoments.empty(2), lambda _: START)
+
+
+@each_case("member_init", ["near", "own"])
+def test_a_worker_makes_the_first_members_of_what_is_published(member_init: str) -> None:
+    strategy = made(member_init=member_init)
+    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
     published = strategy.published(state)
     assert strategy.centre_count(state) == strategy.max_centres == 1 + MEMBERS
     for slot in range(1, 1 + MEMBERS):
-        assert np.array_equal(strategy.centre_of(published, slot), state["members"][slot - 1])
-    assert np.array_equal(strategy.centre_of(published, 0), START)
+        made_member = strategy.centre_of(published, slot, draw)
+        assert np.array_equal(made_member, state["members"][slot - 1])
+    assert np.array_equal(strategy.centre_of(published, 0, draw), START)
 
 
 def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> None:
@@ -236,7 +245,7 @@ def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> Non
         assert np.array_equal(state["parameters"], state["members"][state["active"]])
         published = strategy.published(state)
         assert strategy.centre_count(state) == 2 and np.array_equal(
-            strategy.centre_of(published, 1), state["members"][played]
+            strategy.centre_of(published, 1, draw), state["members"][played]
         )
     assert (state["member_step"] > 0).all()
 
@@ -301,7 +310,7 @@ def test_the_digest_is_of_all_members_in_order() -> None:
 def test_each_member_has_its_own_observation_statistics() -> None:
     strategy = made()
     run = RunningMoments(4, np.array([1.0, 2.0]), np.array([4.0, 8.0]))
-    state = strategy.with_statistics(strategy.start(START), run)
+    state = strategy.begin_centres(strategy.start(START), run, draw)
     assert (
         len(strategy.published(state)) == 2 * SIZE + 4
         and strategy.fits(2 * SIZE + 4, 2)
@@ -331,7 +340,7 @@ def test_each_member_has_its_own_observation_statistics() -> None:
 
 def test_without_normalisation_no_statistics_are_published() -> None:
     strategy = made(obs_norm=False)
-    state = strategy.with_statistics(strategy.start(START), RunningMoments.empty(2))
+    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
     published = strategy.published(state)
     assert (
         len(published) == 2 * SIZE
@@ -342,7 +351,7 @@ def test_without_normalisation_no_statistics_are_published() -> None:
 
 def test_a_generation_without_a_step_keeps_the_member_that_played() -> None:
     strategy = made()
-    state = strategy.with_statistics(strategy.start(START), RunningMoments.empty(2))
+    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
     after = learnt(strategy, learnt(strategy, state), fitness=np.full_like(FITNESS, np.nan))
     assert int(after["updates"]) == 1
     seen = RunningMoments(9, np.ones(2), np.ones(2))

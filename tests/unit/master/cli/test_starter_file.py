@@ -130,6 +130,7 @@ ADAM = {"optimizer": "adam", "learning_rate": 0.01, "l2": 0.005, "batch_norm": "
                 "novelty": "ns",
                 "neighbours": 10,
                 "members": 3,
+                "member_init": "own",
                 "behaviour_episodes": 2,
                 **ADAM,
             },
