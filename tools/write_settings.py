@@ -5,15 +5,21 @@ it.
 
 from __future__ import annotations
 
+import pkgutil
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.declarations import Setting
-from es_queue.policies import POLICIES
-from es_queue.strategies import STRATEGIES
+from es_queue.config.declarations import ScaleRule, Setting
+from es_queue.policies.base import Policy
+from es_queue.policies.conv import ConvPolicy
+from es_queue.policies.linear import LinearPolicy
+from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.recurrent import RecurrentPolicy
+from es_queue.strategies.base import Strategy
 
 FOLDER = Path(__file__).resolve().parents[1] / "es_queue" / "config"
 HEAD = '''"""What the classes in ``es_queue/{folder}`` declare, readable without numpy.
@@ -28,6 +34,23 @@ from dataclasses import dataclass
 from es_queue.config.declarations import {names}
 '''
 
+#: The classes of policies, in the order of ``--help``.
+POLICY_CLASSES: tuple[type[Policy], ...] = (LinearPolicy, MlpPolicy, RecurrentPolicy, ConvPolicy)
+
+
+def discover() -> dict[str, type[Strategy]]:
+    """The strategies of es-queue by name: every module's classes that have a name."""
+    kinds: dict[str, type[Strategy]] = {}
+    folder = import_module("es_queue.strategies")
+    for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
+        for kind in vars(import_module(module.name)).values():
+            if isinstance(kind, type) and issubclass(kind, Strategy) and vars(kind).get("name"):
+                kinds[kind.name] = kind
+    return dict(sorted(kinds.items()))
+
+
+STRATEGIES = discover()
+
 
 def written() -> dict[Path, str]:
     """The text of each module, by its path."""
@@ -40,7 +63,9 @@ def written() -> dict[Path, str]:
 def strategy_page() -> str:
     used = {name: list(kind.used_settings().values()) for name, kind in STRATEGIES.items()}
     lines = [
-        HEAD.format(folder="strategies", names="StrategyFacts, WithoutEffect, option"),
+        HEAD.format(
+            folder="strategies", names="Grows, ScaleRule, StrategyFacts, WithoutEffect, option"
+        ),
         *strategy_facts(),
         *optimizer_users(declared(used).values()),
         *settings_class("StrategySettings", "strategies", "search", used),
@@ -49,14 +74,20 @@ def strategy_page() -> str:
 
 
 def policy_page() -> str:
-    used = {name: list(kind.settings) for name, kind in POLICIES.items()}
+    kinds = {name: kind for kind in POLICY_CLASSES for name in kind.kinds}
+    used = {name: list(kind.settings) for name, kind in kinds.items()}
     lines = [
-        HEAD.format(folder="policies", names="option"),
-        "#: The settings that each policy uses.",
-        "POLICIES: dict[str, tuple[str, ...]] = {",
+        HEAD.format(folder="policies", names="PolicyFacts, option"),
+        "POLICIES: dict[str, PolicyFacts] = {",
         *(
-            f'    "{name}": {words(sorted(setting.name for setting in settings))},'
-            for name, settings in used.items()
+            line
+            for name, kind in kinds.items()
+            for line in (
+                f'    "{name}": PolicyFacts(',
+                f'        path="{kind.__module__}:{kind.__qualname__}",',
+                *name_lines("settings", sorted(setting.name for setting in kind.settings)),
+                "    ),",
+            )
         ),
         "}",
         *settings_class("PolicySettings", "policies", "policy", used),
@@ -81,13 +112,25 @@ def strategy_facts() -> list[str]:
     for name, kind in STRATEGIES.items():
         lines += [
             f'    "{name}": StrategyFacts(',
+            f'        path="{kind.facts().path}",',
             f"        pairs={kind.facts().pairs},",
             f"        asynchronous={kind.facts().asynchronous},",
             f"        optimizers={words(kind.facts().optimizers)},",
             *name_lines("settings", kind.facts().settings),
+            *scale_lines(kind.facts().scale_rules),
             "    ),",
         ]
     return [*lines, "}"]
+
+
+def scale_lines(rules: Mapping[str, ScaleRule]) -> list[str]:
+    if not rules:
+        return ["        scale_rules={},"]
+    return [
+        "        scale_rules={",
+        *(f'            "{name}": {rule!r},' for name, rule in rules.items()),
+        "        },",
+    ]
 
 
 def optimizer_users(settings: Iterable[Setting]) -> list[str]:

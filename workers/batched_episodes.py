@@ -19,8 +19,8 @@ from es_queue.config.episode_rules import EpisodeRules
 from es_queue.environments.interface import VectorEnvironment
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
+from es_queue.policies.base import Policy
 from workers.episode import NOT_FINITE, ActionNoise, Episode, EpisodeControl, EpisodeFailed, Leaving
 
 Places = NDArray[np.intp]

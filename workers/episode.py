@@ -17,9 +17,8 @@ from es_queue.environments.interface import Environment, LivesEnvironment
 from es_queue.errors import EsQueueError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Forward
+from es_queue.policies.base import Forward, Policy
 
 #: Follows the steps of an episode: how many there were, and the return so far.
 OnStep = Callable[[int, float], None]

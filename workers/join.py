@@ -30,9 +30,9 @@ from es_queue.errors import (
 from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import initial_parameters_seed
-from es_queue.policies import Policy, make_policy
+from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Forward
+from es_queue.policies.base import Forward, Policy
 from es_queue.protocol.channel import WorkerChannel, parse_quarantined
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy

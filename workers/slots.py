@@ -51,9 +51,8 @@ from es_queue.numerics.slot_plan import (
     make_generation_plan,
     max_slots,
 )
-from es_queue.policies import Policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Forward
+from es_queue.policies.base import Forward, Policy
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.strategies.base import (

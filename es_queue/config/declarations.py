@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +46,18 @@ class GivesWay:
     value: None = None
 
 
-Rule = WithoutEffect | Conflict | GivesWay
+@dataclass(frozen=True)
+class Grows:
+    """A count that grows with a power of ``scale``.
+
+    auto: the number that 0 stands for, or fewer in a smaller population
+    """
+
+    exponent: float
+    auto: int = 0
+
+
+Rule = WithoutEffect | Conflict | GivesWay | Grows
 
 
 @dataclass(frozen=True)
@@ -75,16 +87,42 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class ScaleRule:
+    """How a strategy uses a larger population (``es_queue.config.scaling``).
+
+    noise: the gradient noise scale, in populations of a recipe: beyond that many, more individuals
+    hardly save generations; 0: the strategy needs as many generations
+    rate: exponent of the gain in the learning rate: 1 for a step in proportion to the gradient, a
+    half for one of a given length
+    """
+
+    noise: float = 0.0
+    rate: float = 0.0
+
+
+@dataclass(frozen=True)
 class StrategyFacts:
     """Declarations of a strategy's class.
 
+    path: module:Class
     pairs: whether a slot is a pair θ ± σε; asynchronous: whether it allows ``--schedule async``
     optimizers: those it can use, its default first; settings: names of those it uses
+    scale_rules: one per optimizer, or one named "" without optimizers
     """
 
+    path: str
     pairs: bool
     asynchronous: bool
     optimizers: tuple[str, ...]
+    settings: tuple[str, ...]
+    scale_rules: Mapping[str, ScaleRule]
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """Declarations of a policy's class. path: module:Class; settings: names of those it uses"""
+
+    path: str
     settings: tuple[str, ...]
 
 

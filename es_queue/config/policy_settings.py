@@ -7,20 +7,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from es_queue.config.declarations import option
+from es_queue.config.declarations import PolicyFacts, option
 
-#: The settings that each policy uses.
-POLICIES: dict[str, tuple[str, ...]] = {
-    "linear": ("init",),
-    "mlp": ("activation", "batch_norm", "biases", "hidden", "init"),
-    "rnn": ("hidden", "init"),
-    "lstm": ("hidden", "init"),
-    "gru": ("hidden", "init"),
-    "nature": ("batch_norm", "init"),
-    "uber": ("batch_norm", "init"),
-    "uber-large": ("batch_norm", "init"),
-    "cshenton": ("batch_norm", "init"),
-    "conv-lstm": ("batch_norm", "init"),
+POLICIES: dict[str, PolicyFacts] = {
+    "linear": PolicyFacts(
+        path="es_queue.policies.linear:LinearPolicy",
+        settings=("init",),
+    ),
+    "mlp": PolicyFacts(
+        path="es_queue.policies.mlp:MlpPolicy",
+        settings=("activation", "batch_norm", "biases", "hidden", "init"),
+    ),
+    "rnn": PolicyFacts(
+        path="es_queue.policies.recurrent:RecurrentPolicy",
+        settings=("hidden", "init"),
+    ),
+    "lstm": PolicyFacts(
+        path="es_queue.policies.recurrent:RecurrentPolicy",
+        settings=("hidden", "init"),
+    ),
+    "gru": PolicyFacts(
+        path="es_queue.policies.recurrent:RecurrentPolicy",
+        settings=("hidden", "init"),
+    ),
+    "nature": PolicyFacts(
+        path="es_queue.policies.conv:ConvPolicy",
+        settings=("batch_norm", "init"),
+    ),
+    "uber": PolicyFacts(
+        path="es_queue.policies.conv:ConvPolicy",
+        settings=("batch_norm", "init"),
+    ),
+    "uber-large": PolicyFacts(
+        path="es_queue.policies.conv:ConvPolicy",
+        settings=("batch_norm", "init"),
+    ),
+    "cshenton": PolicyFacts(
+        path="es_queue.policies.conv:ConvPolicy",
+        settings=("batch_norm", "init"),
+    ),
+    "conv-lstm": PolicyFacts(
+        path="es_queue.policies.conv:ConvPolicy",
+        settings=("batch_norm", "init"),
+    ),
 }
 
 

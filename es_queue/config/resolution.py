@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from es_queue.config.declarations import Conflict, WithoutEffect
+from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
 from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.recipes import recipe_for
@@ -118,7 +118,7 @@ def _is_excluded(name: str, values: dict[str, Any], recipe: dict[str, Any]) -> b
         if other in options
     }
     return any(
-        not isinstance(rule, WithoutEffect)
+        isinstance(rule, Conflict | GivesWay)
         and rule.name in changed
         and is_met(rule, values[rule.name], changed[rule.name])
         for rule in options[name].metadata["rules"]

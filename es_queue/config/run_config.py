@@ -630,4 +630,4 @@ def users_of(setting: str) -> tuple[str, ...]:
 
 
 def policies_with(setting: str) -> tuple[str, ...]:
-    return tuple(name for name, settings in POLICIES.items() if setting in settings)
+    return tuple(name for name, facts in POLICIES.items() if setting in facts.settings)

@@ -10,50 +10,25 @@ are the same everywhere.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from es_queue.config.declarations import Grows, ScaleRule
 from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
-from es_queue.config.run_config import option_fields
-from es_queue.config.strategy_settings import STRATEGIES
+from es_queue.config.run_config import AUTO, option_fields, users_of
+from es_queue.config.strategy_settings import STRATEGIES, StrategySettings
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
 
-@dataclass(frozen=True)
-class ScaleRule:
-    """How a strategy uses a larger population.
-
-    noise: the gradient noise scale, in populations of a recipe: beyond that many, more individuals
-    hardly save generations; 0: the strategy needs as many generations
-    rate: exponent of the gain in the learning rate: 1 for a step in proportion to the gradient, a
-    half for one of a given length
-    """
-
-    noise: float = 0.0
-    rate: float = 0.0
-
-
-#: By strategy, or by strategy and optimizer. In the CMA-ES family, all rates are formulas of the
-#: population already. The parents of the genetic algorithm are in ``scaled_settings``.
-RULES = {
-    "ars": ScaleRule(noise=8.0, rate=1.0),
-    "cma_es": ScaleRule(noise=4.0),
-    "csa_es": ScaleRule(noise=4.0),
-    "lm_ma_es": ScaleRule(noise=4.0),
-    "sep_cma_es": ScaleRule(noise=4.0),
-    "snes": ScaleRule(noise=4.0, rate=1.0),
-    "openai_es adam": ScaleRule(noise=8.0, rate=0.5),
-    "openai_es sgd": ScaleRule(noise=8.0, rate=1.0),
-    "novelty adam": ScaleRule(noise=8.0, rate=0.5),
-    "novelty sgd": ScaleRule(noise=8.0, rate=1.0),
-    "pgpe clipup": ScaleRule(noise=4.0, rate=0.5),
-    "pgpe adam": ScaleRule(noise=4.0, rate=0.5),
-    "pgpe sgd": ScaleRule(noise=4.0, rate=1.0),
+#: The strategies' settings that grow.
+GROWTH = {
+    field.name: rule
+    for field in fields(StrategySettings)
+    for rule in field.metadata["rules"]
+    if isinstance(rule, Grows)
 }
-#: Parents of the genetic algorithm, unless the settings say.
-PARENTS = 20
 #: The largest ``scale``.
 LARGEST_SCALE = 1024.0
 
@@ -77,10 +52,11 @@ def scale_factors(config: RunConfig) -> ScaleFactors:
 
 def scale_rule(config: RunConfig) -> ScaleRule:
     """The rule of the configured strategy; the user's own strategy has only the population."""
-    optimizer = config.optimizer
-    if optimizer == "auto" and config.strategy in STRATEGIES:
-        optimizer = next(iter(STRATEGIES[config.strategy].optimizers), "")
-    return RULES.get(config.strategy) or RULES.get(f"{config.strategy} {optimizer}", ScaleRule())
+    facts = STRATEGIES.get(config.strategy)
+    if facts is None:
+        return ScaleRule()
+    optimizer = next(iter(facts.optimizers), "") if config.optimizer == AUTO else config.optimizer
+    return facts.scale_rules.get(optimizer, ScaleRule())
 
 
 def scaled(config: RunConfig) -> RunConfig:
@@ -102,10 +78,9 @@ def scaled_settings(config: RunConfig) -> dict[str, Any]:
         for name in ("population", "population_max")
     }
     values["min_steps"] = int(config.min_steps * scale)
-    values["top"] = int(config.top * scale)
-    if config.strategy == "ga":
-        parents = config.truncation or min(PARENTS, config.population)
-        values["truncation"] = int(parents * math.sqrt(scale))
+    for name, rule in GROWTH.items():
+        auto = min(rule.auto, config.population) if config.strategy in users_of(name) else 0
+        values[name] = int((getattr(config, name) or auto) * _power(scale, rule.exponent))
     values["eval_every"] = every = math.ceil(config.eval_every / speed)
     if config.target_every > 1:  # a multiple of the other
         values["target_every"] = every * math.ceil(config.target_every / speed / every)

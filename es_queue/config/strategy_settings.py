@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from es_queue.config.declarations import StrategyFacts, WithoutEffect, option
+from es_queue.config.declarations import Grows, ScaleRule, StrategyFacts, WithoutEffect, option
 
 STRATEGIES: dict[str, StrategyFacts] = {
     "ars": StrategyFacts(
+        path="es_queue.strategies.ars:ARS",
         pairs=True,
         asynchronous=True,
         optimizers=(),
@@ -21,8 +22,12 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "top",
             "weight_decay",
         ),
+        scale_rules={
+            "": ScaleRule(noise=8.0, rate=1.0),
+        },
     ),
     "cma_es": StrategyFacts(
+        path="es_queue.strategies.covariance.cma_es:CMAES",
         pairs=False,
         asynchronous=False,
         optimizers=(),
@@ -34,8 +39,12 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
+        scale_rules={
+            "": ScaleRule(noise=4.0, rate=0.0),
+        },
     ),
     "csa_es": StrategyFacts(
+        path="es_queue.strategies.covariance.csa_es:CSAES",
         pairs=False,
         asynchronous=False,
         optimizers=(),
@@ -46,14 +55,20 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
+        scale_rules={
+            "": ScaleRule(noise=4.0, rate=0.0),
+        },
     ),
     "ga": StrategyFacts(
+        path="es_queue.strategies.ga:GA",
         pairs=False,
         asynchronous=True,
         optimizers=(),
         settings=("candidates", "elite_episodes", "truncation"),
+        scale_rules={},
     ),
     "lm_ma_es": StrategyFacts(
+        path="es_queue.strategies.covariance.lm_ma_es:LMMAES",
         pairs=False,
         asynchronous=False,
         optimizers=(),
@@ -65,8 +80,12 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
+        scale_rules={
+            "": ScaleRule(noise=4.0, rate=0.0),
+        },
     ),
     "novelty": StrategyFacts(
+        path="es_queue.strategies.novelty:Novelty",
         pairs=True,
         asynchronous=False,
         optimizers=("adam", "sgd"),
@@ -86,8 +105,13 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "optimizer",
             "weight_decay",
         ),
+        scale_rules={
+            "adam": ScaleRule(noise=8.0, rate=0.5),
+            "sgd": ScaleRule(noise=8.0, rate=1.0),
+        },
     ),
     "openai_es": StrategyFacts(
+        path="es_queue.strategies.openai_es:OpenaiES",
         pairs=True,
         asynchronous=True,
         optimizers=("adam", "sgd"),
@@ -102,8 +126,13 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "shaping",
             "weight_decay",
         ),
+        scale_rules={
+            "adam": ScaleRule(noise=8.0, rate=0.5),
+            "sgd": ScaleRule(noise=8.0, rate=1.0),
+        },
     ),
     "pgpe": StrategyFacts(
+        path="es_queue.strategies.pgpe:PGPE",
         pairs=True,
         asynchronous=True,
         optimizers=("clipup", "adam", "sgd"),
@@ -119,14 +148,22 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "sigma_max_change",
             "weight_decay",
         ),
+        scale_rules={
+            "clipup": ScaleRule(noise=4.0, rate=0.5),
+            "adam": ScaleRule(noise=4.0, rate=0.5),
+            "sgd": ScaleRule(noise=4.0, rate=1.0),
+        },
     ),
     "random_search": StrategyFacts(
+        path="es_queue.strategies.random_search:RandomSearch",
         pairs=False,
         asynchronous=False,
         optimizers=(),
         settings=("candidates", "elite_episodes"),
+        scale_rules={},
     ),
     "sep_cma_es": StrategyFacts(
+        path="es_queue.strategies.covariance.sep_cma_es:SepCMAES",
         pairs=False,
         asynchronous=False,
         optimizers=(),
@@ -138,8 +175,12 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
+        scale_rules={
+            "": ScaleRule(noise=4.0, rate=0.0),
+        },
     ),
     "snes": StrategyFacts(
+        path="es_queue.strategies.snes:SNES",
         pairs=False,
         asynchronous=True,
         optimizers=(),
@@ -151,6 +192,9 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "sigma_learning_rate",
             "weight_decay",
         ),
+        scale_rules={
+            "": ScaleRule(noise=4.0, rate=1.0),
+        },
     ),
 }
 #: The optimizers that use a setting, for settings that not all of them use.
@@ -368,6 +412,12 @@ class StrategySettings:
         unit="pairs",
         allowed=(0, None),
         default_word="all",
+        rules=(
+            Grows(
+                1.0,
+                0,
+            ),
+        ),
     )
 
     truncation: int = option(
@@ -378,6 +428,12 @@ class StrategySettings:
         unit="individuals",
         allowed=(0, 1000000),
         default_word="auto",
+        rules=(
+            Grows(
+                0.5,
+                20,
+            ),
+        ),
     )
 
     weight_decay: float = option(

@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
-from es_queue.config.declarations import Conflict, Rule, StrategyFacts, WithoutEffect
+from es_queue.config.declarations import Conflict, GivesWay, StrategyFacts, WithoutEffect
 from es_queue.config.episode_rules import (
     parse_deadlines,
     parse_floor,
@@ -300,14 +300,16 @@ def _validate_conflicts(config: RunConfig) -> None:
     for field in fields(config):
         value = getattr(config, field.name)
         for rule in field.metadata["rules"] if value != field.default else ():
+            if not isinstance(rule, Conflict):
+                continue
             other = getattr(config, rule.name)
-            if isinstance(rule, Conflict) and is_met(rule, other, other != defaults[rule.name]):
+            if is_met(rule, other, other != defaults[rule.name]):
                 raise UsageError(
                     f"{field.name} is {value}, but {rule.name} {rule.reason}: {rule.fix}"
                 )
 
 
-def is_met(rule: Rule, value: Any, is_changed: bool) -> bool:
+def is_met(rule: Conflict | GivesWay, value: Any, is_changed: bool) -> bool:
     """Whether a rule names the ``value`` of its other setting."""
     return is_changed if rule.value is None else bool(value == rule.value)
 

@@ -16,10 +16,6 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 
-ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
-#: What the scalar environment and the vectorised one both take; neither has any other argument of
-#: its physics.
-ARGUMENTS = frozenset({"sutton_barto_reward"})
 #: Bounds of the uniform distribution from which the scalar environment draws each number of its
 #: first state.
 _START = 0.05
@@ -28,7 +24,7 @@ _START = 0.05
 class CartPoleVectorEnvironment:
     """CartPole's episodes, identical to the bit to those of the scalar environment.
 
-    arguments: of the environment's class, from ARGUMENTS
+    arguments: of the environment's class, from CARTPOLE_ARGUMENTS
     """
 
     #: Episodes of equal length pay from six on, those of a policy that soon lets the pole fall from

@@ -11,21 +11,19 @@ import numpy as np
 
 from es_queue.config.action_bins import with_bins
 from es_queue.config.run_config import AUTO
-from es_queue.environments import BACKENDS
+from es_queue.environments import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
 from es_queue.environments.behaviour_descriptor import (
     POSITION,
     is_read_inside,
     resolve_behaviour,
     validate_length,
 )
-from es_queue.environments.cartpole_vector import ARGUMENTS, ENTRY_POINT, CartPoleVectorEnvironment
 from es_queue.environments.envpool import (
     EnvPoolVectorEnvironment,
     UnbatchedEnvironment,
     has_task,
     is_installed,
 )
-from es_queue.environments.gym_compat.old_gym import find_gym_environment
 from es_queue.environments.interface import (
     BehaviourEnvironment,
     Environment,
@@ -34,8 +32,9 @@ from es_queue.environments.interface import (
     VectorEnvironment,
     best_batch_size,
 )
-from es_queue.environments.objective import ObjectiveEnvironment, describe_objective
 from es_queue.environments.registry import (
+    CARTPOLE,
+    CARTPOLE_ARGUMENTS,
     MARVIN,
     WALKER_V2,
     WALKER_V3,
@@ -65,19 +64,18 @@ class ResolvedEnvironment:
 
     def __init__(self, request: EnvironmentRequest) -> None:
         self.request = request
-        find = find_gym_environment if request.backend == "gym" else find_environment
-        self.entry = find(request)
+        self.entry = _find(request)
         self.is_walker = _is_lean_walker(self.entry, request)
         self.is_cartpole = _is_vector_cartpole(self.entry, request)
 
     @property
     def is_stock(self) -> bool:
         """Whether a library's own environment plays it."""
-        return self.backend in ("stock", "gym")
+        return self.backend in (STOCK.name, GYM.name)
 
     @property
     def is_vector_cartpole(self) -> bool:
-        return self.backend == "lean" and self.is_cartpole
+        return self.backend == LEAN.name and self.is_cartpole
 
     @property
     def has_equal_backends(self) -> bool:
@@ -111,21 +109,21 @@ class ResolvedEnvironment:
             self._validate_behaviour(lean)
         if requested == AUTO:
             if self.has_equal_backends and is_installed() and not looks_inside:
-                return "envpool"
-            return "lean" if lean else "stock"
-        if requested == "lean" and not lean:
+                return ENVPOOL.name
+            return LEAN.name if lean else STOCK.name
+        if requested == LEAN.name and not lean:
             raise UsageError(
                 f"the lean back end does not play {self.request.id} with these settings: it plays "
                 "BipedalWalker and BipedalWalkerHardcore, v2 and v3, Marvin and CartPole, without "
                 "wrappers, and only with the arguments hardcore and sutton_barto_reward"
             )
-        if requested == "any" and not self.has_equal_backends:
+        if requested == ANY.name and not self.has_equal_backends:
             raise UsageError(
                 "backend is any, but only BipedalWalker-v3 and BipedalWalkerHardcore-v3 are known "
                 f"to play the same episodes on every back end, not {self.request.id} with these "
                 "settings: use auto, or name one back end"
             )
-        if requested == "envpool":
+        if requested == ENVPOOL.name:
             self._validate_envpool()
         return requested
 
@@ -134,7 +132,7 @@ class ResolvedEnvironment:
         cannot.
         """
         readers = [name for name, backend in BACKENDS.items() if backend.reads_inside]
-        allowed = (AUTO, "stock", "lean") if lean else (AUTO, *readers)
+        allowed = (AUTO, STOCK.name, LEAN.name) if lean else (AUTO, *readers)
         if self.request.backend not in allowed:
             raise UsageError(
                 f"the {self.request.backend} back end does not report the {self.behaviour} of "
@@ -193,9 +191,14 @@ class ResolvedEnvironment:
 
     def open_vector(self) -> VectorEnvironment | None:
         """A VectorEnvironment; None if this back end plays episodes one by one."""
-        if resolve_backend(self.backend) == "envpool":
+        if resolve_backend(self.backend) == ENVPOOL.name:
             return EnvPoolVectorEnvironment(self.envpool_task)
-        return CartPoleVectorEnvironment(self.entry.arguments) if self.is_vector_cartpole else None
+        if not self.is_vector_cartpole:
+            return None
+        # start-up: Gymnasium's own CartPole
+        from es_queue.environments.cartpole_vector import CartPoleVectorEnvironment
+
+        return CartPoleVectorEnvironment(self.entry.arguments)
 
     def _open_walker(self) -> Environment:
         try:
@@ -222,6 +225,15 @@ class ResolvedEnvironment:
         return RenderedWalker(*self.walker_variant, render_mode)
 
 
+def _find(request: EnvironmentRequest) -> RegisteredEnvironment:
+    if request.backend != GYM.name:
+        return find_environment(request)
+    # start-up: few runs use the old gym
+    from es_queue.environments.gym_compat.old_gym import find_gym_environment
+
+    return find_gym_environment(request)
+
+
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     """Create the environment, play one step, and return its spec.
 
@@ -229,6 +241,9 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     invalid back end or wrapper.
     """
     if request.parameters:
+        # start-up: of objectives
+        from es_queue.environments.objective import describe_objective
+
         return describe_objective(request)
     resolved = ResolvedEnvironment(request)
     backend = resolved.backend
@@ -283,6 +298,9 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
             f"{request.id} is an objective, so there is nothing to draw: leave --render and "
             "--record out"
         )
+    # start-up: of objectives
+    from es_queue.environments.objective import ObjectiveEnvironment
+
     return ObjectiveEnvironment(request)
 
 
@@ -302,10 +320,13 @@ def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[
     if request.parameters:
         return None
     resolved = ResolvedEnvironment(request)
-    kind: type[EnvPoolVectorEnvironment] | type[CartPoleVectorEnvironment]
-    if resolved.backend in ("envpool", "any"):
+    kind: type[VectorEnvironment]
+    if resolved.backend in (ENVPOOL.name, ANY.name):
         kind = EnvPoolVectorEnvironment
     elif resolved.is_vector_cartpole:
+        # start-up: Gymnasium's own CartPole
+        from es_queue.environments.cartpole_vector import CartPoleVectorEnvironment
+
         kind = CartPoleVectorEnvironment
     else:
         return None
@@ -322,18 +343,18 @@ def portable_request(request: EnvironmentRequest) -> EnvironmentRequest:
     if request.parameters:
         return request
     resolved = ResolvedEnvironment(request)
-    if request.backend in ("envpool", "any") and resolved.has_equal_backends:
-        return replace(request, backend="lean")
-    if request.backend in (AUTO, "lean") and resolved.is_cartpole:
-        return replace(request, backend="stock")
+    if request.backend in (ENVPOOL.name, ANY.name) and resolved.has_equal_backends:
+        return replace(request, backend=LEAN.name)
+    if request.backend in (AUTO, LEAN.name) and resolved.is_cartpole:
+        return replace(request, backend=STOCK.name)
     return request
 
 
 def resolve_backend(backend: str) -> str:
     """The back end of this host for a choice: EnvPool for "any" if it is installed, else lean."""
-    if backend != "any":
+    if backend != ANY.name:
         return backend
-    return "envpool" if is_installed() else "lean"
+    return ENVPOOL.name if is_installed() else LEAN.name
 
 
 def _is_lean_walker(entry: RegisteredEnvironment, request: EnvironmentRequest) -> bool:
@@ -349,9 +370,9 @@ def _is_vector_cartpole(entry: RegisteredEnvironment, request: EnvironmentReques
         entry.module
         or request.wrappers
         or entry.spec.additional_wrappers
-        or set(entry.arguments) - ARGUMENTS
+        or set(entry.arguments) - CARTPOLE_ARGUMENTS
     )
-    return plain and entry.entry_point == ENTRY_POINT
+    return plain and entry.entry_point == CARTPOLE
 
 
 def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> EnvironmentSpec:

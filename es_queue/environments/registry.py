@@ -75,6 +75,10 @@ def _is_playable(name: str) -> bool:
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 WALKER_V2 = "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
 MARVIN = "es_queue.environments.walker.marvin:MarvinEnv"
+CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
+#: What the scalar CartPole and the vectorised one both take; neither has any other argument of its
+#: physics.
+CARTPOLE_ARGUMENTS = frozenset({"sutton_barto_reward"})
 _LANDER = "gymnasium.envs.box2d.lunar_lander:LunarLander"
 
 #: id -> entry point, its arguments, step limit, reward threshold: Gymnasium's own ids of before,

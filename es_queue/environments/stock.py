@@ -15,12 +15,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.environments import GYM, STOCK
 from es_queue.environments.behaviour_descriptor import (
     behaviour_vector,
     make_measure,
     resolve_behaviour,
 )
-from es_queue.environments.gym_compat.old_gym import make_gym_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_layout import (
     ObservationGroup,
@@ -181,7 +181,7 @@ class StockEnvironment:
             reward_threshold=entry.reward_threshold,
             highest_reward=highest,
             lowest_reward=lowest,
-            backend="gym" if self._request.backend == "gym" else "stock",
+            backend=GYM.name if self._request.backend == GYM.name else STOCK.name,
             clean_reset=_resets_cleanly(self._environment, entry, self._request),
             note=entry.note,
             discrete_start=(
@@ -258,7 +258,10 @@ def make_environment(
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
     wrappers = [_load_wrapper(path) for path in request.wrappers]
     try:
-        if request.backend == "gym":
+        if request.backend == GYM.name:
+            # start-up: few runs use the old gym
+            from es_queue.environments.gym_compat.old_gym import make_gym_environment
+
             return make_gym_environment(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
             _silence_mujoco()

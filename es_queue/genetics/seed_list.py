@@ -26,7 +26,7 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size
 from es_queue.numerics.slot_plan import initial_parameters_seed
-from es_queue.policies import Policy
+from es_queue.policies.base import Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from es_queue.security import strict_json
 from es_queue.security.npz_reader import UNREADABLE, read_arrays

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from es_queue.config.observe import parse_observe
+from es_queue.config.policy_settings import POLICIES as FACTS
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
-from es_queue.policies.constant import ConstantPolicy
-from es_queue.policies.conv import ConvPolicy
-from es_queue.policies.custom import load_custom_policy
-from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
 from es_queue.policies.numpy_policy import NumpyPolicy
-from es_queue.policies.recurrent import RecurrentPolicy
-from es_queue.policies.selected_inputs import SelectedInputsPolicy
+from es_queue.util.lazy_classes import LazyClasses
 
-__all__ = [
-    "POLICIES",
-    "BoundPolicy",
-    "ConstantPolicy",
-    "ConvPolicy",
-    "LinearPolicy",
-    "MlpPolicy",
-    "NormalisedMlpPolicy",
-    "NumpyPolicy",
-    "Policy",
-    "RecurrentPolicy",
-    "SelectedInputsPolicy",
-    "make_policy",
-]
+__all__ = ["POLICIES", "BoundPolicy", "NumpyPolicy", "Policy", "make_policy"]
 
 #: The class of each policy that ``--policy`` names.
-POLICIES: dict[str, type[Policy]] = {
-    kind: policy
-    for policy in (LinearPolicy, MlpPolicy, RecurrentPolicy, ConvPolicy)
-    for kind in policy.kinds
-}
+POLICIES: LazyClasses[type[Policy]] = LazyClasses(
+    {name: facts.path for name, facts in FACTS.items()}
+)
 
 
 def make_policy(
@@ -67,6 +47,9 @@ def make_policy(
     if numbers is None:
         return policy
     _validate_observe(config, numbers, policy)
+    # start-up: few runs select observations
+    from es_queue.policies.selected_inputs import SelectedInputsPolicy
+
     selected = PolicyInputs(len(numbers), action.outputs)
     return SelectedInputsPolicy(_make_by_kind(config, action, selected), policy, numbers)
 
@@ -91,8 +74,14 @@ def _make_by_kind(config: RunConfig, action: ActionSpec, inputs: PolicyInputs) -
             f"{action.outputs} numbers"
         )
     if action.kind == "vector":
+        # start-up: of objectives
+        from es_queue.policies.constant import ConstantPolicy
+
         return ConstantPolicy(action.outputs)
     if ":" in config.policy:
+        # start-up: of users' own policies
+        from es_queue.policies.custom import load_custom_policy
+
         return load_custom_policy(
             config.policy, inputs.observation_size, inputs.outputs, inputs.shape
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from inspect import isabstract
 
 import numpy as np
@@ -11,10 +9,10 @@ import numpy as np
 from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.schedules import rate_factors
+from es_queue.config.strategy_settings import STRATEGIES as FACTS
 from es_queue.config.validation import validate_strategy
 from es_queue.errors import UsageError
 from es_queue.security.user_code import load_attribute
-from es_queue.strategies.averaged import averaged
 from es_queue.strategies.base import (
     Batch,
     NoiseRows,
@@ -23,7 +21,7 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
-from es_queue.strategies.islands import islands_of
+from es_queue.util.lazy_classes import LazyClasses
 
 __all__ = [
     "STRATEGIES",
@@ -36,17 +34,10 @@ __all__ = [
 ]
 
 
-def discover() -> dict[str, type[Strategy]]:
-    """The strategies of this package by name: every module's classes that have a name."""
-    kinds: dict[str, type[Strategy]] = {}
-    for module in pkgutil.iter_modules(__path__):
-        for kind in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(kind, type) and issubclass(kind, Strategy) and vars(kind).get("name"):
-                kinds[kind.name] = kind
-    return dict(sorted(kinds.items()))
-
-
-STRATEGIES = discover()
+#: The class of each strategy that ``--strategy`` names.
+STRATEGIES: LazyClasses[type[Strategy]] = LazyClasses(
+    {name: facts.path for name, facts in FACTS.items()}
+)
 
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
@@ -97,8 +88,16 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         )
     kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
     if "average_decay" in kind.used_settings() and config.average_decay:
+        # start-up: few runs average
+        from es_queue.strategies.averaged import averaged
+
         kind = averaged(kind)
-    return islands_of(kind) if config.islands > 1 else kind
+    if config.islands == 1:
+        return kind
+    # start-up: few runs have islands
+    from es_queue.strategies.islands import islands_of
+
+    return islands_of(kind)
 
 
 def load_strategy_class(path: str) -> type[Strategy]:

@@ -7,11 +7,12 @@ which are not the strategy's; V1-t and V2-t keep only the ``top`` directions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
+from es_queue.config.declarations import Grows, ScaleRule, Setting
 from es_queue.numerics.arrays import Doubles, Integers
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
@@ -24,6 +25,7 @@ class ARS(GradientStrategy):
 
     name: ClassVar[str] = "ars"
     asynchronous: ClassVar[bool] = True
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=8.0, rate=1.0)}
     settings: ClassVar[tuple[Setting, ...]] = (
         AVERAGE_DECAY,
         Setting(
@@ -33,6 +35,7 @@ class ARS(GradientStrategy):
             "pairs",
             low=0,
             default_word="all",
+            rules=(Grows(1.0),),
         ),
     )
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.

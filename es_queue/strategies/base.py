@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting, StrategyFacts
+from es_queue.config.declarations import ScaleRule, Setting, StrategyFacts
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
@@ -119,6 +119,8 @@ class Strategy(ABC):
     wants_behaviour: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
+    #: What a larger population is worth, by optimizer; "" without optimizers.
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {}
     #: True when it can learn from a batch of several publications (``Batch.segments``).
     asynchronous: ClassVar[bool] = False
     #: Deviation of the perturbations when the configuration says 0.
@@ -148,7 +150,12 @@ class Strategy(ABC):
     @classmethod
     def facts(cls) -> StrategyFacts:
         return StrategyFacts(
-            cls.per_slot == 2, cls.asynchronous, cls.optimizers, tuple(sorted(cls.used_settings()))
+            f"{cls.__module__}:{cls.__qualname__}",
+            cls.per_slot == 2,
+            cls.asynchronous,
+            cls.optimizers,
+            tuple(sorted(cls.used_settings())),
+            cls.scale_rules,
         )
 
     # --- what is published, and what workers do with it

@@ -13,9 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
+from es_queue.config.declarations import Grows, Setting
 from es_queue.config.run_config import ASYNC
-from es_queue.config.scaling import PARENTS
 from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
     MAX_TABLE_FLOATS,
@@ -46,6 +45,9 @@ from es_queue.strategies.capabilities.hooks import (
     SteadyState,
 )
 
+#: Parents, unless the settings say.
+PARENTS = 20
+
 
 class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     """Individuals are parent + σε. The ``truncation`` parents are the elite, unmutated, and the
@@ -68,6 +70,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
             low=0,
             high=1_000_000,
             default_word="auto",
+            rules=(Grows(0.5, PARENTS),),
         ),
     )
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions

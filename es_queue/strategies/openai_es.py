@@ -7,11 +7,12 @@ https://arxiv.org/abs/1703.03864, in the form of the authors' evolution-strategi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
+from es_queue.config.declarations import ScaleRule, Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles, Floats
@@ -41,6 +42,10 @@ class SharedSigmaGradient(GradientStrategy):
         Setting("l2", 0.0, "coefficient of -l2*parameters added to the gradient", low=0.0),
     )
     optimizers: ClassVar[tuple[str, ...]] = ("adam", "sgd")
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
+        "adam": ScaleRule(noise=8.0, rate=0.5),
+        "sgd": ScaleRule(noise=8.0, rate=1.0),
+    }
     #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear
     #: policy.
     SIGMA: ClassVar[float] = 0.05

@@ -7,12 +7,13 @@ https://arxiv.org/abs/2008.02387: symmetric sampling, and a learnt deviation for
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import reduce
 from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting, WithoutEffect
+from es_queue.config.declarations import ScaleRule, Setting, WithoutEffect
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles, Floats
@@ -58,6 +59,11 @@ class PGPE(AdaptiveSigma):
         ),
     )
     optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
+        "clipup": ScaleRule(noise=4.0, rate=0.5),
+        "adam": ScaleRule(noise=4.0, rate=0.5),
+        "sgd": ScaleRule(noise=4.0, rate=1.0),
+    }
     #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter;
     #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"clipup": 0.06, "adam": 0.02, "sgd": 5.0}

@@ -9,11 +9,12 @@ number from two.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
+from es_queue.config.declarations import ScaleRule, Setting
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
@@ -28,6 +29,7 @@ class SNES(AdaptiveSigma):
     name: ClassVar[str] = "snes"
     per_slot: ClassVar[int] = 1
     asynchronous: ClassVar[bool] = True
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0, rate=1.0)}
     settings: ClassVar[tuple[Setting, ...]] = (
         SIGMA_LEARNING_RATE,
         Setting(

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from es_queue.policies import MlpPolicy
+from es_queue.policies.mlp import MlpPolicy
 from tests.recall import DELAY, RECALL, Recall
 from tests.ring import quick_config, run_ring
 

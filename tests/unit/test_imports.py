@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from es_queue.config.policy_settings import POLICIES
+from es_queue.config.strategy_settings import STRATEGIES
 from tests.cases import each_case
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -238,6 +240,12 @@ def test_a_worker_that_serves_no_metrics_does_not_load_their_library() -> None:
     seen = after("import workers.serving, workers.hardened_worker")
     assert {"numpy", "rq"} <= set(seen["modules"])  # type: ignore[call-overload]
     assert "prometheus_client" not in seen["modules"]  # type: ignore[operator]
+
+
+def test_a_seat_imports_no_strategy_policy_or_game_before_its_run_names_one() -> None:
+    paths = [facts.path for facts in (*STRATEGIES.values(), *POLICIES.values())]
+    owners = {path.partition(":")[0] for path in paths} | {"es_queue.environments.atari.game"}
+    assert owners & set(after("import workers.seat, workers.serving")["all"]) == set()  # type: ignore[call-overload]
 
 
 def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() -> None:

@@ -9,13 +9,13 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from es_queue.config.run_config import AUTO, NONE
-from es_queue.environments.atari.game import ENTRY_POINT
 from es_queue.environments.atari.ids import AtariId, parse_atari_id, plain_arguments
 from es_queue.environments.atari.settings import PRESETS, settings_of
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import MissingPackage, UsageError
 
 PLAIN_ENTRY_POINT = "ale_py.env:AtariEnv"
+ENTRY_POINT = "es_queue.environments.atari.game:AtariGame"
 SpecAndArguments = tuple[EnvSpec, dict[str, Any]]
 
 

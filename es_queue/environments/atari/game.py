@@ -246,7 +246,6 @@ def _load_console(rom: str, settings: AtariSettings) -> Any:
     return console
 
 
-ENTRY_POINT = "es_queue.environments.atari.game:AtariGame"
 #: Frames of a second.
 FRAMES = 60
 

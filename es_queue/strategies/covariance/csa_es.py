@@ -9,11 +9,13 @@ shrinks while they cancel out.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.declarations import ScaleRule
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import steady_exp
@@ -37,6 +39,8 @@ class CSAES(Restarts, AdaptiveSharedSigma):
 
     name: ClassVar[str] = "csa_es"
     per_slot: ClassVar[int] = 1
+    #: The learning rate stays: all rates are formulas of the population.
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
     #: η, the tutorial's c_m.
     LEARNING_RATE: ClassVar[float] = 1.0
     #: Length of the first perturbations, as in snes, in policies of any size.

@@ -20,8 +20,8 @@ from es_queue.environments.factory import (
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.policies import ConstantPolicy
 from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.constant import ConstantPolicy
 from es_queue.policies.net2wider import widen
 from es_queue.security.user_code import ALLOW, named_modules
 from master.loop.state import FINAL

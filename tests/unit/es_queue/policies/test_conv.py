@@ -12,7 +12,8 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import UsageError
-from es_queue.policies import ConvPolicy, Policy, make_policy
+from es_queue.policies import Policy, make_policy
+from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.layers.activations import ACTIVATIONS
 from es_queue.policies.layers.conv_layout import ARCHITECTURES
 from es_queue.policies.layers.image_shape import ImageShape

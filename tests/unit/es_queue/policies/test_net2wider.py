@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import LinearPolicy, MlpPolicy, Policy, make_policy
+from es_queue.policies import Policy, make_policy
+from es_queue.policies.linear import LinearPolicy
+from es_queue.policies.mlp import MlpPolicy
 from es_queue.policies.net2wider import layer_arrays, widen
 from es_queue.policies.selected_inputs import SelectedInputsPolicy
 from tests.cases import each_case

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import LinearPolicy, MlpPolicy, NormalisedMlpPolicy, make_policy
+from es_queue.policies import make_policy
 from es_queue.policies.layers.initial_weights import draw_normals
+from es_queue.policies.linear import LinearPolicy
+from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
 from tests.cases import each_case
 
 ACTIVATIONS = ("tanh", "relu", "selu", "elu", "lrelu")

@@ -11,10 +11,11 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.validation import validate_combinations
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import RecurrentPolicy, make_policy
+from es_queue.policies import make_policy
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.net2wider import widen
+from es_queue.policies.recurrent import RecurrentPolicy
 from tests.cases import each_case
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}

@@ -21,9 +21,11 @@ from es_queue.environments.reference_batch import (
 )
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
-from es_queue.policies import ConvPolicy, NormalisedMlpPolicy, Policy, make_policy
+from es_queue.policies import Policy, make_policy
 from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.layers.virtual_norm import EPSILON
+from es_queue.policies.mlp import NormalisedMlpPolicy
 from master.loop.state import Best
 from master.run.setup import prepare_run
 from master.storage.checkpoint import Checkpoints, encode, encode_best

@@ -15,7 +15,7 @@ from es_queue.strategies import Batch, State, Strategy
 from es_queue.strategies.base import Info
 from es_queue.strategies.capabilities import restarts
 from es_queue.strategies.capabilities.restarts import Descent, is_constant, is_flat, is_stagnant
-from es_queue.strategies.covariance import CSAES
+from es_queue.strategies.covariance.csa_es import CSAES
 
 POPULATION, SIZE = 32, testing.SIZE
 
