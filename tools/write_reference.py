@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from es_queue import errors  # noqa: E402 - the checkout's own
-from es_queue.config.run_config import option_fields  # noqa: E402
+from es_queue.config.run_config import flag_name, option_fields  # noqa: E402
 from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.cli.worker_command import main as es_worker  # noqa: E402
@@ -140,8 +140,8 @@ def setting(one: Field[Any]) -> str:
     allowed = ", ".join(
         (*about["choices"], *((f"`{about['own']}`",) if about["own"] else ()))
     ) or bounds(about["low"], about["high"])
-    flag = f"`--{flags.flag_name(one.name)}`" + (
-        f", `--no-{flags.flag_name(one.name)}`" if one.type == "bool" else ""
+    flag = f"`--{flag_name(one.name)}`" + (
+        f", `--no-{flag_name(one.name)}`" if one.type == "bool" else ""
     )
     return (
         f"| {flag} | {cell(about['text'])} | {about['unit']} | "

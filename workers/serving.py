@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -119,11 +119,8 @@ class ServedSeat(Seat):
 
         heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
-        heartbeat.start()
         refusals = 0
-        metrics = ExitStack()
-        try:
-            metrics = self._serve_metrics(channel.worker, control, figures)
+        with self._beating(heartbeat), self._serve_metrics(channel.worker, control, figures):
             while not control.leave_reason:
                 try:
                     if unreadable:
@@ -151,8 +148,13 @@ class ServedSeat(Seat):
                     self.print_line(f"cannot join: {error}")
                     wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
                     refusals += 1
+
+    @contextmanager
+    def _beating(self, heartbeat: Heartbeat) -> Iterator[None]:
+        heartbeat.start()
+        try:
+            yield
         finally:
-            metrics.close()
             heartbeat.stop()
             if heartbeat.has_run_ended:
                 ParameterCache(self.run).remove_run()

@@ -123,7 +123,7 @@ class JobPlanner:
         config, strategy = parts.config, parts.strategy
         self._config, self._strategy, self._size = config, strategy, parts.policy.size
         self._evaluation = evaluation_rules(evaluation_limit(config, parts.spec))
-        self._planned: tuple[int, int, SlotPlan] | None = None
+        self._planned: tuple[int, SlotPlan] | None = None
         # A run can change its scale; one that evaluates again cannot, as its slots have numbers.
         widest = scaled(config if strategy.reevaluates else replace(config, scale=LARGEST_SCALE))
         self._max_slots = {
@@ -202,14 +202,20 @@ class JobPlanner:
         ]
 
     def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
-        """The plan of a range of slots; the whole generation's plan is made once."""
-        if self._planned is None or self._planned[0] != generation or self._planned[1] < stop:
-            plan = make_generation_plan(
+        """The plan of a range of slots. The whole generation's plan is made once; that of a
+        population that grew is made again at twice the length, not for each block.
+        """
+        known, plan = self._planned or (generation, None)
+        count = len(plan.noise_indices) if plan and known == generation else 0
+        if plan is None or count < stop:
+            whole = make_generation_plan(
                 self._config, generation, self._size, self._strategy.per_slot
             )
-            count = max(stop, self._strategy.config.population // self._strategy.per_slot)
-            self._planned = generation, count, plan.slots(0, count)
-        return self._planned[2].part(start, stop)
+            usual = self._strategy.config.population // self._strategy.per_slot
+            count = max(stop, usual, min(2 * count, whole.index_count))
+            plan = whole.slots(0, count)
+            self._planned = generation, plan
+        return plan.part(start, stop)
 
     def _elite_jobs(self, task: Task, block: Block) -> list[SlotJob]:
         """Training slots on fresh seeds, the same for all of them, without action noise; the slot

@@ -624,6 +624,11 @@ def default_of(name: str) -> Any:
     return None if default is MISSING else default
 
 
+def flag_name(name: str) -> str:
+    """A setting's name in a command, after ``--``."""
+    return name.replace("_", "-")
+
+
 def users_of(setting: str) -> tuple[str, ...]:
     """The strategies of es-queue that use a setting."""
     return tuple(name for name, facts in STRATEGIES.items() if setting in facts.settings)

@@ -21,7 +21,7 @@ from es_queue.config.episode_rules import (
 )
 from es_queue.config.observe import parse_observe
 from es_queue.config.policy_settings import PolicySettings
-from es_queue.config.run_config import ASYNC, option_fields, policies_with, users_of
+from es_queue.config.run_config import ASYNC, flag_name, option_fields, policies_with, users_of
 from es_queue.config.schedules import parse_schedule
 from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
@@ -448,7 +448,7 @@ def _unused_option_error(
     value = getattr(config, name)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else value
     if value is False:
-        text = f"False (--no-{name.replace('_', '-')})"
+        text = f"False (--no-{flag_name(name)})"
     return UsageError(
         f"{name} is {text}, but the {chooser} {chosen} does not use it: leave it out, or "
         f"use the {chooser} {_format_choices(users)}"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
 from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.recipes import recipe_names
-from es_queue.config.run_config import option_fields
+from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import number_or_text
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
@@ -308,10 +308,6 @@ def format_default(option: Field[Any]) -> str:
     if isinstance(default, tuple):
         return ",".join(map(str, default)) or "none"
     return f"{default:g}" if isinstance(default, float) else str(default) or "none"
-
-
-def flag_name(name: str) -> str:
-    return name.replace("_", "-")
 
 
 @cache

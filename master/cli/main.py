@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
-    from master.cli.leaving import StopSignals
     from master.control.control_arguments import ControlArgs
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.run_paths import RunPaths
+    from master.services.stop_signals import StopSignals
 
 #: Letters of an error that are shown.
 LONGEST_ERROR = 4000
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         extend_sys_path()
         # start-up: Ctrl-C first
         from master.cli.options import parse_command_line
-        from master.cli.redis_url import format_warning
+        from master.services.redis_url import format_warning
 
         values, launch = parse_command_line(argv)
         for text in launch.warnings:
@@ -166,9 +166,9 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.timing import clocks_from_environment
-    from master.cli.leaving import StopSignals
     from master.display.notes import TERMINAL, NoteHandler
     from master.run.session import Session, resumable_settings
+    from master.services.stop_signals import StopSignals
 
     limit_blas_threads()
     config = resolve(values, launch.inherited) if launch.resume is None else None

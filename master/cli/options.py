@@ -12,21 +12,20 @@ from typing import Any
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.parsing import COMMAND_LINE, FORMER_NAMES, format_unknown_option
 from es_queue.config.recipes import named_recipe
-from es_queue.config.run_config import option_fields
+from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.user_code import modules_named_by
 from master.cli.flags import (
-    flag_name,
     join_negative_numbers,
     launch_names,
     make_parser,
 )
-from master.cli.redis_url import named_url
 from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
 from master.services.local_workers import default_workers
+from master.services.redis_url import named_url
 from master.storage.trackers import parse_trackers
 from master.sweep.seeds import parse_seeds
 

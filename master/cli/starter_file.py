@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.run_config import option_fields
+from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value
 from es_queue.errors import DecodeError, UsageError
 from es_queue.security import strict_json
@@ -55,7 +55,7 @@ def format_value(value: Any) -> str:
 
 
 def format_flag(setting: tuple[str, Any]) -> str:
-    name, value = setting[0].replace("_", "-"), setting[1]
+    name, value = flag_name(setting[0]), setting[1]
     if isinstance(value, dict):
         return " ".join(f"--{name} {key}={argument}" for key, argument in value.items())
     if isinstance(value, bool):

@@ -71,8 +71,8 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     """
     # start-up: Ctrl-C first
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
-    from master.cli.leaving import StopSignals
     from master.run.run_paths import remove_unstarted_config
+    from master.services.stop_signals import StopSignals
 
     stop = StopSignals()
     try:

@@ -20,8 +20,8 @@ from es_queue.util.command_parser import (
 )
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from master.cli.options import MOST_WORKERS, parse_whole_number
-from master.cli.redis_url import named_url
 from master.services.local_workers import LocalWorkers, default_workers
+from master.services.redis_url import named_url
 from master.services.supervisor import SignalFlags
 
 EPILOG = """examples:

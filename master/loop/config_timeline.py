@@ -25,7 +25,7 @@ from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.state import Change, RunState
-from master.run.stopping import target_of
+from master.loop.stopping import target_of
 
 #: More changes than a person makes; each is in every checkpoint.
 MOST_CHANGES = 1000

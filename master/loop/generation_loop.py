@@ -46,7 +46,7 @@ from master.loop.rollback import (
 )
 from master.loop.schedule import ClosingSchedule, make_schedule
 from master.loop.state import CLOSING, FINAL, TRAINING, RunState
-from master.run.stopping import reason_to_stop
+from master.loop.stopping import reason_to_stop
 
 LOGGER = logging.getLogger("es_queue.loop")
 

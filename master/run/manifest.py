@@ -19,14 +19,13 @@ from typing import Any
 import es_queue
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
-from es_queue.config.run_config import RunConfig, default_of
+from es_queue.config.run_config import RunConfig, default_of, flag_name
 from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
 from es_queue.security.private_directory import read_small
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
 from es_queue.util import host_info
-from master.cli.flags import flag_name
 from master.run.launch import format_warm_start
 from master.storage.checkpoint import write_atomically
 

@@ -39,8 +39,8 @@ from master.loop.state import FINAL, RunState, vector_digest
 from master.run.ending import RunEnding
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext, RunView, StopSignal
+from master.run.supervisor_client import SupervisorWatch
 from master.services.start_lines import start_lines
-from master.services.supervisor_client import SupervisorWatch
 from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 

@@ -12,9 +12,9 @@ from master.loop.listeners import Sink
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.run.setup import Setup
+from master.run.supervisor_client import SupervisorClient, make_supervisor_client
 from master.services.private_server import PrivateServer
 from master.services.start_lines import redis_flags
-from master.services.supervisor_client import SupervisorClient, make_supervisor_client
 
 
 class RunView(Sink, Protocol):

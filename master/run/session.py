@@ -30,11 +30,11 @@ from es_queue.protocol.timing import Clocks
 from es_queue.security.user_code import allowed_modules, named_modules
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import no_run_error
-from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.state import FINAL, RunState
+from master.loop.stopping import reopen_state
 from master.run.ending import LEAVE_SECONDS
 from master.run.launch import Launch
 from master.run.lease import Standby, holder_name, take_lease, validate_lease_free
@@ -56,8 +56,13 @@ from master.run.setup import (
     prepare_run,
     validate_action_bound,
 )
-from master.run.stopping import reopen_state
 from master.run.warm_start import make_warm_state
+from master.services.redis_url import (
+    format_warning,
+    is_same_terminal,
+    network_warnings,
+    read_exposure,
+)
 from master.status.discovery import unknown_run_error
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints, write_atomically

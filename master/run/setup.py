@@ -30,7 +30,7 @@ from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.rollback import with_first_search
 from master.loop.state import RunState
-from master.run.stopping import target_of
+from master.loop.stopping import target_of
 
 #: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's
 #: memory, whose numbers have one scale, while the moments of each sampled episode (16 bytes a

@@ -28,8 +28,6 @@ from es_queue.security.user_code import modules_to_allow
 from es_queue.util.command_path import format_command
 from es_queue.util.file_lock import take_lock, write_pid
 from es_queue.util.run_folder import NamedRun
-from master.cli.leaving import StopSignals
-from master.cli.redis_url import format_warning, is_same_terminal, network_warnings, read_exposure
 from master.display.log_view import SafeStream
 from master.display.notes import NoteHandler
 from master.run.launch import Launch
@@ -37,7 +35,14 @@ from master.run.run_paths import RunPaths
 from master.services.child_process import end_in_order
 from master.services.local_workers import LocalServices, LocalWorkers, default_workers
 from master.services.private_server import PrivateServer
+from master.services.redis_url import (
+    format_warning,
+    is_same_terminal,
+    network_warnings,
+    read_exposure,
+)
 from master.services.start_lines import redis_flags, start_lines
+from master.services.stop_signals import StopSignals
 from master.services.tcp_access import resolve_listen_address
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.sweep.record import (

@@ -11,12 +11,18 @@ from es_queue.config.scaling import LARGEST_SCALE
 from es_queue.errors import StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import Moments, RunningMoments
-from es_queue.numerics.slot_plan import SEED_RANGES, TRAINING, make_generation_plan
+from es_queue.numerics.slot_plan import (
+    SEED_RANGES,
+    TRAINING,
+    GenerationPlan,
+    make_generation_plan,
+)
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult
 from tests.cases import each_case
 from tests.parts import TABLE, config_of, evaluator, task_of
 from tests.ring import quick_config
 from tests.tiny import MOODY, Script, spec_of
+from workers import slots
 from workers.episode import EpisodeControl, Leaving
 from workers.join import join
 from workers.slots import Evaluator, FailureReport, failure_reason, pack_moments
@@ -332,6 +338,24 @@ def test_a_block_beyond_what_the_run_can_have_is_no_block_of_it() -> None:
     ) and who.planner.has_block(Block("4.1-00000000", "centre", 0, 1))
     assert not who.planner.has_block(Block("4.1-00000000", "train", most, most + 1))
     assert not who.planner.has_block(Block("4.1-00000000", "centre", 0, 2))
+
+
+def test_the_plan_of_a_population_that_grew_is_not_made_for_each_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, plans = evaluator(Script(), population=8, min_steps=100).planner, []
+    task = task_of(2, 2)[0]
+    blocks = [Block(task.publication, "train", start, start + 1) for start in range(32)]
+    alone = [evaluator(Script()).planner.training_jobs(task, block)[0] for block in blocks]
+
+    def counted(*arguments: Any) -> GenerationPlan:
+        plans.append(make_generation_plan(*arguments))
+        return plans[-1]
+
+    monkeypatch.setattr(slots, "make_generation_plan", counted)
+    jobs = [planner.training_jobs(task, block)[0] for block in blocks]
+    assert [(job.index, job.key) for job in jobs] == [(job.index, job.key) for job in alone]
+    assert len(plans) == 4  # 4, 8, 16 and 32 slots
 
 
 def test_more_final_episodes_than_the_worker_joined_for_are_played() -> None:

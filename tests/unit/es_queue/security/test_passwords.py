@@ -27,8 +27,8 @@ from es_queue.security.passwords import (
     with_password,
 )
 from master.cli.options import parse_command_line
-from master.cli.redis_url import SHOWN_PASSWORD
 from master.run.launch import Launch
+from master.services.redis_url import SHOWN_PASSWORD
 from tests.cases import each_case
 from tests.leaks import MARK, password
 

@@ -14,16 +14,17 @@ import pytest
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.timing import Clocks
 from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
+from master.run import supervisor_client
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
-from master.services import child_process, supervisor_client
-from master.services import supervisor_files as guardian_files
-from master.services.supervisor import LeaseReader, OrphanTimer
-from master.services.supervisor_client import (
+from master.run.supervisor_client import (
     SupervisorClient,
     SupervisorWatch,
     make_supervisor_client,
 )
+from master.services import child_process
+from master.services import supervisor_files as guardian_files
+from master.services.supervisor import LeaseReader, OrphanTimer
 from master.services.supervisor_files import (
     ENDING,
     FAILED,

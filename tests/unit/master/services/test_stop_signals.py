@@ -12,7 +12,7 @@ import master
 
 TWICE = """
 import os, signal
-from master.cli.leaving import StopSignals
+from master.services.stop_signals import StopSignals
 
 class Begun:
     is_looping, resume_command, killed = True, "es-master --resume walker", False

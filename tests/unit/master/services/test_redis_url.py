@@ -10,7 +10,7 @@ import pytest
 
 from es_queue.protocol import connection
 from master.cli import redis_url
-from master.cli.redis_url import NetworkExposure, network_warnings, read_exposure
+from master.services.redis_url import NetworkExposure, network_warnings, read_exposure
 from tests.cases import each_case
 
 OPEN = {"protected-mode": "no", "bind": "* -::*"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from es_queue.numerics.normalization import RunningMoments
 from master.loop.state import CLOSING, FINAL, TRAINING, Best, Counters, RunState
-from master.run.stopping import reason_to_stop, reopen_state
+from master.loop.stopping import reason_to_stop, reopen_state
 from tests.cases import each_case
 from tests.ring import quick_config
 
