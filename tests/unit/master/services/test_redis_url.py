@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from es_queue.protocol import connection
-from master.cli import redis_url
+from master.services import redis_url
 from master.services.redis_url import NetworkExposure, network_warnings, read_exposure
 from tests.cases import each_case
 
