@@ -161,6 +161,7 @@ def several(arena: Arena, count: int) -> Row:
         (master,) = wait_for(
             lambda: [one for one in waiting if len(one.events("generation")) > 1],
             "a standby has taken over and published",
+            120,
         )
         row.seconds.append(watch.seconds())
         waiting.remove(master)

@@ -210,6 +210,12 @@ def worker_asleep(arena: Arena, count: int) -> Row:
     return row
 
 
+def listed_seats(master: Started) -> int:
+    """Seats of dead workers that the master has removed from RQ's registries, by its notes."""
+    notes = [one["text"] for one in master.events("note")]
+    return sum(int(text.split()[3]) for text in notes if text.startswith("RQ still listed"))
+
+
 @scenario("seats of killed workers in RQ's registries of a running run", quick=2, full=10)
 def seats_abandoned(arena: Arena, count: int) -> Row:
     """RQ believes in a seat for over a minute after its worker's last beat; here that minute is cut
@@ -233,12 +239,9 @@ def seats_abandoned(arena: Arena, count: int) -> Row:
     assert not [
         entry for entry in entries if seen.client.exists(f"rq:job:{entry.partition(':')[0]}")
     ]
-    notes = [
-        one["text"].split()
-        for one in master.events("note")
-        if one["text"].startswith("RQ still listed")
-    ]
-    row.noticed = sum(int(words[3]) for words in notes)
+    # The registry is cleared before the note is written.
+    wait_for(lambda: listed_seats(master) >= count, "the note of the seats")
+    row.noticed = listed_seats(master)
     row.remark = "checked every 15 s"
     master.signal(signal.SIGINT)
     assert master.wait() == 130

@@ -196,7 +196,7 @@ def test_an_exported_policy_on_pictures_gives_what_it_gives_here(policy: str, en
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".onnx", ".pt2"])
 @pytest.mark.parametrize("policy", PICTURES)
-def test_ten_thousand_random_pictures_give_equal_outputs(policy: str, ending: str) -> None:
+def test_two_thousand_random_pictures_give_equal_outputs(policy: str, ending: str) -> None:
     shape = PICTURES[policy]
     worst = max(
         compared(
@@ -208,7 +208,7 @@ def test_ten_thousand_random_pictures_give_equal_outputs(policy: str, ending: st
             shape,
             seed,
         )
-        for seed in range(50)
+        for seed in range(10)
     )
     print(f"{policy}{ending}: largest difference {worst:.2g}")
     assert worst < 2e-5
