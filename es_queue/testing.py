@@ -81,7 +81,8 @@ def with_extra_results(strategy: Strategy, state: State, batch: Batch) -> Batch:
     if strategy.wants_behaviour:
         published, count = strategy.published(state), hooks.centre_count(strategy, state)
         draw = partial(np.full, strategy.size, dtype=np.float32)
-        centres = np.array([centre_of(strategy, published, slot, draw) for slot in range(1, count)])
+        rows = [centre_of(strategy, published, slot, draw) for slot in range(1, count)]
+        centres = np.array(rows, np.float32).reshape(-1, strategy.size)
         by_fitness = np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None]
         batch = replace(
             batch,

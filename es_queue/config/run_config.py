@@ -604,12 +604,11 @@ class RunConfig(PolicySettings, StrategySettings):
     def to_dict(self) -> dict[str, Any]:
         """Plain data: tuples become lists, ``env_arg`` becomes a table."""
         values = asdict(self)
-        return {
-            **{name: values[name] for name in option_fields()},
-            "hidden": list(self.hidden),
-            "wrapper": list(self.wrapper),
-            "env_arg": dict(self.env_arg),
+        plain = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in ((name, values[name]) for name in option_fields())
         }
+        return {**plain, "env_arg": dict(self.env_arg)}
 
 
 def option_fields() -> dict[str, Field[Any]]:

@@ -84,6 +84,21 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "": ScaleRule(noise=4.0, rate=0.0),
         },
     ),
+    "map_elites": StrategyFacts(
+        pairs=False,
+        asynchronous=True,
+        optimizers=(),
+        settings=(
+            "archive",
+            "behaviour",
+            "behaviour_bounds",
+            "cells",
+            "emitter",
+            "initial_sigma",
+            "line_sigma",
+            "qd_offset",
+        ),
+    ),
     "novelty": StrategyFacts(
         path="es_queue.strategies.novelty:Novelty",
         pairs=True,
@@ -215,6 +230,14 @@ class StrategySettings:
         "(cma_es, sep_cma_es)",
     )
 
+    archive: str = option(
+        "grid",
+        "search",
+        "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids (cvt), "
+        "for behaviours of many numbers (map_elites)",
+        allowed=("grid", "cvt"),
+    )
+
     archive_size: int = option(
         2000,
         "search",
@@ -236,8 +259,15 @@ class StrategySettings:
         "search",
         "descriptor of an episode's behaviour: last-observation, final-position, ram (Atari games),"
         " or your own function of the environment at the episode's end; auto suits the environment "
-        "(novelty)",
+        "(map_elites, novelty)",
         allowed=("auto", "last-observation", "final-position", "ram", "module:function"),
+    )
+
+    behaviour_bounds: str = option(
+        "0:1",
+        "search",
+        "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of them; "
+        "behaviours outside count in the nearest cell (map_elites)",
     )
 
     behaviour_episodes: int = option(
@@ -253,6 +283,14 @@ class StrategySettings:
         "number of best individuals evaluated again before one of them becomes the elite (ga, "
         "random_search)",
         allowed=(1, 1000),
+    )
+
+    cells: tuple[int, ...] = option(
+        (32, 32),
+        "search",
+        "cells along each number of a behaviour; one entry holds for all of them; the product is "
+        "the number of centroids of archive cvt (map_elites)",
+        allowed=(1, 1048576),
     )
 
     directions: int = option(
@@ -272,12 +310,29 @@ class StrategySettings:
         allowed=(1, 1000),
     )
 
+    emitter: str = option(
+        "iso_line",
+        "search",
+        "how elites are mutated: noise and a step towards or away from a second elite (iso_line), "
+        "or only noise (gaussian) (map_elites)",
+        allowed=("iso_line", "gaussian"),
+    )
+
     gradient_form: str = option(
         "starter",
         "search",
         "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in the "
         "paper (novelty, openai_es)",
         allowed=("starter", "true"),
+    )
+
+    initial_sigma: float = option(
+        0.0,
+        "search",
+        "standard deviation of the first individuals around the first parameters; auto is sigma "
+        "(map_elites)",
+        allowed=(0.0, 1000.0),
+        default_word="auto",
     )
 
     l2: float = option(
@@ -302,6 +357,21 @@ class StrategySettings:
         "factor of the learning rate per generation: constant, exponential:RATE[,LEAST], "
         "linear:END,N or piecewise:N=FACTOR,... (ars, cma_es, csa_es, lm_ma_es, novelty, openai_es,"
         " pgpe, sep_cma_es, snes)",
+    )
+
+    line_sigma: float = option(
+        0.2,
+        "search",
+        "standard deviation of the step to the second elite, in distances of the two (map_elites)",
+        allowed=(0.0, 1000.0),
+        rules=(
+            WithoutEffect(
+                "emitter",
+                "gaussian",
+                "the emitter gaussian takes no step to a second elite",
+                "use the emitter iso_line",
+            ),
+        ),
     )
 
     linear_share: float = option(
@@ -363,6 +433,12 @@ class StrategySettings:
         "optimizer of the update (novelty: adam, sgd; openai_es: adam, sgd; pgpe: clipup, adam, "
         "sgd)",
         allowed=("auto", "adam", "sgd", "clipup"),
+    )
+
+    qd_offset: float = option(
+        0.0,
+        "search",
+        "lowest possible fitness, subtracted from that of each elite in qd_score (map_elites)",
     )
 
     restarts: str = option(

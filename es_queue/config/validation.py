@@ -116,9 +116,10 @@ CHECKS: dict[str, Check] = {"bool": _bool, "int": _int, "float": _float, "str": 
 
 def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
     """A tuple from a list, a tuple or comma-separated text; each item is checked like a value."""
+    is_numbers = field.type == "tuple[int, ...]"
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")] if value.strip() else []
-        value = [number_or_text(part) for part in value] if field.name == "hidden" else value
+        value = [number_or_text(part) for part in value] if is_numbers else value
     if not isinstance(value, list | tuple):
         raise _usage_error(field.name, value, source, "use a list, or text with commas")
     if field.name == "hidden" and not value:
@@ -128,7 +129,9 @@ def _items(field: Field[Any], value: Any, source: str) -> tuple[Any, ...]:
             source,
             "use at least one width, or the policy linear, which has no hidden layer",
         )
-    check = CHECKS["int" if field.name == "hidden" else "str"]
+    if is_numbers and not value:
+        raise _usage_error(field.name, value, source, "use at least one number")
+    check = CHECKS["int" if is_numbers else "str"]
     items = tuple(check(field, item, source) for item in value)
     for item in items if field.name == "wrapper" else ():
         if not re.fullmatch(r"[\w.]+:[\w.]+", item):

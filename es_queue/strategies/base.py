@@ -117,6 +117,9 @@ class Strategy(ABC):
     #: True when workers must say how individuals behaved (see
     #: ``es_queue.environments.behaviour_descriptor``).
     wants_behaviour: ClassVar[bool] = False
+    #: True when results of old generations are compared with new ones, so that observations must
+    #: not be normalised by statistics that change.
+    compares_generations: ClassVar[bool] = False
     #: Optimizers that the strategy can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
     #: What a larger population is worth, by optimizer; "" without optimizers.

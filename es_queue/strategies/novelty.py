@@ -119,6 +119,13 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     name: ClassVar[str] = "novelty"
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting(
+            "behaviour_episodes",
+            5,
+            "episodes whose mean behaviour is archived for each updated member",
+            low=1,
+            high=1000,
+        ),
+        Setting(
             "novelty",
             "nsr",
             "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -82,6 +83,8 @@ METAVARS = {
     "env_arg": "KEY=VALUE",
     "wrapper": "MODULE:CLASS",
     "hidden": "N,N",
+    "cells": "N,N",
+    "behaviour_bounds": "LOW:HIGH,...",
     "observe": "LIST",
     "restart_deadlines": "STEPS=RETURN,...",
     "step_limit": "LIMIT",
@@ -324,11 +327,15 @@ def _flag_names() -> set[str]:
 
 
 def join_negative_numbers(argv: list[str] | None) -> list[str] | None:
-    """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag."""
+    """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag; and
+    ``--behaviour-bounds=-1:1``.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     joined_words: list[str] = []
     for word in words:
-        negative = word.startswith("-") and not isinstance(number_or_text(word), str)
+        negative = re.match(r"-\.?\d", word) or (
+            word.startswith("-") and not isinstance(number_or_text(word), str)
+        )
         if negative and joined_words and joined_words[-1] in _flag_names():
             joined_words[-1] += f"={word}"
         else:

@@ -114,9 +114,11 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
             f"noise_size is {size}, but a policy of {policy.size} parameters needs at least "
             f"{2 * policy.size}"
         )
-    shared = resolve_seed_sharing(config, strategy_class(config).per_slot)
+    kind = strategy_class(config)
+    shared = resolve_seed_sharing(config, kind.per_slot)
     has_normal_observations = not (
         config.objective
+        or kind.compares_generations
         or config.batch_norm == VIRTUAL
         or (
             not config.image_norm
@@ -142,6 +144,11 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
     """The note about observations that are not normalised although the settings say so."""
     if config.obs_norm or not requested.obs_norm or requested.objective:
         return []
+    if strategy_class(config).compares_generations:
+        return [
+            f"obs_norm is off: {config.strategy} compares results of all generations, and the "
+            "statistics of observations change"
+        ]
     return [
         (
             f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, and "

@@ -164,13 +164,6 @@ class ComparesBehaviour:
             "the environment",
             choices=("auto", "last-observation", "final-position", "ram", "module:function"),
         ),
-        Setting(
-            "behaviour_episodes",
-            5,
-            "episodes whose mean behaviour is archived for each updated member",
-            low=1,
-            high=1000,
-        ),
     )
 
 

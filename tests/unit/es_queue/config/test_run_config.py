@@ -146,6 +146,8 @@ BAD_VALUES: list[Any] = [
     ("hidden", [64, True]),
     ("hidden", [64.5]),
     ("hidden", 64),
+    ("cells", ""),
+    ("cells", "8,0"),
     ("wrapper", ["no_colon"]),
     ("wrapper", [3]),
     ("wrapper", ["a:b c"]),
@@ -215,6 +217,8 @@ def test_a_refused_value_is_told_with_its_place_and_its_bounds() -> None:
         ("sigma", 1, 1.0),
         ("hidden", "32, 16", (32, 16)),
         ("hidden", [32.0], (32,)),
+        ("cells", "12, 8", (12, 8)),
+        ("cells", "12", (12,)),
         ("wrapper", "a:B,c.d:E", ("a:B", "c.d:E")),
         ("step_limit", 1600, "1600"),
         ("reward_floor", -1, "-1"),
@@ -241,8 +245,8 @@ def test_a_refused_value_is_told_with_its_place_and_its_bounds() -> None:
 def test_other_spellings_of_a_value_become_the_fields_own_type(
     name: str, value: Any, kept: Any
 ) -> None:
-    policy = {"policy": "mlp"} if name == "hidden" else {}
-    result = getattr(configured(**policy, **{name: value}), name)
+    user = {"hidden": {"policy": "mlp"}, "cells": {"strategy": "map_elites"}}.get(name, {})
+    result = getattr(configured(**user, **{name: value}), name)
     assert result == kept
     assert type(result) is type(kept)
 

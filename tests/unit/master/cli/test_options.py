@@ -80,6 +80,10 @@ def test_only_what_was_given_is_told() -> None:
         (["--wrapper", "m:A", "--wrapper", "m:B"], {"wrapper": ("m:A", "m:B")}),
         (["--reward-floor", "-1"], {"reward_floor": "-1"}),
         (["--reward-floor", "-1e3"], {"reward_floor": "-1e3"}),
+        (
+            ["--strategy", "map_elites", "--behaviour-bounds", "-1:1,0:4", "--cells", "8,9"],
+            {"strategy": "map_elites", "behaviour_bounds": "-1:1,0:4", "cells": (8, 9)},
+        ),
         (["--reward-shift", "-.5e-1"], {"reward_shift": -0.05}),
         (["--target-reward", "-110"], {"target_reward": "-110"}),
         (["--seed", "1", "--seed", "2"], {"seed": 2}),
@@ -92,9 +96,8 @@ def test_a_flag_becomes_a_value_of_its_fields_type(
 
 
 def test_every_field_of_the_configuration_has_its_flag() -> None:
-    samples = {"int": "2", "float": "0.5", "bool": None}
+    samples = {"int": "2", "float": "0.5", "bool": None, "tuple[int, ...]": "3"}
     special = {
-        "hidden": "3",
         "env_arg": "a=1",
         "wrapper": "m:C",
         "step_limit": "9",

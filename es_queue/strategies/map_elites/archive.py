@@ -1,0 +1,130 @@
+"""The archive of MAP-Elites: for each cell of behaviours, the best individual so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_queue.config.run_config import RunConfig
+from es_queue.numerics.arrays import Doubles, Floats, Integers
+from es_queue.numerics.return_statistics import sum_in_order
+from es_queue.strategies.map_elites.cells import Cells, CentroidCells, make_cells
+
+State = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Elites in the order in which their cells were first filled. Its methods change nothing.
+
+    cells: ``shape`` and ``centroids`` of all cells; None before the first behaviour
+    cell: int64 [n], the cell of each elite; fitness: float64 [n]; behaviour: float32 [n, b];
+    parameters: float32 [n, size]
+    """
+
+    cells: Cells | None
+    cell: Integers
+    fitness: Doubles
+    behaviour: Floats
+    parameters: Floats
+
+    @classmethod
+    def of(cls, config: RunConfig, state: State) -> Archive:
+        """The archive of a strategy's state, such as a checkpoint's."""
+        numbers, centroids = state["elite_behaviour"].shape[1], state["archive_centroids"]
+        known = centroids if len(centroids) else None
+        return cls(
+            make_cells(config, numbers, known) if numbers else None,
+            state["elite_cell"],
+            state["elite_fitness"],
+            state["elite_behaviour"],
+            state["elite_parameters"],
+        )
+
+    @classmethod
+    def empty(cls, size: int) -> Archive:
+        """Without cells, for policies of ``size`` parameters."""
+        behaviour, parameters = np.empty((0, 0), np.float32), np.empty((0, size), np.float32)
+        return cls(None, np.empty(0, np.int64), np.empty(0), behaviour, parameters)
+
+    def __len__(self) -> int:
+        """Number of elites."""
+        return len(self.cell)
+
+    def row(self, cell: int) -> int | None:
+        """The row of a cell's elite, None for an empty cell."""
+        rows = np.flatnonzero(self.cell == cell)
+        return int(rows[0]) if len(rows) else None
+
+    @property
+    def best(self) -> int:
+        """The row of the greatest fitness, ties to the earlier cell."""
+        return int(np.argmax(self.fitness))
+
+    @property
+    def coverage(self) -> float:
+        """Filled share of the cells."""
+        return len(self) / self.cells.count if self.cells else 0.0
+
+    def qd_score(self, offset: float) -> float:
+        """Sum of all elites' fitness less ``offset``."""
+        return sum_in_order((self.fitness - offset).tolist())
+
+    # --- additions
+
+    def accepted(self, behaviour: Floats, fitness: Doubles) -> Integers:
+        """The individuals that become elites, ascending: each the best of its cell, ties to the
+        current elite and then to the earlier individual.
+
+        ``behaviour`` [k, b] and ``fitness`` [k]; individuals with a number that is not finite are
+        not considered.
+        """
+        assert self.cells is not None, "no behaviour has been seen"
+        valid = np.flatnonzero(np.isfinite(fitness) & np.isfinite(behaviour).all(axis=1))
+        cells = self.cells.locate(behaviour[valid])
+        order = np.lexsort((-fitness[valid], cells))  # stable: equal ones keep their order
+        firsts = order[np.flatnonzero(np.diff(cells[order], prepend=-1))]
+        least = np.full(self.cells.count, -np.inf)
+        least[self.cell] = self.fitness
+        better = firsts[fitness[valid[firsts]] > least[cells[firsts]]]
+        return np.sort(valid[better])
+
+    def with_elites(self, behaviour: Floats, fitness: Doubles, parameters: Floats) -> Archive:
+        """With accepted individuals, each in place of its cell's elite."""
+        assert self.cells is not None, "no behaviour has been seen"
+        cells = self.cells.locate(behaviour)
+        row_of = np.full(self.cells.count, -1)
+        row_of[self.cell] = np.arange(len(self))
+        is_new = row_of[cells] < 0
+        row_of[cells[is_new]] = len(self) + np.arange(np.count_nonzero(is_new))
+        rows = row_of[cells]
+
+        def merged(values: NDArray[Any], added: NDArray[Any]) -> NDArray[Any]:
+            whole = np.concatenate([values, added[is_new]])
+            whole[rows] = added
+            return whole
+
+        return Archive(
+            self.cells,
+            merged(self.cell, cells),
+            merged(self.fitness, fitness),
+            merged(self.behaviour, behaviour),
+            merged(self.parameters, parameters),
+        )
+
+    # --- in a state
+
+    def to_arrays(self) -> State:
+        cells = self.cells
+        return {
+            "archive_centroids": cells.units
+            if isinstance(cells, CentroidCells)
+            else np.empty((0, 0)),
+            "elite_cell": self.cell,
+            "elite_fitness": self.fitness,
+            "elite_behaviour": self.behaviour,
+            "elite_parameters": self.parameters,
+        }

@@ -1,0 +1,246 @@
+"""The cells of an archive: a grid, or a centroidal Voronoi tessellation (CVT) of a box of
+behaviours.
+
+Vassiliades, Chatzilygeroudis, Mouret 2018, Using centroidal Voronoi tessellations to scale up the
+multidimensional archive of phenotypic elites algorithm, https://arxiv.org/abs/1610.05729. The
+centroids come from Lloyd's algorithm on fixed uniform samples, so runs with the same settings have
+the same cells. Sums have a fixed order, so every CPU computes the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Doubles, Floats, Integers
+from es_queue.numerics.slot_plan import MEMBER, uniforms
+
+GRID, CVT = "grid", "cvt"
+#: The most cells of an archive, and of one with centroids, whose computation takes long.
+MAX_CELLS, MAX_CENTROIDS = 2**20, 100_000
+#: Uniform samples of the box for each centroid, the fewest in all, and the most rounds of Lloyd's
+#: algorithm.
+SAMPLES_PER_CENTROID, LEAST_SAMPLES, ROUNDS = 10, 10_000, 20
+#: Points whose distances are computed together, and the most distances at once.
+POINTS, DISTANCES = 64, 2**21
+
+
+@dataclass(frozen=True)
+class Cells(ABC):
+    """Cells numbered from 0 in the box from ``low`` to ``high``, float64 [b] each.
+
+    A behaviour outside the box belongs to the nearest cell at its edge.
+    """
+
+    low: Doubles
+    high: Doubles
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Number of cells."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Cells along each dimension of the grid, whose last one varies fastest; ``(count,)`` for
+        centroids.
+        """
+
+    @property
+    @abstractmethod
+    def centroids(self) -> Doubles:
+        """Middles of the cells in the units of the behaviour, float64 [count, b]."""
+
+    @abstractmethod
+    def locate_units(self, units: Doubles) -> Integers:
+        """Cells of behaviours [k, b] whose box is from 0 to 1."""
+
+    def locate(self, behaviours: Floats) -> Integers:
+        """The cell of each of ``behaviours`` [k, b], finite: int64 [k]."""
+        units = (behaviours.astype(np.float64) - self.low) / (self.high - self.low)
+        return self.locate_units(np.clip(units, 0.0, 1.0))
+
+    def outside_share(self, behaviours: Floats) -> float:
+        """The share of ``behaviours`` [k, b] outside the box."""
+        outside = (behaviours < self.low) | (behaviours > self.high)
+        return int(np.count_nonzero(outside.any(axis=1))) / len(behaviours)
+
+
+@dataclass(frozen=True)
+class GridCells(Cells):
+    """Equal boxes; ``sides``: number of cells along each dimension."""
+
+    sides: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.sides)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.sides
+
+    @property
+    def centroids(self) -> Doubles:
+        places = np.stack(np.unravel_index(np.arange(self.count), self.sides), axis=1)
+        middles: Doubles = (places + 0.5) / np.array(self.sides)
+        return self.low + middles * (self.high - self.low)
+
+    def locate_units(self, units: Doubles) -> Integers:
+        sides = np.array(self.sides)
+        places = np.minimum((units * sides).astype(np.int64), sides - 1)
+        return np.asarray(np.ravel_multi_index(tuple(places.T), self.sides), np.int64)
+
+
+@dataclass(frozen=True)
+class CentroidCells(Cells):
+    """Points belong to the nearest of ``units`` float64 [count, b], centroids of a box from 0 to 1;
+    ties to the lower number.
+
+    Distances are measured in that box, so the units of a behaviour's numbers do not matter.
+    """
+
+    units: Doubles
+
+    @property
+    def count(self) -> int:
+        return len(self.units)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.count,)
+
+    @property
+    def centroids(self) -> Doubles:
+        return self.low + self.units * (self.high - self.low)
+
+    def locate_units(self, units: Doubles) -> Integers:
+        return nearest(units, self.units)
+
+
+def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None) -> Cells:
+    """The cells for behaviours of so many numbers; one side or bound holds for all of them.
+
+    ``centroids``: those that a state has, else they are computed. Raises UsageError if the settings
+    fit no such behaviour.
+    """
+    kind, sides, bounds = config.archive, config.cells, parse_bounds(config.behaviour_bounds)
+    for name, values in (("behaviour_bounds", bounds), ("cells", sides if kind == GRID else ())):
+        if len(values) not in (0, 1, numbers):
+            raise UsageError(
+                f"{name} has {len(values)} entries, but a behaviour has {numbers} numbers: use "
+                f"one entry for all of them, or {numbers}"
+            )
+    low, high = np.array(bounds * numbers if len(bounds) == 1 else bounds).T
+    if kind == CVT:
+        known = centroids_of(math.prod(sides), numbers) if centroids is None else centroids
+        return CentroidCells(low, high, known)
+    whole = sides * numbers if len(sides) == 1 else sides
+    if math.prod(whole) > MAX_CELLS:
+        raise UsageError(
+            f"cells is {sides[0]}, but {numbers} numbers per behaviour make more than "
+            f"{MAX_CELLS:,} cells of it: use fewer, or archive cvt"
+        )
+    return GridCells(low, high, whole)
+
+
+def parse_bounds(text: str) -> list[tuple[float, float]]:
+    """The (lowest, highest) of each number of a behaviour in ``LOW:HIGH,…``. Raises UsageError."""
+    bounds = []
+    for part in text.split(","):
+        try:
+            low, high = map(float, part.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not (low < high and math.isfinite(high - low)):
+            raise UsageError(
+                f"behaviour_bounds is {text!r}: use LOW:HIGH for each number of a behaviour, "
+                "joined by commas, such as -1:1,0:300"
+            )
+        bounds.append((low, high))
+    return bounds
+
+
+@lru_cache(maxsize=4)
+def centroids_of(count: int, numbers: int) -> Doubles:
+    """Centroids of ``count`` cells of a box from 0 to 1 with ``numbers`` dimensions, float64
+    [count, numbers], read-only.
+    """
+    samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
+    # The seed is not the run's: all runs with these settings have the same cells.
+    points = uniforms(0, MEMBER, 0, samples * numbers).reshape(samples, numbers)
+    centroids = points[:count].copy()
+    for _ in range(ROUNDS):
+        moved = mean_of_cells(points, nearest(points, centroids), centroids)
+        if np.array_equal(moved, centroids):
+            break
+        centroids = moved
+    centroids.flags.writeable = False
+    return centroids
+
+
+def mean_of_cells(points: Doubles, cells: Integers, centroids: Doubles) -> Doubles:
+    """The mean of the points in each cell, summed in their order; an empty cell keeps its
+    centroid.
+    """
+    counts = np.bincount(cells, minlength=len(centroids))
+    sums = [np.bincount(cells, column, len(centroids)) for column in points.T]
+    means = np.stack(sums, axis=1) / np.maximum(counts, 1)[:, np.newaxis]
+    return np.where(counts[:, np.newaxis] > 0, means, centroids)
+
+
+def nearest(points: Doubles, centroids: Doubles) -> Integers:
+    """The nearest of ``centroids`` [c, b] to each of ``points`` [k, b], int64 [k]; ties to the
+    lower number. All are in a box from 0 to 1.
+
+    Points that are close together are compared only with the centroids that can be the nearest of
+    some point in the smallest box around them.
+    """
+    each = max(1, min(POINTS, DISTANCES // len(centroids)))
+    order, result = order_by_tile(points, each), np.empty(len(points), np.int64)
+    for start in range(0, len(points), each):
+        rows = order[start : start + each]
+        piece = points[rows]
+        low, high = piece.min(axis=0), piece.max(axis=0)
+        inside = np.clip(centroids, low, high)  # the point of the box that is nearest
+        corner = np.where(2 * centroids < low + high, high, low)  # and the farthest
+        least, most = (squared_lengths(centroids - point) for point in (inside, corner))
+        # Rounding must not exclude the nearest one.
+        near = np.flatnonzero(least <= most.min() * (1 + 1e-9))
+        result[rows] = near[np.argmin(squared_distances(piece, centroids[near]), axis=1)]
+    return result
+
+
+def order_by_tile(points: Doubles, each: int) -> Integers:
+    """The order of ``points`` [k, b] by tiles of their first two numbers, to and fro, with about
+    ``each`` points per tile.
+    """
+    first, second = points[:, 0], points[:, min(1, points.shape[1] - 1)]
+    tiles = max(1, math.ceil(math.sqrt(len(points) / each)))
+    column, row = ((values * tiles).astype(np.int64) for values in (first, second))
+    return np.lexsort((np.where(column % 2, -row, row), column))
+
+
+def squared_lengths(rows: Doubles) -> Doubles:
+    """float64 [c] of ``rows`` [c, b], summed in the order of the dimensions."""
+    total = np.zeros(len(rows))
+    for column in rows.T:
+        total += column * column
+    return total
+
+
+def squared_distances(points: Doubles, others: Doubles) -> Doubles:
+    """float64 [k, c], summed in the order of the dimensions."""
+    total = np.zeros((len(points), len(others)))
+    for column, other in zip(points.T, others.T, strict=True):
+        difference = column[:, np.newaxis] - other
+        np.multiply(difference, difference, out=difference)
+        np.add(total, difference, out=total)
+    return total

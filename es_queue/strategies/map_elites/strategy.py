@@ -1,0 +1,274 @@
+"""Mouret, Clune 2015, Illuminating search spaces by mapping elites.
+
+https://arxiv.org/abs/1504.04909: an archive keeps the best individual of each cell of behaviours.
+Each generation mutates elites drawn uniformly from it.
+
+A child of ``iso_line`` has two parents, so a family is no tree, and a chain of seeds would grow by
+every ancestor of both. Elites are therefore vectors: in the state, and those that a generation
+mutates in its publication, each once. A publication has at most two per individual and 64 MiB of
+them. An archive has at most ``cells`` elites of 4 · (size + b) + 16 bytes, twice while the master
+learns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from es_queue.config.declarations import Setting, WithoutEffect
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import RateFactors
+from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Floats, Integers
+from es_queue.numerics.ordered_sums import NoiseRows, norm
+from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.capabilities.hooks import (
+    Builder,
+    BuildsIndividuals,
+    ComparesBehaviour,
+    LearntSpread,
+    SlotDraw,
+)
+from es_queue.strategies.map_elites.archive import Archive
+from es_queue.strategies.map_elites.cells import (
+    CVT,
+    GRID,
+    MAX_CELLS,
+    MAX_CENTROIDS,
+    make_cells,
+    parse_bounds,
+)
+from es_queue.strategies.map_elites.emitters import (
+    GAUSSIAN,
+    HEADER_FLOATS,
+    ISO_LINE,
+    Parents,
+    draw_count,
+    draw_parents,
+    line_normals,
+)
+
+#: Bytes that the parameters of all elites can have.
+MAX_ARCHIVE_BYTES = 2**32
+
+
+class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
+    """Individuals are children of elites; the unperturbed policy is the elite with the greatest
+    fitness.
+
+    State: ``parameters`` of that elite; the ``Archive``; and ``updates``, which numbers the draws
+    of parents. Before the first elite, all individuals are children of the first parameters.
+    """
+
+    name: ClassVar[str] = "map_elites"
+    per_slot: ClassVar[int] = 1
+    asynchronous: ClassVar[bool] = True
+    compares_generations: ClassVar[bool] = True
+    #: σ of the paper on ``iso_line``; parameters of policies are about 1.
+    SIGMA: ClassVar[float] = 0.01
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting(
+            "archive",
+            GRID,
+            "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids "
+            "(cvt), for behaviours of many numbers",
+            choices=(GRID, CVT),
+        ),
+        Setting(
+            "cells",
+            (32, 32),
+            "cells along each number of a behaviour; one entry holds for all of them; the product "
+            "is the number of centroids of archive cvt",
+            low=1,
+            high=MAX_CELLS,
+        ),
+        Setting(
+            "behaviour_bounds",
+            "0:1",
+            "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
+            "them; behaviours outside count in the nearest cell",
+        ),
+        Setting(
+            "emitter",
+            ISO_LINE,
+            "how elites are mutated: noise and a step towards or away from a second elite "
+            "(iso_line), or only noise (gaussian)",
+            choices=(ISO_LINE, GAUSSIAN),
+        ),
+        Setting(
+            "line_sigma",
+            0.2,
+            "standard deviation of the step to the second elite, in distances of the two",
+            low=0.0,
+            high=1000.0,
+            rules=(
+                WithoutEffect(
+                    "emitter",
+                    GAUSSIAN,
+                    "the emitter gaussian takes no step to a second elite",
+                    "use the emitter iso_line",
+                ),
+            ),
+        ),
+        Setting(
+            "initial_sigma",
+            0.0,
+            "standard deviation of the first individuals around the first parameters; auto is "
+            "sigma",
+            low=0.0,
+            high=1000.0,
+            default_word="auto",
+        ),
+        Setting(
+            "qd_offset",
+            0.0,
+            "lowest possible fitness, subtracted from that of each elite in qd_score",
+        ),
+    )
+
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
+        super().__init__(config, size, pace)
+        parse_bounds(config.behaviour_bounds)
+        count = int(np.prod(config.cells, dtype=np.float64))
+        most = MAX_CENTROIDS if config.archive == CVT else MAX_CELLS
+        if not 1 < count <= most:
+            raise UsageError(
+                f"cells is {','.join(map(str, config.cells))}, which makes {count:,} cells of "
+                f"archive {config.archive}: use 2 to {most:,}"
+            )
+        if 4 * size * count > MAX_ARCHIVE_BYTES:
+            raise UsageError(
+                f"cells is {','.join(map(str, config.cells))}, and {count:,} policies of {size:,} "
+                f"parameters take {4e-9 * size * count:.1f} GB: use at most "
+                f"{MAX_ARCHIVE_BYTES // (4 * size)} cells"
+            )
+
+    # --- what is published: the best elite, and the parents
+
+    def start(self, parameters: Floats) -> State:
+        """The first parameters, and an empty archive."""
+        return {
+            **super().start(parameters),
+            **Archive.empty(self.size).to_arrays(),
+            "updates": np.array(0, np.int64),
+        }
+
+    def sigma(self, state: State) -> float:
+        """``initial_sigma`` until there is an elite."""
+        if self.config.initial_sigma and not len(state["elite_cell"]):
+            return self.config.initial_sigma * self.pace.sigma
+        return super().sigma(state)
+
+    def published(self, state: State) -> Floats:
+        """The best elite, float32 [size], then the encoded ``Parents``."""
+        return np.concatenate([state["parameters"], self.parents(state).encode()])
+
+    def parents(self, state: State) -> Parents:
+        """The parents of the state's generation."""
+        elites = state["elite_parameters"]
+        count = draw_count(self.config.population, self.size)
+        if not len(elites):
+            return Parents(state["parameters"][np.newaxis], np.zeros(count, np.int64))
+        drawn = draw_parents(self.config.seed, int(state["updates"]), count, len(elites))
+        rows, draws = np.unique(drawn, return_inverse=True)
+        return Parents(elites[rows], draws)
+
+    def fits(self, size: int, observations: int) -> bool:
+        """With at least one parent that is drawn once; ``builder`` checks the rest."""
+        return size > 2 * self.size + HEADER_FLOATS
+
+    def builder(self, noise: NoiseRows) -> Builder:
+        """Decodes the parents of each publication once. Raises ValueError for invalid ones."""
+        current: list[tuple[Floats, Parents]] = []
+
+        def build(published: Floats, sigma: float, drawn: SlotDraw) -> Floats:
+            if not current or current[0][0] is not published:
+                current[:] = [(published, Parents.decode(published[self.size :], self.size))]
+            plan = np.array([[drawn.generation, drawn.slot]])
+            return self.children(current[0][1], sigma, plan, drawn.noise[np.newaxis])
+
+        return build
+
+    def children(self, parents: Parents, sigma: float, plans: Integers, noise: Floats) -> Floats:
+        """Individuals of (generation, slot) ``plans`` int64 [S, 2], float32 [S, size]."""
+        line = self.config.line_sigma if self.config.emitter == ISO_LINE else 0.0
+        normals = line_normals(self.config.seed, plans)
+        return parents.children(plans[:, 1], noise, normals, (sigma, line))
+
+    def genome(self, state: State) -> State:
+        """Nothing: only its numbers define an elite."""
+        return {}
+
+    # --- what the master learns
+
+    def spread(self, state: State) -> Floats:
+        """σ, then the encoded parents."""
+        sigma = np.array([self.sigma(state)], np.float32)
+        return np.concatenate([sigma, self.parents(state).encode()])
+
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """The best of each cell enter the archive, in the order of their slots."""
+        fitness, behaviour = batch.fitness[:, 0], batch.behaviour[:, 0]
+        archive = self.archive(state, behaviour.shape[1])
+        assert archive.cells is not None
+        chosen = archive.accepted(behaviour, fitness)
+        after_archive = archive.with_elites(
+            behaviour[chosen], fitness[chosen], self.rebuilt(state, batch, chosen)
+        )
+        before = state["parameters"]
+        best = after_archive.parameters[after_archive.best] if len(after_archive) else before
+        after = {
+            **state,
+            **after_archive.to_arrays(),
+            "parameters": best,
+            "updates": np.array(state["updates"] + 1),
+        }
+        return after, {
+            **self.figures(after, 0.0, norm(best - before)),
+            "accepted": float(len(chosen)),
+            "outside": archive.cells.outside_share(behaviour),
+        }
+
+    def archive(self, state: State, numbers: int) -> Archive:
+        """The archive, for behaviours of so many numbers. Raises UsageError if the settings do not
+        fit them.
+        """
+        archive = Archive.of(self.config, state)
+        if archive.cells is not None:
+            return archive
+        nothing = np.empty((0, numbers), np.float32)
+        return replace(archive, cells=make_cells(self.config, numbers), behaviour=nothing)
+
+    def rebuilt(self, state: State, batch: Batch, chosen: Integers) -> Floats:
+        """The very vectors that workers played, float32 [k, size], of the ascending rows
+        ``chosen`` of the batch.
+        """
+        plans, built = batch.plans(), np.empty((len(chosen), self.size), np.float32)
+        for rows, spread in batch.by_spread(self.spread(state)):
+            within = np.flatnonzero(np.isin(chosen, np.arange(len(plans))[rows]))
+            if not len(within):
+                continue
+            parents = Parents.decode(spread[1:], self.size)
+            noise = batch.noise.rows(batch.noise_indices[chosen[within]], 0, self.size)
+            built[within] = self.children(parents, spread[0], plans[chosen[within]], noise)
+        return built
+
+    def figures(
+        self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False
+    ) -> Info:
+        """Also ``qd_score``, ``coverage``, ``elites`` and ``best_fitness``, once there is an
+        elite.
+        """
+        figures = super().figures(state, gradient_norm, step_norm, no_step=no_step)
+        archive = Archive.of(self.config, state)
+        if not len(archive):
+            return figures
+        return {
+            **figures,
+            "qd_score": archive.qd_score(self.config.qd_offset),
+            "coverage": archive.coverage,
+            "elites": float(len(archive)),
+            "best_fitness": float(archive.fitness[archive.best]),
+        }

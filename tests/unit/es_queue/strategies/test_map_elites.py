@@ -1,0 +1,286 @@
+"""MAP-Elites: the archive and its cells, the emitters and the strategy, against naive loops."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_queue import testing
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
+from es_queue.protocol.messages import TRAIN
+from es_queue.strategies import Batch, State, make_strategy
+from es_queue.strategies.base import BatchSegment
+from es_queue.strategies.capabilities.hooks import SlotDraw
+from es_queue.strategies.map_elites import Archive, MapElites
+from es_queue.strategies.map_elites.cells import centroids_of, make_cells, nearest
+from es_queue.strategies.map_elites.emitters import Parents, draw_parents, line_normals
+from tests.cases import each_case
+
+NOISE, SIZE = testing.NOISE, testing.SIZE
+BOUNDS = "-1:1,0:4"
+
+
+def made(size: int = SIZE, **settings: Any) -> MapElites:
+    values = {"population": 32, "seed": 1, "noise_size": len(NOISE.noise), "sigma": 0.3}
+    strategy = make_strategy(RunConfig(strategy="map_elites", **{**values, **settings}), size)
+    assert isinstance(strategy, MapElites)
+    return strategy
+
+
+def points(count: int, numbers: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, numbers))
+
+
+# --- cells
+
+
+def test_a_behaviour_is_in_the_box_of_the_grid_that_a_naive_loop_finds() -> None:
+    cells = make_cells(RunConfig(cells=(5, 3), behaviour_bounds=BOUNDS), 2)
+    behaviours = (points(400, 2) * [3, 6] - [1.5, 1]).astype(np.float32)
+    found = cells.locate(behaviours)
+    for (x, y), cell in zip(behaviours.tolist(), found.tolist(), strict=True):
+        column = min(4, max(0, int((x + 1) / 2 * 5)))
+        row = min(2, max(0, int(y / 4 * 3)))
+        assert cell == 3 * column + row
+    assert cells.shape == (5, 3) and cells.count == 15
+    assert np.array_equal(cells.locate(cells.centroids.astype(np.float32)), np.arange(15))
+    outside = [not (-1 <= x <= 1 and 0 <= y <= 4) for x, y in behaviours.tolist()]
+    assert cells.outside_share(behaviours) == sum(outside) / 400
+
+
+@each_case(("numbers", "count"), [(1, 40), (2, 300), (2, 3), (5, 60)])
+def test_the_nearest_centroid_is_that_of_a_naive_loop_and_ties_go_to_the_lower_number(
+    numbers: int, count: int
+) -> None:
+    centroids = np.round(points(count, numbers) * 16) / 16  # many are equal
+    some = np.concatenate([points(500, numbers, 1), np.clip(centroids + 1 / 32, 0, 1)])
+    for point, cell in zip(some, nearest(some, centroids).tolist(), strict=True):
+        squares = [sum((a - b) ** 2 for a, b in zip(point, one, strict=True)) for one in centroids]
+        assert cell == squares.index(min(squares))
+
+
+def test_centroids_have_the_same_bits_on_every_machine() -> None:
+    digest = hashlib.blake2b(centroids_of(50, 2).tobytes(), digest_size=8).hexdigest()
+    assert digest == "cd6847812cf8c48b"
+
+
+def test_centroids_are_spread_more_evenly_than_random_points() -> None:
+    samples = points(5000, 2, 7)
+
+    def shares(centroids: np.ndarray) -> np.ndarray:
+        return np.bincount(nearest(samples, centroids), minlength=50) / 5000
+
+    assert shares(centroids_of(50, 2)).std() < 0.5 * shares(points(50, 2)).std()
+
+
+def test_cells_of_centroids_are_measured_in_the_box_not_in_the_units_of_the_behaviour() -> None:
+    config = RunConfig(archive="cvt", cells=(40,), behaviour_bounds="0:1,0:1000")
+    cells, small = make_cells(config, 2), make_cells(replace(config, behaviour_bounds="0:1"), 2)
+    behaviours = points(200, 2).astype(np.float32)
+    assert cells.count == 40 and cells.shape == (40,)
+    assert np.allclose(cells.centroids, small.centroids * [1, 1000])
+    wide = behaviours * np.float32([1, 1000])
+    assert (cells.locate(wide) == small.locate(behaviours)).mean() > 0.99
+
+
+# --- the archive
+
+
+@each_case("kind", ["grid", "cvt"])
+def test_the_archive_is_that_of_a_naive_loop_over_all_individuals(kind: str) -> None:
+    config = RunConfig(archive=kind, cells=(4, 4))
+    random = np.random.default_rng(3)
+    archive = replace(
+        Archive.empty(3), cells=make_cells(config, 2), behaviour=np.empty((0, 2), np.float32)
+    )
+    cells, naive = make_cells(config, 2), dict[int, tuple[float, list[float]]]()
+    for _ in range(6):
+        behaviour = random.random((20, 2), dtype=np.float32)
+        fitness = np.round(random.normal(size=20), 1)  # some are equal
+        parameters = random.random((20, 3), dtype=np.float32)
+        fitness[3], fitness[4], behaviour[5, 1] = np.nan, np.inf, np.nan
+        chosen = archive.accepted(behaviour, fitness)
+        archive = archive.with_elites(behaviour[chosen], fitness[chosen], parameters[chosen])
+        for row in range(20):
+            if np.isfinite(fitness[row]) and np.isfinite(behaviour[row]).all():
+                cell = int(cells.locate(behaviour[row : row + 1])[0])
+                if cell not in naive or fitness[row] > naive[cell][0]:
+                    naive[cell] = float(fitness[row]), parameters[row].tolist()
+    assert len(archive) == len(naive)
+    for cell, (value, vector) in naive.items():
+        row = archive.row(cell)
+        assert row is not None and archive.fitness[row] == value
+        assert archive.parameters[row].tolist() == vector
+    assert archive.row(99) is None
+    assert archive.coverage == len(naive) / 16
+    assert archive.qd_score(-2.0) == pytest.approx(sum(value + 2 for value, _ in naive.values()))
+    assert archive.fitness[archive.best] == max(value for value, _ in naive.values())
+
+
+# --- emitters
+
+
+@each_case("line", [0.0, 0.5])
+def test_children_are_those_of_a_naive_loop_over_the_papers_formula(line: float) -> None:
+    random = np.random.default_rng(1)
+    parents = Parents(random.random((4, SIZE), dtype=np.float32), np.array([3, 1, 0, 0, 2, 1]))
+    slots, noise = np.array([0, 1, 5]), NOISE.rows(np.array([7, 70, 700]), 0, SIZE)
+    normals = np.array([1.5, -0.5, 0.25], np.float32)
+    children = parents.children(slots, noise, normals, (0.1, line))
+    for child, (first, second), row, normal in zip(
+        children, [(3, 1), (0, 0), (2, 1)], noise, normals, strict=True
+    ):
+        x1, x2 = parents.elites[first], parents.elites[second]
+        for place in range(SIZE):
+            expected = x1[place] + 0.1 * row[place] + line * normal * (x2[place] - x1[place])
+            assert child[place] == pytest.approx(expected, abs=1e-6)
+
+
+def test_parents_are_drawn_evenly_and_normals_are_normal() -> None:
+    drawn = np.bincount(draw_parents(1, 0, 40_000, 10), minlength=10)
+    assert len(drawn) == 10 and (np.abs(drawn - 4000) < 300).all()
+    plans = np.stack([np.arange(20_000) % 7, np.arange(20_000)], axis=1)
+    normals = line_normals(1, plans)
+    assert normals.dtype == np.float32
+    assert abs(normals.mean()) < 0.03 and abs(normals.std() - 1) < 0.03
+    assert np.array_equal(line_normals(1, plans[40:45]), normals[40:45])
+
+
+@each_case(
+    "values",
+    [[], [1], [0, 1], [1, np.nan], [2, 1, *[0.0] * SIZE], [1, 1, *[0.0] * SIZE, 1], [1.5, 1]],
+)
+def test_an_invalid_publication_of_parents_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="parents"):
+        Parents.decode(np.array(values, np.float32), SIZE)
+
+
+def test_a_publication_has_each_parent_once() -> None:
+    strategy = made(cells=(3, 3))
+    state = testing.begin(strategy)
+    parents = Parents.decode(strategy.published(state)[SIZE:], SIZE)
+    assert len(parents.elites) == len(np.unique(parents.elites, axis=0)) <= 9
+    assert len(parents.draws) == 64
+
+
+# --- the strategy
+
+
+def generation(strategy: MapElites, state: State, number: int) -> tuple[Batch, np.ndarray]:
+    """A batch on the sphere, and its individuals as the workers build them."""
+    indices = np.random.default_rng(number).choice(50_000, 32, replace=False)
+    published, build = strategy.published(state), strategy.builder(NOISE)
+    individuals = np.stack(
+        [
+            build(
+                published,
+                strategy.sigma(state),
+                SlotDraw(TRAIN, number, slot, index, NOISE.noise[index : index + SIZE]),
+            )
+            for slot, index in enumerate(indices.tolist())
+        ]
+    )
+    fitness, behaviour = testing.sphere(individuals), 0.5 + individuals[:, :, :2]
+    return Batch(NOISE, indices, fitness, behaviour=behaviour, generation=number), individuals
+
+
+@each_case("emitter", ["iso_line", "gaussian"])
+def test_an_elite_is_the_very_vector_that_a_worker_played(emitter: str) -> None:
+    strategy = made(emitter=emitter)
+    state, seen = strategy.start(np.zeros(SIZE, np.float32)), []
+    for number in range(5):
+        batch, individuals = generation(strategy, state, number)
+        seen.append(individuals[:, 0])
+        state, figures = strategy.learn(state, batch)
+    archive = Archive.of(strategy.config, state)
+    played = {row.tobytes() for row in np.concatenate(seen)}
+    assert len(archive) > 20 and all(row.tobytes() in played for row in archive.parameters)
+    assert np.array_equal(archive.fitness, testing.sphere(archive.parameters))
+    assert np.array_equal(state["parameters"], archive.parameters[archive.best])
+    assert figures["best_fitness"] == archive.fitness.max()
+    assert figures["coverage"] == len(archive) / 1024
+    assert figures["qd_score"] == pytest.approx(archive.fitness.sum())
+
+
+def test_a_batch_of_several_publications_is_learnt_from_the_parents_of_each() -> None:
+    strategy = made(schedule="async")
+    first = testing.begin(strategy)
+    old, old_individuals = generation(strategy, first, 3)
+    second, _ = strategy.learn(first, old)
+    new, new_individuals = generation(strategy, second, 4)
+    plans = [(number, slot) for number in (3, 4) for slot in range(32)]
+    both = Batch(
+        NOISE,
+        np.concatenate([old.noise_indices, new.noise_indices]),
+        np.concatenate([old.fitness, new.fitness]) + 100,
+        behaviour=np.concatenate([old.behaviour, new.behaviour]),
+        generation=4,
+        slot_plans=np.array(plans),
+        segments=[
+            BatchSegment(32, strategy.spread(first)),
+            BatchSegment(64, strategy.spread(second)),
+        ],
+    )
+    after, _ = strategy.learn(second, both)
+    archive = Archive.of(strategy.config, after)
+    played = {row.tobytes() for row in np.concatenate([old_individuals, new_individuals])[:, 0]}
+    fresh = archive.parameters[archive.fitness > 50]
+    assert len(fresh) > 20 and all(row.tobytes() in played for row in fresh)
+
+
+def test_the_first_individuals_have_their_own_deviation() -> None:
+    strategy = made(initial_sigma=2.0)
+    state = strategy.start(np.zeros(SIZE, np.float32))
+    assert strategy.sigma(state) == 2.0
+    assert strategy.sigma(testing.begin(strategy)) == 0.3
+
+
+def test_a_state_keeps_its_centroids() -> None:
+    strategy = made(archive="cvt", cells=(30,))
+    state = testing.begin(strategy)
+    archive = Archive.of(strategy.config, {**state, "archive_centroids": points(30, 2)})
+    assert archive.cells is not None
+    assert np.array_equal(archive.cells.centroids, points(30, 2))
+
+
+@each_case(
+    ("settings", "sentence"),
+    [
+        ({"behaviour_bounds": "1:0"}, "use LOW:HIGH"),
+        ({"behaviour_bounds": "0:1,"}, "use LOW:HIGH"),
+        ({"behaviour_bounds": "0:inf"}, "use LOW:HIGH"),
+        ({"cells": (2000, 2000)}, "use 2 to 1,048,576"),
+        ({"cells": (1000, 1000), "archive": "cvt"}, "use 2 to 100,000"),
+        ({"cells": (1,)}, "use 2 to"),
+    ],
+)
+def test_an_archive_that_cannot_be_made_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        made(**settings)
+
+
+def test_an_archive_that_takes_too_much_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match="use at most 1073 cells"):
+        made(size=1_000_000, cells=(1100,), noise_size=2**21)
+
+
+@each_case(
+    ("settings", "sentence"),
+    [
+        ({"cells": (4, 4, 4)}, "cells has 3 entries, but a behaviour has 2 numbers"),
+        ({"behaviour_bounds": "0:1,0:1,0:1"}, "behaviour_bounds has 3 entries"),
+        ({"cells": (2000,)}, "make more than 1,048,576 cells"),
+    ],
+)
+def test_an_archive_that_does_not_fit_the_behaviour_is_refused(
+    settings: dict[str, Any], sentence: str
+) -> None:
+    strategy = made(**settings)
+    state = strategy.start(np.zeros(SIZE, np.float32))
+    with pytest.raises(UsageError, match=sentence):
+        strategy.learn(state, testing.run_generation(strategy, state, 0))
