@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
+from es_queue.errors import RunFolderError
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.return_statistics import sum_in_order
+from es_queue.security.npz_reader import UNREADABLE, read_arrays, read_checkpoint
 from es_queue.strategies.map_elites.cells import Cells, CentroidCells, make_cells
+from es_queue.util.run_folder import checkpoint_path
 
 State = dict[str, NDArray[Any]]
+ARRAYS = (
+    "archive_centroids",
+    "elite_cell",
+    "elite_fitness",
+    "elite_behaviour",
+    "elite_parameters",
+)
 
 
 @dataclass(frozen=True)
@@ -128,3 +140,22 @@ class Archive:
             "elite_behaviour": self.behaviour,
             "elite_parameters": self.parameters,
         }
+
+
+def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[Archive, RunConfig]:
+    """The archive in a run's newest checkpoint, or in the file that ``run`` names, and the run's
+    settings. Raises RunFolderError if there is none.
+    """
+    path = checkpoint_path(run, "last", runs_dir)
+    try:
+        config = config_from_values(read_checkpoint(path)[1]["config"], str(path))
+        arrays = read_arrays(path, tuple(f"strategy.{name}" for name in ARRAYS))
+    except (RunFolderError, KeyError, *UNREADABLE) as error:
+        raise RunFolderError(
+            f"{path} has no archive: name a run of the strategy map_elites, or one of its "
+            f"checkpoints generation-*.npz ({error})"
+        ) from None
+    state = {name.removeprefix("strategy."): array for name, array in arrays.items()}
+    if len({len(state[name]) for name in ARRAYS[1:]}) != 1:
+        raise RunFolderError(f"the archive in {path} has columns of different lengths")
+    return Archive.of(config, state), config

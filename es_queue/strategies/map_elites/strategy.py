@@ -23,6 +23,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
+from es_queue.security.npz_reader import MAX_FILE
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.capabilities.hooks import (
     Builder,
@@ -50,8 +51,8 @@ from es_queue.strategies.map_elites.emitters import (
     line_normals,
 )
 
-#: Bytes that the parameters of all elites can have.
-MAX_ARCHIVE_BYTES = 2**32
+#: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
+MAX_ARCHIVE_BYTES = MAX_FILE // 2
 
 
 class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
@@ -141,7 +142,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
         if 4 * size * count > MAX_ARCHIVE_BYTES:
             raise UsageError(
                 f"cells is {','.join(map(str, config.cells))}, and {count:,} policies of {size:,} "
-                f"parameters take {4e-9 * size * count:.1f} GB: use at most "
+                f"parameters take {4e-9 * size * count:.2g} GB: use at most "
                 f"{MAX_ARCHIVE_BYTES // (4 * size)} cells"
             )
 

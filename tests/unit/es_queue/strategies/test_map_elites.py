@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,12 @@ import pytest
 
 from es_queue import testing
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import UsageError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.messages import TRAIN
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.base import BatchSegment
 from es_queue.strategies.capabilities.hooks import SlotDraw
-from es_queue.strategies.map_elites import Archive, MapElites
+from es_queue.strategies.map_elites import Archive, MapElites, load_archive
 from es_queue.strategies.map_elites.cells import centroids_of, make_cells, nearest
 from es_queue.strategies.map_elites.emitters import Parents, draw_parents, line_normals
 from tests.cases import each_case
@@ -248,6 +250,25 @@ def test_a_state_keeps_its_centroids() -> None:
     assert np.array_equal(archive.cells.centroids, points(30, 2))
 
 
+def test_an_archive_is_read_from_a_checkpoint(tmp_path: Path) -> None:
+    strategy = made(archive="cvt", cells=(30,), env="CartPole-v1")
+    state, file = testing.begin(strategy), tmp_path / "generation-00000003.npz"
+    vectors = dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(3, np.float32))
+    meta = np.array(json.dumps({"config": strategy.config.to_dict()}))
+    saved = {f"strategy.{name}": array for name, array in state.items()}
+    np.savez(file, meta=meta, **vectors, **saved)
+    archive, config = load_archive(file)
+    assert config == strategy.config
+    assert np.array_equal(archive.parameters, state["elite_parameters"])
+    saved["strategy.elite_cell"] = np.zeros(1, np.int64)
+    np.savez(file, meta=meta, **vectors, **saved)
+    with pytest.raises(RunFolderError, match="columns of different lengths"):
+        load_archive(file)
+    np.savez(file, meta=meta, **vectors)
+    with pytest.raises(RunFolderError, match="name a run of the strategy map_elites"):
+        load_archive(file)
+
+
 @each_case(
     ("settings", "sentence"),
     [
@@ -265,8 +286,8 @@ def test_an_archive_that_cannot_be_made_is_refused(settings: dict[str, Any], sen
 
 
 def test_an_archive_that_takes_too_much_memory_is_refused() -> None:
-    with pytest.raises(UsageError, match="use at most 1073 cells"):
-        made(size=1_000_000, cells=(1100,), noise_size=2**21)
+    with pytest.raises(UsageError, match="use at most 268 cells"):
+        made(size=1_000_000, cells=(269,), noise_size=2**21)
 
 
 @each_case(

@@ -15,6 +15,7 @@ from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from master.run.setup import (
     format_image_hint,
+    format_unnormalised,
     prepare_run,
     target_of,
     validate_action_bound,
@@ -39,6 +40,13 @@ def test_what_is_open_in_a_config_is_decided_once() -> None:
     )
     assert prepare_run(config, table=TABLE).config == config
     assert prepare_run(quick_config(env="BipedalWalker-v2"), table=TABLE).config.backend == "lean"
+
+
+def test_observations_are_not_normalised_if_old_generations_are_compared_with_new_ones() -> None:
+    requested = quick_config(strategy="map_elites")
+    config = prepare_run(requested, table=TABLE).config
+    assert requested.obs_norm and not config.obs_norm
+    assert "compares results of all generations" in format_unnormalised(requested, config)[0]
 
 
 @each_case(
