@@ -85,6 +85,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         },
     ),
     "map_elites": StrategyFacts(
+        path="es_queue.strategies.map_elites.strategy:MapElites",
         pairs=False,
         asynchronous=True,
         optimizers=(),
@@ -98,6 +99,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "line_sigma",
             "qd_offset",
         ),
+        scale_rules={},
     ),
     "novelty": StrategyFacts(
         path="es_queue.strategies.novelty:Novelty",
