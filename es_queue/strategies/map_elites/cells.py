@@ -182,7 +182,7 @@ def centroids_of(count: int, numbers: int) -> Doubles:
         if np.array_equal(moved, centroids):
             break
         centroids = moved
-    centroids.flags.writeable = False
+    centroids.setflags(write=False)
     return centroids
 
 
