@@ -84,8 +84,8 @@ def policy_page() -> str:
             for name, kind in kinds.items()
             for line in (
                 f'    "{name}": PolicyFacts(',
-                f'        path="{kind.__module__}:{kind.__qualname__}",',
-                *name_lines("settings", sorted(setting.name for setting in kind.settings)),
+                f'        "{kind.__module__}:{kind.__qualname__}",',
+                f"        {words(sorted(setting.name for setting in kind.settings))},",
                 "    ),",
             )
         ),
@@ -110,27 +110,29 @@ def declared(used: Mapping[str, Iterable[Setting]]) -> dict[str, Setting]:
 def strategy_facts() -> list[str]:
     lines = ["STRATEGIES: dict[str, StrategyFacts] = {"]
     for name, kind in STRATEGIES.items():
+        facts = kind.facts()
         lines += [
             f'    "{name}": StrategyFacts(',
-            f'        path="{kind.facts().path}",',
-            f"        pairs={kind.facts().pairs},",
-            f"        asynchronous={kind.facts().asynchronous},",
-            f"        optimizers={words(kind.facts().optimizers)},",
-            *name_lines("settings", kind.facts().settings),
-            *scale_lines(kind.facts().scale_rules),
+            f'        "{facts.path}",',
+            f"        pairs={facts.pairs},",
+            *name_lines("settings", facts.settings),
+            *(["        asynchronous=True,"] if facts.asynchronous else []),
+            *([f"        optimizers={words(facts.optimizers)},"] if facts.optimizers else []),
+            *scale_lines(facts.scale_rules),
             "    ),",
         ]
     return [*lines, "}"]
 
 
 def scale_lines(rules: Mapping[str, ScaleRule]) -> list[str]:
-    if not rules:
-        return ["        scale_rules={},"]
-    return [
-        "        scale_rules={",
-        *(f'            "{name}": {rule!r},' for name, rule in rules.items()),
-        "        },",
-    ]
+    text = ", ".join(
+        f'"{name}": ScaleRule({rule.noise}, {rule.rate})' for name, rule in rules.items()
+    )
+    line = f"        scale_rules={{{text}}},"
+    if len(line) <= 100:
+        return [line] if rules else []
+    parts = (f"            {part}," for part in text.replace("), ", ")|").split("|"))
+    return ["        scale_rules={", *parts, "        },"]
 
 
 def optimizer_users(settings: Iterable[Setting]) -> list[str]:

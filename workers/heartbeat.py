@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -277,11 +276,6 @@ def resident_memory() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def end_this_process() -> None:
-    """End this process after a hung episode; the report is already written."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # --- what it tells people of itself

@@ -112,10 +112,10 @@ class StrategyFacts:
 
     path: str
     pairs: bool
-    asynchronous: bool
-    optimizers: tuple[str, ...]
     settings: tuple[str, ...]
-    scale_rules: Mapping[str, ScaleRule]
+    asynchronous: bool = False
+    optimizers: tuple[str, ...] = ()
+    scale_rules: Mapping[str, ScaleRule] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

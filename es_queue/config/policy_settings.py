@@ -11,44 +11,44 @@ from es_queue.config.declarations import PolicyFacts, option
 
 POLICIES: dict[str, PolicyFacts] = {
     "linear": PolicyFacts(
-        path="es_queue.policies.linear:LinearPolicy",
-        settings=("init",),
+        "es_queue.policies.linear:LinearPolicy",
+        ("init",),
     ),
     "mlp": PolicyFacts(
-        path="es_queue.policies.mlp:MlpPolicy",
-        settings=("activation", "batch_norm", "biases", "hidden", "init"),
+        "es_queue.policies.mlp:MlpPolicy",
+        ("activation", "batch_norm", "biases", "hidden", "init"),
     ),
     "rnn": PolicyFacts(
-        path="es_queue.policies.recurrent:RecurrentPolicy",
-        settings=("hidden", "init"),
+        "es_queue.policies.recurrent:RecurrentPolicy",
+        ("hidden", "init"),
     ),
     "lstm": PolicyFacts(
-        path="es_queue.policies.recurrent:RecurrentPolicy",
-        settings=("hidden", "init"),
+        "es_queue.policies.recurrent:RecurrentPolicy",
+        ("hidden", "init"),
     ),
     "gru": PolicyFacts(
-        path="es_queue.policies.recurrent:RecurrentPolicy",
-        settings=("hidden", "init"),
+        "es_queue.policies.recurrent:RecurrentPolicy",
+        ("hidden", "init"),
     ),
     "nature": PolicyFacts(
-        path="es_queue.policies.conv:ConvPolicy",
-        settings=("batch_norm", "init"),
+        "es_queue.policies.conv:ConvPolicy",
+        ("batch_norm", "init"),
     ),
     "uber": PolicyFacts(
-        path="es_queue.policies.conv:ConvPolicy",
-        settings=("batch_norm", "init"),
+        "es_queue.policies.conv:ConvPolicy",
+        ("batch_norm", "init"),
     ),
     "uber-large": PolicyFacts(
-        path="es_queue.policies.conv:ConvPolicy",
-        settings=("batch_norm", "init"),
+        "es_queue.policies.conv:ConvPolicy",
+        ("batch_norm", "init"),
     ),
     "cshenton": PolicyFacts(
-        path="es_queue.policies.conv:ConvPolicy",
-        settings=("batch_norm", "init"),
+        "es_queue.policies.conv:ConvPolicy",
+        ("batch_norm", "init"),
     ),
     "conv-lstm": PolicyFacts(
-        path="es_queue.policies.conv:ConvPolicy",
-        settings=("batch_norm", "init"),
+        "es_queue.policies.conv:ConvPolicy",
+        ("batch_norm", "init"),
     ),
 }
 

@@ -56,12 +56,8 @@ def _involved(
         name
         for name, value in recipe.items()
         if _error({name: value, **values}, explicit) == sentence
-        or not _error({**_without(name, recipe), **values}, explicit)
+        or not _error({key: recipe[key] for key in recipe if key != name} | values, explicit)
     ]
-
-
-def _without(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    return {other: value for other, value in values.items() if other != name}
 
 
 def _checked(values: dict[str, Any], explicit: Collection[str]) -> RunConfig:

@@ -10,7 +10,14 @@ import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
 
-from es_queue.config.declarations import Conflict, GivesWay, WithoutEffect, option
+from es_queue.config.declarations import (
+    Conflict,
+    GivesWay,
+    PolicyFacts,
+    StrategyFacts,
+    WithoutEffect,
+    option,
+)
 from es_queue.config.policy_settings import POLICIES, PolicySettings
 from es_queue.config.strategy_settings import STRATEGIES, StrategySettings
 from es_queue.environments import BACKENDS, format_backends
@@ -629,9 +636,6 @@ def flag_name(name: str) -> str:
 
 
 def users_of(setting: str) -> tuple[str, ...]:
-    """The strategies of es-queue that use a setting."""
-    return tuple(name for name, facts in STRATEGIES.items() if setting in facts.settings)
-
-
-def policies_with(setting: str) -> tuple[str, ...]:
-    return tuple(name for name, facts in POLICIES.items() if setting in facts.settings)
+    """The strategies or policies of es-queue that use a setting."""
+    known: dict[str, StrategyFacts | PolicyFacts] = {**STRATEGIES, **POLICIES}
+    return tuple(name for name, facts in known.items() if setting in facts.settings)

@@ -11,10 +11,8 @@ from es_queue.config.declarations import Grows, ScaleRule, StrategyFacts, Withou
 
 STRATEGIES: dict[str, StrategyFacts] = {
     "ars": StrategyFacts(
-        path="es_queue.strategies.ars:ARS",
+        "es_queue.strategies.ars:ARS",
         pairs=True,
-        asynchronous=True,
-        optimizers=(),
         settings=(
             "average_decay",
             "learning_rate",
@@ -22,15 +20,12 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "top",
             "weight_decay",
         ),
-        scale_rules={
-            "": ScaleRule(noise=8.0, rate=1.0),
-        },
+        asynchronous=True,
+        scale_rules={"": ScaleRule(8.0, 1.0)},
     ),
     "cma_es": StrategyFacts(
-        path="es_queue.strategies.covariance.cma_es:CMAES",
+        "es_queue.strategies.covariance.cma_es:CMAES",
         pairs=False,
-        asynchronous=False,
-        optimizers=(),
         settings=(
             "active",
             "average_decay",
@@ -39,15 +34,11 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
-        scale_rules={
-            "": ScaleRule(noise=4.0, rate=0.0),
-        },
+        scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "csa_es": StrategyFacts(
-        path="es_queue.strategies.covariance.csa_es:CSAES",
+        "es_queue.strategies.covariance.csa_es:CSAES",
         pairs=False,
-        asynchronous=False,
-        optimizers=(),
         settings=(
             "average_decay",
             "learning_rate",
@@ -55,23 +46,17 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
-        scale_rules={
-            "": ScaleRule(noise=4.0, rate=0.0),
-        },
+        scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "ga": StrategyFacts(
-        path="es_queue.strategies.ga:GA",
+        "es_queue.strategies.ga:GA",
         pairs=False,
-        asynchronous=True,
-        optimizers=(),
         settings=("candidates", "elite_episodes", "truncation"),
-        scale_rules={},
+        asynchronous=True,
     ),
     "lm_ma_es": StrategyFacts(
-        path="es_queue.strategies.covariance.lm_ma_es:LMMAES",
+        "es_queue.strategies.covariance.lm_ma_es:LMMAES",
         pairs=False,
-        asynchronous=False,
-        optimizers=(),
         settings=(
             "average_decay",
             "directions",
@@ -80,9 +65,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
-        scale_rules={
-            "": ScaleRule(noise=4.0, rate=0.0),
-        },
+        scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "map_elites": StrategyFacts(
         path="es_queue.strategies.map_elites.strategy:MapElites",
@@ -102,10 +85,8 @@ STRATEGIES: dict[str, StrategyFacts] = {
         scale_rules={},
     ),
     "novelty": StrategyFacts(
-        path="es_queue.strategies.novelty:Novelty",
+        "es_queue.strategies.novelty:Novelty",
         pairs=True,
-        asynchronous=False,
-        optimizers=("adam", "sgd"),
         settings=(
             "archive_size",
             "behaviour",
@@ -122,16 +103,12 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "optimizer",
             "weight_decay",
         ),
-        scale_rules={
-            "adam": ScaleRule(noise=8.0, rate=0.5),
-            "sgd": ScaleRule(noise=8.0, rate=1.0),
-        },
+        optimizers=("adam", "sgd"),
+        scale_rules={"adam": ScaleRule(8.0, 0.5), "sgd": ScaleRule(8.0, 1.0)},
     ),
     "openai_es": StrategyFacts(
-        path="es_queue.strategies.openai_es:OpenaiES",
+        "es_queue.strategies.openai_es:OpenaiES",
         pairs=True,
-        asynchronous=True,
-        optimizers=("adam", "sgd"),
         settings=(
             "average_decay",
             "gradient_form",
@@ -143,16 +120,13 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "shaping",
             "weight_decay",
         ),
-        scale_rules={
-            "adam": ScaleRule(noise=8.0, rate=0.5),
-            "sgd": ScaleRule(noise=8.0, rate=1.0),
-        },
+        asynchronous=True,
+        optimizers=("adam", "sgd"),
+        scale_rules={"adam": ScaleRule(8.0, 0.5), "sgd": ScaleRule(8.0, 1.0)},
     ),
     "pgpe": StrategyFacts(
-        path="es_queue.strategies.pgpe:PGPE",
+        "es_queue.strategies.pgpe:PGPE",
         pairs=True,
-        asynchronous=True,
-        optimizers=("clipup", "adam", "sgd"),
         settings=(
             "average_decay",
             "learning_rate",
@@ -165,25 +139,22 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "sigma_max_change",
             "weight_decay",
         ),
+        asynchronous=True,
+        optimizers=("clipup", "adam", "sgd"),
         scale_rules={
-            "clipup": ScaleRule(noise=4.0, rate=0.5),
-            "adam": ScaleRule(noise=4.0, rate=0.5),
-            "sgd": ScaleRule(noise=4.0, rate=1.0),
+            "clipup": ScaleRule(4.0, 0.5),
+            "adam": ScaleRule(4.0, 0.5),
+            "sgd": ScaleRule(4.0, 1.0),
         },
     ),
     "random_search": StrategyFacts(
-        path="es_queue.strategies.random_search:RandomSearch",
+        "es_queue.strategies.random_search:RandomSearch",
         pairs=False,
-        asynchronous=False,
-        optimizers=(),
         settings=("candidates", "elite_episodes"),
-        scale_rules={},
     ),
     "sep_cma_es": StrategyFacts(
-        path="es_queue.strategies.covariance.sep_cma_es:SepCMAES",
+        "es_queue.strategies.covariance.sep_cma_es:SepCMAES",
         pairs=False,
-        asynchronous=False,
-        optimizers=(),
         settings=(
             "active",
             "average_decay",
@@ -192,15 +163,11 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "restarts",
             "weight_decay",
         ),
-        scale_rules={
-            "": ScaleRule(noise=4.0, rate=0.0),
-        },
+        scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "snes": StrategyFacts(
-        path="es_queue.strategies.snes:SNES",
+        "es_queue.strategies.snes:SNES",
         pairs=False,
-        asynchronous=True,
-        optimizers=(),
         settings=(
             "average_decay",
             "learning_rate",
@@ -209,9 +176,8 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "sigma_learning_rate",
             "weight_decay",
         ),
-        scale_rules={
-            "": ScaleRule(noise=4.0, rate=1.0),
-        },
+        asynchronous=True,
+        scale_rules={"": ScaleRule(4.0, 1.0)},
     ),
 }
 #: The optimizers that use a setting, for settings that not all of them use.

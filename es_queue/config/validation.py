@@ -21,7 +21,7 @@ from es_queue.config.episode_rules import (
 )
 from es_queue.config.observe import parse_observe
 from es_queue.config.policy_settings import PolicySettings
-from es_queue.config.run_config import ASYNC, flag_name, option_fields, policies_with, users_of
+from es_queue.config.run_config import ASYNC, flag_name, option_fields, users_of
 from es_queue.config.schedules import parse_schedule
 from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
@@ -421,12 +421,12 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
             or getattr(config, option_field.name) != FORMER_DEFAULTS.get(option_field.name)
         )
     }
-    owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        *((name, "strategy", users_of(name)) for name in StrategySettings.__annotations__),
-        *((name, "policy", policies_with(name)) for name in PolicySettings.__annotations__),
-    )
-    for name, chooser, users in owners:
-        chosen = getattr(config, chooser)
+    owners = {
+        **dict.fromkeys(StrategySettings.__annotations__, "strategy"),
+        **dict.fromkeys(PolicySettings.__annotations__, "policy"),
+    }
+    for name, chooser in owners.items():
+        chosen, users = getattr(config, chooser), users_of(name)
         if CUSTOM_NAME.fullmatch(chosen):  # the user's own strategy decides what it uses
             continue
         if name in changed and chosen not in users:

@@ -53,7 +53,7 @@ def modules_to_allow(config: RunConfig) -> list[str]:
 
     It imports nothing: an environment's name in a module that is not imported counts as a function.
     """
-    modules = disallowed_modules(named_modules(config), INSTALLED)
+    modules = [name for name in named_modules(config) if disallowed_reason([name], INSTALLED)]
     for reference in filter(None, (config.objective, config.behaviour, config.env)):
         module, _, name = reference.rpartition(":")
         thing = getattr(sys.modules.get(module), name, None)
@@ -89,10 +89,6 @@ def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> 
     finally:
         if is_set_here:
             del os.environ[ALLOW]
-
-
-def disallowed_modules(modules: Iterable[str], allowed: str) -> list[str]:
-    return [module for module in modules if disallowed_reason([module], allowed)]
 
 
 def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str:

@@ -23,8 +23,8 @@ from es_queue.strategies.shaping import all_equal, with_failures_lowest
 class ARS(GradientStrategy):
     """θ ← θ + α/(b σ_R) Σ (r⁺ − r⁻) ε over the b best directions; not divided by σ."""
 
-    name: ClassVar[str] = "ars"
-    asynchronous: ClassVar[bool] = True
+    name = "ars"
+    asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=8.0, rate=1.0)}
     settings: ClassVar[tuple[Setting, ...]] = (
         AVERAGE_DECAY,
@@ -39,10 +39,10 @@ class ARS(GradientStrategy):
         ),
     )
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
-    SIGMA: ClassVar[float] = 0.03
+    SIGMA = 0.03
     #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a
     #: pair.
-    LEARNING_RATE: ClassVar[float] = 0.02
+    LEARNING_RATE = 0.02
 
     @property
     def step_rate(self) -> float:

@@ -155,9 +155,9 @@ class Strategy(ABC):
         return StrategyFacts(
             f"{cls.__module__}:{cls.__qualname__}",
             cls.per_slot == 2,
+            tuple(sorted(cls.used_settings())),
             cls.asynchronous,
             cls.optimizers,
-            tuple(sorted(cls.used_settings())),
             cls.scale_rules,
         )
 

@@ -57,9 +57,9 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     score. Individuals have the names of their family tree (``es_queue.genetics.mutation_chain``).
     """
 
-    name: ClassVar[str] = "ga"
-    per_slot: ClassVar[int] = 1
-    asynchronous: ClassVar[bool] = True
+    name = "ga"
+    per_slot = 1
+    asynchronous = True
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting(
             "truncation",
@@ -75,9 +75,9 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     )
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
     #: want Uber's 0.002 to 0.005.
-    SIGMA: ClassVar[float] = 0.05
+    SIGMA = 0.05
     #: Batches of the asynchronous schedule that are a population together.
-    BATCHES: ClassVar[int] = 8
+    BATCHES = 8
 
     @property
     def truncation(self) -> int:

@@ -48,10 +48,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         super().__init__(config, size, pace)
         self.island = self.island_kind(config, size, pace)
 
-    def island_count(self, generation: int) -> int:
-        """The most islands that a generation has."""
-        return max(1, self.config.islands >> min(64, generation // self.config.island_generations))
-
     # --- what is published: for each island what its strategy publishes, then its sigma
 
     def start(self, parameters: Floats) -> State:
@@ -135,7 +131,8 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         if all(info["no_step"] for _, info in learnt):
             return self.stay(state)
         sums, weights = updated_scores(state, batches)
-        order = ranked(sums, weights)[: self.island_count(batch.generation + 1)]
+        halvings = (batch.generation + 1) // self.config.island_generations
+        order = ranked(sums, weights)[: max(1, self.config.islands >> min(64, halvings))]
         after = pack_islands([learnt[row][0] for row in order], sums[order], weights[order])
         return after, {
             **learnt[order[0]][1],

@@ -116,7 +116,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     ``reward_weight``.
     """
 
-    name: ClassVar[str] = "novelty"
+    name = "novelty"
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting(
             "behaviour_episodes",

@@ -41,14 +41,14 @@ class SharedSigmaGradient(GradientStrategy):
         ),
         Setting("l2", 0.0, "coefficient of -l2*parameters added to the gradient", low=0.0),
     )
-    optimizers: ClassVar[tuple[str, ...]] = ("adam", "sgd")
+    optimizers = ("adam", "sgd")
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
         "adam": ScaleRule(noise=8.0, rate=0.5),
         "sgd": ScaleRule(noise=8.0, rate=1.0),
     }
     #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear
     #: policy.
-    SIGMA: ClassVar[float] = 0.05
+    SIGMA = 0.05
     #: Adam's is about the step of each parameter. SGD's is large because g is (without 1/σ, of
     #: ranks) small.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
@@ -78,8 +78,8 @@ class SharedSigmaGradient(GradientStrategy):
 class OpenaiES(SharedSigmaGradient):
     """The gradient of shaped fitness, climbed by Adam or SGD."""
 
-    name: ClassVar[str] = "openai_es"
-    asynchronous: ClassVar[bool] = True
+    name = "openai_es"
+    asynchronous = True
     settings: ClassVar[tuple[Setting, ...]] = (SHAPING, AVERAGE_DECAY)
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:

@@ -28,8 +28,8 @@ from es_queue.strategies.shaping import SHAPING, utilities
 class PGPE(AdaptiveSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
-    name: ClassVar[str] = "pgpe"
-    asynchronous: ClassVar[bool] = True
+    name = "pgpe"
+    asynchronous = True
     settings: ClassVar[tuple[Setting, ...]] = (
         *OPTIMIZER_SETTINGS,
         SHAPING,
@@ -58,7 +58,7 @@ class PGPE(AdaptiveSigma):
             ),
         ),
     )
-    optimizers: ClassVar[tuple[str, ...]] = ("clipup", "adam", "sgd")
+    optimizers = ("clipup", "adam", "sgd")
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
         "clipup": ScaleRule(noise=4.0, rate=0.5),
         "adam": ScaleRule(noise=4.0, rate=0.5),
@@ -68,11 +68,11 @@ class PGPE(AdaptiveSigma):
     #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"clipup": 0.06, "adam": 0.02, "sgd": 5.0}
     #: ClipUp's longest step, in learning rates (the paper's guideline, section 3.2).
-    SPEED: ClassVar[float] = 2.0
+    SPEED = 2.0
     #: α_σ (the paper's).
-    SIGMA_LEARNING_RATE: ClassVar[float] = 0.1
+    SIGMA_LEARNING_RATE = 0.1
     #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
-    RADIUS: ClassVar[float] = 15.0
+    RADIUS = 15.0
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """For policies of ``size`` parameters. A learning-rate schedule also scales ClipUp's

@@ -8,8 +8,6 @@ algorithm.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from es_queue.numerics.arrays import Floats
@@ -27,10 +25,10 @@ class RandomSearch(Reevaluates, Strategy):
     keeps no score.
     """
 
-    name: ClassVar[str] = "random_search"
-    per_slot: ClassVar[int] = 1
+    name = "random_search"
+    per_slot = 1
     #: Some tens of normalised inputs of a unit then add up to about 1.
-    SIGMA: ClassVar[float] = 0.2
+    SIGMA = 0.2
 
     # --- what is published: the elite, then the first parameters
 

@@ -26,9 +26,9 @@ from es_queue.strategies.shaping import all_equal, blended_rank, with_failures_l
 class SNES(AdaptiveSigma):
     """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
 
-    name: ClassVar[str] = "snes"
-    per_slot: ClassVar[int] = 1
-    asynchronous: ClassVar[bool] = True
+    name = "snes"
+    per_slot = 1
+    asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0, rate=1.0)}
     settings: ClassVar[tuple[Setting, ...]] = (
         SIGMA_LEARNING_RATE,
@@ -41,9 +41,9 @@ class SNES(AdaptiveSigma):
         ),
     )
     #: η_μ (table 1).
-    LEARNING_RATE: ClassVar[float] = 1.0
+    LEARNING_RATE = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.
-    RADIUS: ClassVar[float] = 1.8
+    RADIUS = 1.8
 
     def start(self, parameters: Floats) -> State:
         """``parameters`` (the paper's μ) and ``sigma``, float32 [size]."""

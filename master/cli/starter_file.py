@@ -235,10 +235,6 @@ def translate_atari_id(translation: StarterTranslation, key: str, given: Any) ->
     )
 
 
-def translate_atari_policy(translation: StarterTranslation, key: str, given: Any) -> None:
-    translation.translate(key, given, ATARI_POLICIES[given])
-
-
 def fixed_rule(value: Any, why: str) -> Rule:
     """A key with one value that has a counterpart, which needs no setting."""
 
@@ -353,7 +349,7 @@ ATARI_POLICIES: dict[str, dict[str, Any]] = {
 }
 ATARI_RULES: dict[str, Rule] = {
     "env_id": translate_atari_id,
-    "policy.type": translate_atari_policy,
+    "policy.type": lambda file, key, given: file.translate(key, given, ATARI_POLICIES[given]),
     "policy.args.nonlin_type": fixed_rule("relu", "the network uber has this activation"),
     "policy.args.ac_init_std": skip_rule("the last layer begins near zero"),
 }

@@ -105,7 +105,7 @@ class Supervisor:
     def __init__(self, files: SupervisorFiles, spec: SupervisorSpec) -> None:
         self._files, self._spec = files, spec
         self._clocks = Clocks(**spec.clocks)
-        self._signals = SignalFlags(self._kill)
+        self._signals = SignalFlags(lambda: self._services.kill())
         self._orphan_timer = OrphanTimer(self._clocks)
         server = None
         if spec.server is not None:
@@ -171,9 +171,6 @@ class Supervisor:
         with suppress(EsQueueError):  # a full disk keeps nobody from ending
             self._files.write_state(ENDING)
         self._services.stop()
-
-    def _kill(self) -> None:
-        self._services.kill()
 
 
 class LeaseReader:

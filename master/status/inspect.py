@@ -112,7 +112,13 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
         "notes": notes,
     }
     rows = tuple(
-        (sanitize(key.name), key.type, key.formatted_size, format_expiry(key), content)
+        (
+            sanitize(key.name),
+            key.type,
+            key.formatted_size,
+            "never" if key.expires is None else format_duration(key.expires),
+            content,
+        )
         for key, content in previews
     )
     table: tuple[PagePart, ...] = (
@@ -138,10 +144,6 @@ def key_fields(key: Key) -> dict[str, Any]:
         "memory": key.memory,
         "expires": key.expires,
     }
-
-
-def format_expiry(key: Key) -> str:
-    return "never" if key.expires is None else format_duration(key.expires)
 
 
 def read_previews(server: RedisReader, keys: Sequence[Key]) -> list[str]:

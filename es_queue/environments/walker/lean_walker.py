@@ -99,7 +99,7 @@ class LeanWalker:
         [24].
         """
         self._stream.seed(seed)
-        ground = terrain.generate_terrain(self._stream, self.hardcore)
+        ground = terrain.TerrainGenerator(self._stream, self.hardcore).generate()
         self._draw_clouds()
         self.body = build_walker(ground, self._stream, self.shape)
         return self.step(_IDLE)[0]

@@ -43,7 +43,7 @@ class Terrain:
         return list(pairwise(points))
 
 
-class _TerrainGenerator:
+class TerrainGenerator:
     """Generates one height at a time from left to right; draws in exactly EnvPool's order."""
 
     def __init__(self, stream: Mt19937, hardcore: bool) -> None:
@@ -136,10 +136,6 @@ def far_wall(wall: Polygon, distance: float) -> Polygon:
 def sign(value: float) -> float:
     """EnvPool's sign: values closer to zero than 1e-8 have none (NumPy's has no such tolerance)."""
     return 1.0 if value > 1e-8 else -1.0 if value < -1e-8 else 0.0
-
-
-def generate_terrain(stream: Mt19937, hardcore: bool) -> Terrain:
-    return _TerrainGenerator(stream, hardcore).generate()
 
 
 def draw_clouds(stream: Mt19937) -> list[Polygon]:

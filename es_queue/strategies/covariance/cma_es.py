@@ -33,7 +33,7 @@ class CMAES(CSAES):
     With d = M z, that is a sum of outer products of M s and M z.
     """
 
-    name: ClassVar[str] = "cma_es"
+    name = "cma_es"
     settings: ClassVar[tuple[Setting, ...]] = (ACTIVE,)
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:

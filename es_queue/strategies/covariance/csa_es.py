@@ -37,14 +37,14 @@ class CSAES(Restarts, AdaptiveSharedSigma):
     σ ← σ exp(c_σ/d_σ (‖s‖/E‖N(0, 1)‖ − 1)) over the weighted mean ⟨z⟩_w of the better half.
     """
 
-    name: ClassVar[str] = "csa_es"
-    per_slot: ClassVar[int] = 1
+    name = "csa_es"
+    per_slot = 1
     #: The learning rate stays: all rates are formulas of the population.
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
     #: η, the tutorial's c_m.
-    LEARNING_RATE: ClassVar[float] = 1.0
+    LEARNING_RATE = 1.0
     #: Length of the first perturbations, as in snes, in policies of any size.
-    RADIUS: ClassVar[float] = 1.8
+    RADIUS = 1.8
 
     # --- what is published: m, then the shape A
 

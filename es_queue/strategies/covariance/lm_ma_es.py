@@ -30,7 +30,7 @@ HIGHEST_RATE = 0.5
 class LMMAES(CSAES):
     """Individuals are m + σ P z: for j = 1, 2, …, d ← (1 − c_d,j) d + c_d,j m_j (m_jᵀ d)."""
 
-    name: ClassVar[str] = "lm_ma_es"
+    name = "lm_ma_es"
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting(
             "directions",

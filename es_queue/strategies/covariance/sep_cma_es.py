@@ -31,7 +31,7 @@ ACTIVE = Setting(
 class SepCMAES(CSAES):
     """Individuals are m + σ D⊙z, and D² ← (1 − c_1 − c_μ) D² + c_1 p² + c_μ Σ w (D⊙z)²."""
 
-    name: ClassVar[str] = "sep_cma_es"
+    name = "sep_cma_es"
     settings: ClassVar[tuple[Setting, ...]] = (ACTIVE,)
 
     def start(self, parameters: Floats) -> State:
