@@ -141,16 +141,16 @@ class Ledger:
         if refusal:
             self.tally.refuse(refusal, max(1, len(answer.results) + len(answer.failures)))
             return False
-        taken = [self._accept_result(answer, checker, sent) for sent in answer.results]
+        taken = sum([self._accept_result(answer, checker, sent) for sent in answer.results])
         has_failed = False
         if is_newest and answer.failures:
             has_failed = any(self._record_failures(answer, payload, live))
         elif answer.failures:  # none of an older publication's slots is required
             self.tally.refuse("late-failure", len(answer.failures))
-        if any(taken):
+        if taken:
             self.context.answers[answer.worker] += 1
             self.tally.credit(answer)
-        return any(taken) or has_failed
+        return taken > 0 or has_failed
 
     def _record_failures(self, answer: Answer, payload: bytes, live: int) -> list[bool]:
         mark = bytes_digest(payload)

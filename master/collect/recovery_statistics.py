@@ -63,6 +63,8 @@ class RecoveryStatistics:
 
     def record_answer(self, slot: Slot) -> None:
         """A slot has a result: recoveries that waited only for it end."""
+        if not self._ongoing:
+            return
         for recovery in self._ongoing:
             recovery[2].discard(slot)
         finished = [recovery for recovery in self._ongoing if not recovery[2]]
