@@ -71,3 +71,10 @@ def far(vector: np.ndarray, seed: int) -> float:
     return -float(np.square(vector - goal, dtype=np.float64).sum()) + np.random.default_rng(
         seed
     ).normal(scale=0.3)
+
+
+def arm(angles: np.ndarray) -> tuple[float, np.ndarray]:
+    """A planar arm of length 1: minus the variance of its joints' angles, and where its hand is."""
+    total = np.add.accumulate(angles.astype(np.float64))
+    links = np.stack([np.cos(total), np.sin(total)], axis=1)
+    return -float(np.var(angles.astype(np.float64))), links.sum(axis=0) / len(angles)

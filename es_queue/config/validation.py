@@ -257,10 +257,10 @@ def _validate_task(config: RunConfig) -> None:
             f"objective is {config.objective}, but parameters is 0: set --parameters to "
             "the length of its vector"
         )
-    if config.strategy in users_of("behaviour") or config.behaviour != "auto":
+    if config.behaviour != "auto":
         raise UsageError(
-            "strategy novelty compares how episodes behave, but an objective has no episodes: use "
-            "an env, or another strategy"
+            f"behaviour is {config.behaviour}, but an objective returns its own: leave it out, and "
+            "return (number, behaviour)"
         )
     if config.backend not in ("auto", "stock"):
         raise UsageError(

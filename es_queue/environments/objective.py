@@ -2,8 +2,9 @@
 value.
 
 ``function(vector, seed)``, or ``function(vector)``, takes a float32 array and an int and returns a
-number; larger is better. All its randomness must come from the seed. Its optional attribute
-``initial`` is the first vector.
+number; larger is better. It may return ``(number, behaviour)``, for strategies that compare
+behaviours. All its randomness must come from the seed. Its optional attribute ``initial`` is the
+first vector.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from es_queue.environments.behaviour_descriptor import behaviour_vector
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
@@ -31,6 +34,8 @@ class ObjectiveEnvironment:
         self._function = load_objective(request.id)
         self._takes_seed = takes_seed(request.id, self._function)
         self._seed = 0
+        self._id = request.id
+        self._behaviour: Any = None
 
     def reset(self, seed: int) -> Floats:
         self._seed = seed
@@ -38,7 +43,18 @@ class ObjectiveEnvironment:
 
     def step(self, action: Any) -> tuple[Floats, float, bool]:
         arguments = (action, self._seed) if self._takes_seed else (action,)
-        return np.zeros(1, np.float32), float(self._function(*arguments)), True
+        result = self._function(*arguments)
+        value, self._behaviour = result if isinstance(result, tuple) else (result, None)
+        return np.zeros(1, np.float32), float(value), True
+
+    def behaviour(self) -> Floats:
+        """What the last call returned. Raises EnvironmentFailure if that was only a number."""
+        if self._behaviour is None:
+            raise EnvironmentFailure(
+                f"the objective {self._id} returns only a number, but the strategy compares "
+                "behaviours: return (number, behaviour)"
+            )
+        return behaviour_vector(self._behaviour)
 
     def close(self) -> None: ...
 
@@ -93,9 +109,13 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
     try:
         env.reset(0)
         env.step(vector)
+        size = len(env.behaviour()) if request.behaviour else 0
+    except EnvironmentFailure:
+        raise
     except Exception as error:  # whatever a user's function raises
         raise EnvironmentFailure(
             f"{request.id} fails with its first vector: {describe_error(error)}"
         ) from error
     action = ActionSpec("vector", shape=(request.parameters,))
-    return EnvironmentSpec(request.id, 1, action, 1, None, None, "stock", clean_reset=True)
+    spec = EnvironmentSpec(request.id, 1, action, 1, None, None, "stock", clean_reset=True)
+    return replace(spec, behaviour=request.behaviour, behaviour_size=size)

@@ -290,8 +290,9 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
                 "env": "",
                 "objective": "tests.objectives:sphere",
                 "parameters": 4,
+                "behaviour": LAST,
             },
-            "an objective has no episodes",
+            "an objective returns its own: leave it out",
         ),
     ],
 )

@@ -24,6 +24,7 @@ from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.policies.net2wider import widen
 from es_queue.security.user_code import ALLOW, named_modules
+from es_queue.strategies.map_elites import Archive
 from master.loop.state import FINAL
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
@@ -31,7 +32,7 @@ from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
 from tests.cases import each_case
-from tests.objectives import GOAL
+from tests.objectives import GOAL, arm
 from tests.ring import Sink, run_ring
 from workers.episode import EpisodeControl
 from workers.join import Refusal, join
@@ -307,3 +308,30 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
     monkeypatch.setenv(ALLOW, "tests")
     warm = make_warm_state(prepare_run(config_of(ROSENBROCK), table=TABLE), best)
     assert warm.strategy["parameters"].tobytes() == saved.parameters.tobytes()
+
+
+ARM: dict[str, Any] = {
+    "objective": "tests.objectives:arm",
+    "parameters": 6,
+    "strategy": "map_elites",
+    "behaviour_bounds": "-1:1",
+    "cells": (10, 10),
+    "sigma": 0.3,
+    "generations": 6,
+}
+
+
+def test_an_objective_returns_the_behaviour_that_an_archive_is_filled_by() -> None:
+    config = config_of(**ARM)
+    outcome, _ = run_ring(config, 2)
+    archive = Archive.of(config, outcome.state.strategy)
+    assert len(archive) > 8
+    for row in range(len(archive)):
+        fitness, behaviour = arm(archive.parameters[row])
+        assert archive.fitness[row] == fitness
+        assert np.array_equal(archive.behaviour[row], behaviour.astype(np.float32))
+
+
+def test_an_objective_without_a_behaviour_is_refused_by_a_strategy_that_compares_them() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"return \(number, behaviour\)"):
+        prepare_run(config_of(SPHERE, strategy="map_elites"), table=TABLE)
