@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from es_queue.strategies import STRATEGIES
 from es_queue.strategies.base import Batch, Info, State
+from es_queue.strategies.map_elites import Archive, MapElites, load_archive
+from es_queue.strategies.map_elites.emitters import Parents
 from es_queue.strategies.novelty import Novelty
 from tests.deceptive import MAZE
 from tests.integration.processes import flags
@@ -202,3 +205,59 @@ def test_without_their_update_they_stay_at_the_start(
 ) -> None:
     monkeypatch.setattr(STRATEGIES[strategy], "learn", unlearnt)
     assert reached(**VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0) < START
+
+
+# --- an archive of arms that end everywhere
+
+ARM: dict[str, Any] = {
+    "objective": "tests.objectives:arm",
+    "parameters": 12,
+    "population": 64,
+    "generations": 60,
+    "eval_every": 0,
+    "final_episodes": 1,
+    "target_reward": "none",
+    "noise_size": NOISE,
+    "strategy": "map_elites",
+    "cells": (20, 20),
+    "behaviour_bounds": "-1:1",
+    "sigma": 0.1,
+    "qd_offset": -1.0,
+    "seed": 0,
+}
+#: QD scores, of at most 400.
+FILLED, RANDOM = 260.0, 245.0
+
+
+def qd_score(**values: Any) -> float:
+    config = quick_config(env="", **{**ARM, **values})
+    archive = Archive.of(config, run_ring(config, 2)[0].state.strategy)
+    return archive.qd_score(config.qd_offset)
+
+
+def test_map_elites_fills_its_archive_with_good_arms(tmp_path: Path) -> None:
+    by_real_workers(tmp_path, **{**ARM, "cells": "20,20"})
+    archive, config = load_archive(tmp_path / "run")
+    assert archive.qd_score(config.qd_offset) > FILLED
+    assert archive.coverage > 0.7
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.6, 1.0])
+def test_children_of_the_first_arm_fill_it_less_whatever_their_deviation(
+    monkeypatch: pytest.MonkeyPatch, sigma: float
+) -> None:
+    first = Parents(np.zeros((1, 12), np.float32), np.zeros(2, np.int64))
+    monkeypatch.setattr(MapElites, "parents", lambda *_: first)
+    assert qd_score(sigma=sigma) < RANDOM
+
+
+def test_an_archive_that_keeps_the_first_arm_of_a_cell_has_worse_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choose = Archive.accepted
+    monkeypatch.setattr(
+        Archive,
+        "accepted",
+        lambda archive, behaviour, fitness: choose(archive, behaviour, 0 * fitness),
+    )
+    assert qd_score() < RANDOM
