@@ -63,9 +63,15 @@ class Task:
     settings: dict[str, Any]
 
     def config(self, seed: int, population: int) -> RunConfig:
-        plain = {"objective": "tasks:task", "parameters": self.size, "noise_size": NOISE}
-        search = {"strategy": "map_elites", "seed": seed, "population": population}
-        return RunConfig(**plain, **search, **self.settings)
+        return RunConfig(
+            objective="tasks:task",
+            parameters=self.size,
+            noise_size=NOISE,
+            strategy="map_elites",
+            seed=seed,
+            population=population,
+            **self.settings,
+        )
 
 
 TASKS = (
