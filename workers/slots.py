@@ -32,7 +32,6 @@ from es_queue.environments.interface import (
 )
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import StrategyFailure
-from es_queue.genetics.seed_list import initial_parameters
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
@@ -51,6 +50,7 @@ from es_queue.numerics.slot_plan import (
     make_generation_plan,
     max_slots,
 )
+from es_queue.policies import initial_parameters
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward, Policy
 from es_queue.protocol import messages

@@ -17,15 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.parsing import config_from_json
-from es_queue.config.run_config import AUTO, RunConfig
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.objective import initial_vector
+from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
 from es_queue.genetics.mutation_chain import MutationChain, apply_mutations
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size
-from es_queue.numerics.slot_plan import initial_parameters_seed
+from es_queue.policies import initial_parameters
 from es_queue.policies.base import Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from es_queue.security import strict_json
@@ -43,16 +41,6 @@ MOST_PARAMETERS, MOST_WORK = 2**23, 2**35
 SEED_LIST_KEYS = ("kind", "seeds", "sigma", "noise", "digest", "obs_mean", "obs_std")
 
 Arrays = dict[str, NDArray[Any]]
-
-
-def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Floats:
-    """float32 [size]: the first parameters by seed, member and --init, or an objective's own first
-    vector.
-    """
-    if config.objective and config.init == AUTO:
-        return initial_vector(EnvironmentRequest.of(config))
-    seed = initial_parameters_seed(config.seed, member)
-    return np.asarray(policy.initial(seed, config.init), np.float32)
 
 
 def decode_parameters(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from es_queue.config.observe import parse_observe
 from es_queue.config.policy_settings import POLICIES as FACTS
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
+from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
 from es_queue.policies.numpy_policy import NumpyPolicy
 from es_queue.util.lazy_classes import LazyClasses
 
-__all__ = ["POLICIES", "BoundPolicy", "NumpyPolicy", "Policy", "make_policy"]
+__all__ = ["POLICIES", "BoundPolicy", "NumpyPolicy", "Policy", "initial_parameters", "make_policy"]
 
 #: The class of each policy that ``--policy`` names.
 POLICIES: LazyClasses[type[Policy]] = LazyClasses(
@@ -52,6 +56,19 @@ def make_policy(
 
     selected = PolicyInputs(len(numbers), action.outputs)
     return SelectedInputsPolicy(_make_by_kind(config, action, selected), policy, numbers)
+
+
+def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Floats:
+    """float32 [size]: the first parameters by seed, member and --init, or an objective's own first
+    vector.
+    """
+    if config.objective and config.init == AUTO:
+        # start-up: of objectives
+        from es_queue.environments.objective import initial_vector
+
+        return initial_vector(EnvironmentRequest.of(config))
+    seed = initial_parameters_seed(config.seed, member)
+    return np.asarray(policy.initial(seed, config.init), np.float32)
 
 
 def _validate_observe(config: RunConfig, numbers: tuple[int, ...], policy: Policy) -> None:

@@ -15,12 +15,11 @@ from es_queue.environments.observation_probe import with_observed
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import UsageError
-from es_queue.genetics.seed_list import initial_parameters
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.slot_plan import resolve_seed_sharing, validate_noise_size
-from es_queue.policies import make_policy
+from es_queue.policies import initial_parameters, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import MAX_OBSERVATION
