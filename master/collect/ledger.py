@@ -19,19 +19,19 @@ from es_queue.protocol.channel import MasterChannel, ReconcileRequest, StreamEnt
 from es_queue.protocol.messages import Answer, Block, SlotResult
 from master.collect.answer_check import AnswerChecker
 from master.collect.audit import Audit, Verdict
-from master.collect.publication.closing import Closing
-from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot, to_ranges
-from master.collect.publication.slot_failures import SlotFailures
-from master.collect.publication.tally import Tally
-from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
-from master.fleet.worker_registry import WorkerRegistry
-from master.loop.learner import (
+from master.collect.publication.closed_generation import (
     ClosedGeneration,
     PrefixAccumulator,
     Slots,
     first_returns,
     total_steps,
 )
+from master.collect.publication.closing import Closing
+from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot, to_ranges
+from master.collect.publication.slot_failures import SlotFailures
+from master.collect.publication.tally import Tally
+from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
+from master.fleet.worker_registry import WorkerRegistry
 
 __all__ = ["AnswerChecker", "Ledger", "Slot"]
 

@@ -17,9 +17,14 @@ from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.strategies.base import NOT_FINITE
 from master.collect.collector import Collector, Interrupted
+from master.collect.publication.closed_generation import (
+    ClosedGeneration,
+    first_returns,
+    total_steps,
+)
 from master.display.format import Record
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.learner import ClosedGeneration, Learner, first_returns, total_steps
+from master.loop.learner import Learner
 from master.loop.listeners import (
     GenerationListener,
     GenerationReport,

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
+from master.collect.publication.closed_generation import ClosedGeneration
 from master.display.format import Record
-from master.loop.learner import ClosedGeneration
 from master.loop.publisher import OpenGeneration
 from master.loop.records import evaluation_figures
 from master.loop.state import TRAINING, Best, RunState

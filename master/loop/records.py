@@ -14,13 +14,13 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import SlotResult, publication_generation
 from master.collect.collector import Collector
-from master.display.format import Record
-from master.loop.learner import (
+from master.collect.publication.closed_generation import (
     ClosedGeneration,
     first_returns,
     ordered_statistics,
     total_steps,
 )
+from master.display.format import Record
 from master.loop.publisher import OpenGeneration
 from master.loop.state import Counters, RunState
 

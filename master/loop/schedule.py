@@ -22,6 +22,12 @@ from es_queue.protocol import messages
 from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import AnswerChecker
 from master.collect.ledger import Ledger, LedgerContext, close_generation, shortest_prefix
+from master.collect.publication.closed_generation import (
+    ClosedGeneration,
+    PrefixAccumulator,
+    first_returns,
+    total_steps,
+)
 from master.collect.publication.closing import (
     AsyncBatch,
     BatchSize,
@@ -29,13 +35,7 @@ from master.collect.publication.closing import (
     PriorPublication,
     slots_of_ranges,
 )
-from master.loop.learner import (
-    ClosedGeneration,
-    Learner,
-    PrefixAccumulator,
-    first_returns,
-    total_steps,
-)
+from master.loop.learner import Learner
 from master.loop.state import RunState
 
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, RunFolderError
-from es_queue.numerics.arrays import Floats, Integers
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import FrozenStatistics, RunningMoments
-from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
+from master.collect.publication.closed_generation import OpenPublication
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -88,40 +87,6 @@ class CurrentDescent:
     generation: int = 0
     steps: int = 0
     best: float | None = None
-
-
-@dataclass(frozen=True)
-class OpenPublication:
-    """A replaced publication whose results still count (--schedule async).
-
-    step_limit: of its training episodes; spread: of its perturbations
-    counted: int64 [R, 2], ranges (start, stop) of the training slots that have been learnt from
-    """
-
-    publication: str
-    step_limit: int
-    spread: Floats
-    counted: Integers
-
-    @property
-    def generation(self) -> int:
-        return publication_generation(self.publication)
-
-    def to_arrays(self) -> Arrays:
-        return {
-            f"open.{self.publication}.{name}": getattr(self, name) for name in ("spread", "counted")
-        }
-
-    @classmethod
-    def from_checkpoint(
-        cls, arrays: Mapping[str, NDArray[Any]], publication: str, step_limit: int
-    ) -> OpenPublication:
-        spread, counted = (arrays[f"open.{publication}.{name}"] for name in ("spread", "counted"))
-        if counted.ndim != 2 or counted.shape[1] != 2:
-            raise ValueError("the counted slots are not ranges")
-        return cls(
-            publication, int(step_limit), spread.astype(np.float32), counted.astype(np.int64)
-        )
 
 
 @dataclass(frozen=True)

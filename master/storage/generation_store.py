@@ -23,7 +23,8 @@ from es_queue.util.slot_record import (
     record_path,
     recorded_generations,
 )
-from master.loop.learner import ClosedGeneration, Learner, slot_plans
+from master.collect.publication.closed_generation import ClosedGeneration
+from master.loop.learner import Learner, slot_plans
 from master.loop.listeners import GenerationListener, GenerationReport, try_write
 from master.loop.publisher import OpenGeneration
 from master.storage.checkpoint import surplus_generations, write_atomically

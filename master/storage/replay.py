@@ -24,15 +24,11 @@ from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.security.user_code import describe_error
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
+from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
 from master.loop.config_timeline import strategy_of
-from master.loop.learner import PublicationSlice, batch_segments, slot_plans
+from master.loop.learner import batch_segments, slot_plans
 from master.loop.publisher import run_digest
-from master.loop.state import (
-    CurrentDescent,
-    OpenPublication,
-    RollbackPoint,
-    RunState,
-)
+from master.loop.state import CurrentDescent, RollbackPoint, RunState
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import (

@@ -21,7 +21,8 @@ import workers.slots
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.normalization import Moments, RunningMoments
-from master.loop.learner import ClosedGeneration, Learner
+from master.collect.publication.closed_generation import ClosedGeneration
+from master.loop.learner import Learner
 from master.loop.listeners import Outcome
 from master.loop.state import RunState
 from tests.integration.processes import (

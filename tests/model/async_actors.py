@@ -19,6 +19,7 @@ from es_queue.protocol.messages import EVAL, TRAIN, Task, publication_generation
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Collector
 from master.collect.ledger import Ledger
+from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
 from master.collect.publication.closing import (
     AsyncBatch,
     BatchSize,
@@ -27,8 +28,7 @@ from master.collect.publication.closing import (
     slots_of_ranges,
 )
 from master.collect.worker_watch import MasterLease
-from master.loop.learner import PublicationSlice
-from master.loop.state import Floats, OpenPublication
+from master.loop.state import Floats
 from tests.model.actors import CLOCKS, collecting, seized
 from tests.model.world import (
     FIRST,

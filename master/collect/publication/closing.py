@@ -21,10 +21,9 @@ from master.collect.blocks.block_scheduler import (
     SlotRanges,
     iterate_equal_blocks,
 )
+from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
 from master.collect.publication.pending_slots import Slot, to_ranges
 from master.collect.publication.tally import Tally
-from master.loop.learner import PublicationSlice
-from master.loop.state import OpenPublication
 
 
 class UnansweredSlots(Protocol):

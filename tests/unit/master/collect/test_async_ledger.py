@@ -22,6 +22,7 @@ from es_queue.protocol.messages import (
 )
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.publication.closed_generation import OpenPublication
 from master.collect.publication.closing import (
     MOST_BATCHES_AHEAD,
     AsyncBatch,
@@ -31,7 +32,6 @@ from master.collect.publication.closing import (
     slots_of_ranges,
 )
 from master.collect.publication.slot_failures import FAILURES
-from master.loop.state import OpenPublication
 
 NEW, OLD, OLDEST, OTHER = "5.2-0000000a", "4.2-0000000a", "3.1-0000000b", "2.1-0000000b"
 CONFIG = RunConfig(

@@ -19,7 +19,8 @@ from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult
 from es_queue.strategies.base import Batch
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
-from master.loop.learner import ClosedGeneration, Learner, split_lengths
+from master.collect.publication.closed_generation import ClosedGeneration
+from master.loop.learner import Learner, split_lengths
 from master.loop.records import centre_rank, episodes_record, evaluation_record, training_record
 from master.loop.schedule import close_generation, shortest_prefix
 from master.loop.state import CLOSING, RunState

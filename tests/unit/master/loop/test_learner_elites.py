@@ -19,8 +19,9 @@ from master.collect.answer_check import ResultBounds, ResultShape
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
+from master.collect.publication.closed_generation import ClosedGeneration
 from master.collect.publication.slot_failures import FAILURES
-from master.loop.learner import ClosedGeneration, Learner
+from master.loop.learner import Learner
 from master.loop.schedule import ClosingSchedule
 from master.loop.state import RunState
 from master.storage import checkpoint

@@ -24,14 +24,14 @@ from master.collect import collector
 from master.collect.blocks import block_scheduler
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import Ledger
-from master.collect.publication.pending_slots import PendingSlots, to_ranges
-from master.loop import learner as result_arrays
-from master.loop.learner import (
+from master.collect.publication.closed_generation import (
     PrefixAccumulator,
     ResultArrays,
     merge_moments,
     ordered_statistics,
 )
+from master.collect.publication.pending_slots import PendingSlots, to_ranges
+from master.loop import learner as result_arrays
 from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import OpenGeneration
 from master.loop.state import TRAINING
