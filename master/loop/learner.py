@@ -1,7 +1,6 @@
-"""Closes a generation: its results as arrays, the batch, the next state, and the figures.
+"""Learns from a closed generation: the batch, the next state, and the figures.
 
-Pure functions of the state and of the results in slot order. Sums run in slot order, so the bits do
-not depend on when slots were gathered.
+Pure functions of the state and of the results in slot order.
 """
 
 from __future__ import annotations

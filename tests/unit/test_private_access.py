@@ -37,7 +37,7 @@ EXCEPTIONS = {
     "tests/unit/master/fleet/test_worker_registry.py": 1,
     "tests/unit/master/loop/test_asynchronous.py": 2,
     "tests/unit/master/loop/test_generation_loop.py": 1,
-    "tests/unit/master/loop/test_result_arrays.py": 2,
+    "tests/unit/master/collect/test_result_arrays.py": 2,
     "tests/unit/master/services/test_supervisor.py": 1,
     "tests/unit/master/status/test_status_command.py": 1,
     "tests/unit/master/status/web/test_web_server.py": 2,
