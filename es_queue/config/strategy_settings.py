@@ -68,10 +68,8 @@ STRATEGIES: dict[str, StrategyFacts] = {
         scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "map_elites": StrategyFacts(
-        path="es_queue.strategies.map_elites.strategy:MapElites",
+        "es_queue.strategies.map_elites.strategy:MapElites",
         pairs=False,
-        asynchronous=True,
-        optimizers=(),
         settings=(
             "archive",
             "behaviour",
@@ -82,7 +80,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "line_sigma",
             "qd_offset",
         ),
-        scale_rules={},
+        asynchronous=True,
     ),
     "novelty": StrategyFacts(
         "es_queue.strategies.novelty:Novelty",
