@@ -39,6 +39,19 @@ METRIC_LABELS = {
 MIXED_TIME = "(only some of the runs shared their workers)"
 #: The settings that name a curve, if the figure's runs differ in them.
 BUDGETS = ("generations", "max_steps", "max_seconds", "keep_generations")
+#: What the master can choose, and how a run is measured: these name a curve only if nothing else
+#: does.
+MINOR_SETTINGS = (
+    "backend",
+    "behaviour",
+    "env_seeds",
+    "noise_size",
+    "eval_every",
+    "eval_episodes",
+    "final_episodes",
+    "target_every",
+    "target_reward",
+)
 NAMING_SETTINGS = ("strategy", "policy", "schedule", "population", "learning_rate", "sigma")
 
 
@@ -143,9 +156,12 @@ def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
     tasks = {other.task for other in others}
     settings = {name for other in others for name in other.config}
     settings -= {*IGNORED_SETTINGS, *NAMING_SETTINGS, *BUDGETS, "env", "objective"}
-    order = [*NAMING_SETTINGS, *sorted(settings)]
-    values = {name: {str(other.config.get(name)) for other in others} for name in order}
-    differing = [name for name in order if len(values[name]) > 1][:3]
+    order = [*NAMING_SETTINGS, *sorted(settings.difference(MINOR_SETTINGS))]
+    differing, minor = (
+        [name for name in names if len({str(other.config.get(name)) for other in others}) > 1][:3]
+        for names in (order, MINOR_SETTINGS)
+    )
+    differing = differing or minor
     words = [run.task] if len(tasks) > 1 else []
     if not words and not differing:
         differing = ["strategy", "policy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,12 +93,16 @@ def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
 
 
 def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
+    # The closing evaluation takes no steps, and is no generation.
+    trained = replace(
+        run, records=[record for record in run.records if record.get("population", 1)]
+    )
     for name, label, colour in (
         ("seconds_wait", "collecting", COLOURS[0]),
         ("seconds_update", "learning", COLOURS[3]),
         ("seconds_publish", "publishing", COLOURS[4]),
     ):
-        x, y = run.curve(name, axis)
+        x, y = trained.curve(name, axis)
         if len(x):
             panel.plot(x, np.maximum(y, 1e-5), color=colour, linewidth=1, label=label)
     panel.set_yscale("log")
@@ -109,8 +114,15 @@ def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
 def _draw_centre_rank(panel: Axes, run: RunCurves, axis: str) -> None:
     x, rank = run.curve("centre_rank", axis)
     better = 1.0 - rank
-    panel.plot(x, better, color=COLOURS[0], linewidth=0.6, alpha=0.5)
-    panel.plot(x, rolling_mean(better, ROLLING_GENERATIONS), color=COLOURS[1], linewidth=1.8)
-    panel.axhline(0.5, color=GREY, linewidth=1, linestyle="--")
+    panel.plot(x, better, color=COLOURS[0], linewidth=0.6, alpha=0.5, label="each generation")
+    panel.plot(
+        x,
+        rolling_mean(better, ROLLING_GENERATIONS),
+        color=COLOURS[1],
+        linewidth=1.8,
+        label=f"mean of {ROLLING_GENERATIONS} generations",
+    )
+    panel.axhline(0.5, color=GREY, linewidth=1, linestyle="--", label="half of the population")
     panel.set_ylim(0, 1)
-    style_axes(panel, AXES[axis][1], "fraction that beats the unperturbed policy")
+    style_axes(panel, AXES[axis][1], "fraction that beats\nthe unperturbed policy")
+    panel.legend(loc="best", frameon=False, fontsize=8)

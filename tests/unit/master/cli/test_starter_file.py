@@ -59,7 +59,7 @@ def frostbite(kind: str) -> dict[str, Any]:
         del data["optimizer"]
         policy = {"args": {"nonlin_type": "relu"}, "type": "GAAtariPolicy"}
         return {**data, "population_size": 10, "num_elites": 1, "policy": policy}
-    search = {"k": 10, "population_size": 3, "num_rollouts": 2, "selection_method": "novelty_prob"}
+    search = {"k": 7, "population_size": 3, "num_rollouts": 2, "selection_method": "novelty_prob"}
     return {**data, "algo_type": "ns", "novelty_search": search} if kind == "ns" else data
 
 
@@ -128,7 +128,7 @@ ADAM = {"optimizer": "adam", "learning_rate": 0.01, "l2": 0.005, "batch_norm": "
             {
                 "strategy": "novelty",
                 "novelty": "ns",
-                "neighbours": 10,
+                "neighbours": 7,
                 "members": 3,
                 "member_init": "own",
                 "behaviour_episodes": 2,

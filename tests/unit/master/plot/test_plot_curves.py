@@ -194,6 +194,15 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_name
     assert list(alone) == ["pgpe, linear"]
 
 
+def test_settings_that_nobody_chose_name_a_curve_only_if_nothing_else_does(tmp_path: Path) -> None:
+    run(tmp_path / "a", evaluated(1), strategy="ga", env_seeds="generation", final_episodes=20)
+    run(tmp_path / "b", evaluated(1), strategy="pgpe", env_seeds="pair", final_episodes=100)
+    assert list(group_runs(read_runs([tmp_path]))) == ["ga", "pgpe"]
+    run(tmp_path / "c" / "d", evaluated(1), strategy="ga", env_seeds="pair", final_episodes=20)
+    alike = [tmp_path / "a", tmp_path / "c"]
+    assert list(group_runs(read_runs(alike))) == ["env seeds generation", "env seeds pair"]
+
+
 def test_groups_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for place in range(2):
         run(
@@ -221,12 +230,15 @@ def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
 
 
 def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
-    own = read_run(run(tmp_path / "a", evaluated(*range(30))))
+    closing = record(30, population=0, return_mean=None, centre_rank=None, seconds_wait=9.0)
+    own = read_run(run(tmp_path / "a", [*evaluated(*range(30)), closing]))
     returns, evaluations, seconds, centre = draw_panels(own, "steps").axes
     assert returns.lines[0].get_ydata().tolist() == [10.0 * place for place in range(30)]
     assert evaluations.lines[0].get_ydata().tolist() == list(range(0, 30, 2))
     assert seconds.lines[0].get_ydata().tolist() == [0.4] * 30
     assert centre.lines[0].get_ydata().tolist() == [0.25] * 30
+    legends = [panel.get_legend() for panel in (returns, evaluations, seconds, centre)]
+    assert all(legend is not None and legend.get_texts() for legend in legends)
 
 
 @each_case(
