@@ -203,15 +203,25 @@ def test_settings_that_nobody_chose_name_a_curve_only_if_nothing_else_does(tmp_p
     assert list(group_runs(read_runs(alike))) == ["env seeds generation", "env seeds pair"]
 
 
+def test_a_setting_that_an_earlier_revision_did_not_have_names_no_curve(tmp_path: Path) -> None:
+    run(tmp_path / "a", evaluated(1), strategy="ga", former_setting=1)
+    run(tmp_path / "b", evaluated(1), strategy="ga", member_init="near", hidden=[64, 64], seed=1)
+    assert [len(members) for members in group_runs(read_runs([tmp_path])).values()] == [2]
+
+
 def test_groups_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    for place in range(2):
-        run(
-            tmp_path / f"run-{place}",
-            evaluated(1),
-            **{f"a{place}{number}": place for number in range(4)},
-            policy="linear",
-        )
-    assert len(group_runs(read_runs([tmp_path]))) == 2
+    for name, strategy, policy, population, rate in (
+        ("a", "ga", "linear", 8, 0.1),
+        ("b", "ga", "linear", 8, 0.2),
+        ("c", "pgpe", "mlp", 16, 0.2),
+    ):
+        values = {"strategy": strategy, "policy": policy, "population": population}
+        run(tmp_path / name, evaluated(1), **values, learning_rate=rate)
+    assert list(group_runs(read_runs([tmp_path / name for name in "abc"]))) == [
+        "ga, linear, population 8, a",
+        "ga, linear, population 8, b",
+        "pgpe, mlp, population 16",
+    ]
 
 
 def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
