@@ -223,10 +223,17 @@ class StrategySettings:
     behaviour: str = option(
         "auto",
         "search",
-        "descriptor of an episode's behaviour: last-observation, final-position, ram (Atari games),"
-        " or your own function of the environment at the episode's end; auto suits the environment "
-        "(map_elites, novelty)",
-        allowed=("auto", "last-observation", "final-position", "ram", "module:function"),
+        "descriptor of an episode's behaviour: last-observation, final-position, feet-contact "
+        "(walkers), ram (Atari games), or your own function of the environment at the episode's "
+        "end; auto suits the environment (map_elites, novelty)",
+        allowed=(
+            "auto",
+            "last-observation",
+            "final-position",
+            "feet-contact",
+            "ram",
+            "module:function",
+        ),
     )
 
     behaviour_bounds: str = option(

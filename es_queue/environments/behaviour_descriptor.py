@@ -2,6 +2,7 @@
 Stanley 2011).
 
 The descriptor is chosen before the first episode, and read once per episode, at its end.
+``ContactShares`` counts while it is played.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from es_queue.config.run_config import AUTO
-from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.registry import MARVIN, WALKER_V2, WALKER_V3, RegisteredEnvironment
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.arrays import Floats
@@ -24,6 +25,10 @@ GymEnvironment = gymnasium.Env[Any, Any]
 Measure = Callable[[GymEnvironment], Any]
 
 LAST, POSITION, RAM = "last-observation", "final-position", "ram"
+FEET = "feet-contact"
+WALKERS = (WALKER_V2, WALKER_V3, MARVIN)
+#: Numbers of a walker's observation that are 1 if a leg touches the ground, else 0.
+CONTACTS = (8, 13)
 #: Numbers of a behaviour: both of a pair fit into a slot's share of an answer.
 MAX_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 #: Of Gymnasium's MuJoCo environments those whose body gets somewhere; it is in the first two
@@ -39,9 +44,7 @@ def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest)
     """The request's behaviour, never "auto"; empty if the strategy compares none."""
     if request.behaviour != AUTO:
         return request.behaviour
-    if entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN) or entry.entry_point.startswith(
-        LOCOMOTION
-    ):
+    if entry.entry_point in WALKERS or entry.entry_point.startswith(LOCOMOTION):
         return POSITION
     return RAM if entry.entry_point.startswith(ATARI) else LAST
 
@@ -55,10 +58,46 @@ def make_measure(name: str) -> Measure | None:
     """The function that reads a behaviour inside an environment, or None. Raises UsageError for a
     function that cannot be imported.
     """
-    if not is_read_inside(name):
+    if not is_read_inside(name) or name == FEET:
         return None
     inside = {POSITION: final_position, RAM: memory}
     return inside.get(name) or load_function("behaviour", name, UsageError)
+
+
+class ContactShares:
+    """A walker's Environment whose behaviour is the share of the episode's steps in which each leg
+    touches the ground, float32 [2].
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._steps, self._contacts = 0, [0.0, 0.0]
+
+    def reset(self, seed: int) -> Floats:
+        self._steps, self._contacts = 0, [0.0, 0.0]
+        return self._environment.reset(seed)
+
+    def step(self, action: Any) -> tuple[Floats, float, bool]:
+        observation, reward, over = self._environment.step(action)
+        self._steps += 1
+        for leg, place in enumerate(CONTACTS):
+            self._contacts[leg] += float(observation[place])
+        return observation, reward, over
+
+    def behaviour(self) -> Floats:
+        return np.array([count / max(1, self._steps) for count in self._contacts], np.float32)
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+def validate_contacts(entry: RegisteredEnvironment, request: EnvironmentRequest) -> None:
+    """Raises UsageError for feet-contact of anything but a walker with its own observations."""
+    if entry.entry_point not in WALKERS or request.wrappers:
+        raise UsageError(
+            f"behaviour is {FEET}, which is known only for BipedalWalker and Marvin without "
+            f"wrappers, not for {request.id}: use module:function"
+        )
 
 
 def final_position(environment: GymEnvironment) -> Any:

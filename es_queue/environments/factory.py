@@ -13,9 +13,12 @@ from es_queue.config.action_bins import with_bins
 from es_queue.config.run_config import AUTO
 from es_queue.environments import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
 from es_queue.environments.behaviour_descriptor import (
+    FEET,
     POSITION,
+    ContactShares,
     is_read_inside,
     resolve_behaviour,
+    validate_contacts,
     validate_length,
 )
 from es_queue.environments.envpool import (
@@ -104,8 +107,10 @@ class ResolvedEnvironment:
             )
         lean = self.is_walker or self.is_cartpole
         looks_inside = is_read_inside(self.behaviour)
+        if self.behaviour == FEET:
+            validate_contacts(self.entry, self.request)
         if looks_inside:
-            lean = self.is_walker and self.behaviour == POSITION
+            lean = self.is_walker and self.behaviour in (POSITION, FEET)
             self._validate_behaviour(lean)
         if requested == AUTO:
             if self.has_equal_backends and is_installed() and not looks_inside:
@@ -185,9 +190,15 @@ class ResolvedEnvironment:
 
     def open(self) -> Environment:
         if self.is_stock:
-            return StockEnvironment(self.entry, self.request)
+            return self.with_contacts(StockEnvironment(self.entry, self.request))
         envs = self.open_vector()
-        return self._open_walker() if envs is None else UnbatchedEnvironment(envs)
+        return (
+            self.with_contacts(self._open_walker()) if envs is None else UnbatchedEnvironment(envs)
+        )
+
+    def with_contacts(self, env: Environment) -> Environment:
+        """The environment that also counts the contacts of feet, if they are the behaviour."""
+        return ContactShares(env) if self.behaviour == FEET else env
 
     def open_vector(self) -> VectorEnvironment | None:
         """A VectorEnvironment; None if this back end plays episodes one by one."""
@@ -252,7 +263,7 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     else:
         stock = StockEnvironment(resolved.entry, request)
         spec = replace(stock.spec, backend=backend)
-        env = stock if resolved.is_stock else _open_beside(stock, resolved)
+        env = resolved.with_contacts(stock) if resolved.is_stock else _open_beside(stock, resolved)
     try:
         _probe_environment(env, spec)
         if isinstance(env, StockEnvironment):

@@ -159,10 +159,17 @@ class ComparesBehaviour:
         Setting(
             "behaviour",
             "auto",
-            "descriptor of an episode's behaviour: last-observation, final-position, ram (Atari "
-            "games), or your own function of the environment at the episode's end; auto suits "
-            "the environment",
-            choices=("auto", "last-observation", "final-position", "ram", "module:function"),
+            "descriptor of an episode's behaviour: last-observation, final-position, feet-contact "
+            "(walkers), ram (Atari games), or your own function of the environment at the "
+            "episode's end; auto suits the environment",
+            choices=(
+                "auto",
+                "last-observation",
+                "final-position",
+                "feet-contact",
+                "ram",
+                "module:function",
+            ),
         ),
     )
 

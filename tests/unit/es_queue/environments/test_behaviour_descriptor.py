@@ -17,6 +17,7 @@ import pytest
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.behaviour_descriptor import (
+    FEET,
     LAST,
     MAX_NUMBERS,
     POSITION,
@@ -262,6 +263,39 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
     assert open_vector_environment(asked(WALKER, backend="lean")) is None
 
 
+@each_case(
+    ("environment", "backend"),
+    [(WALKER, "lean"), (WALKER, "stock"), ("BipedalWalker-v2", "lean"), ("Marvin-v0", "lean")],
+)
+def test_feet_contact_is_the_share_of_steps_in_which_a_leg_touches_the_ground(
+    environment: str, backend: str
+) -> None:
+    request = asked(environment, backend=backend, behaviour=FEET)
+    assert describe(request).behaviour_size == 2
+    world, contacts = open_environment(request), []
+    for seed in (3, 4):
+        world.reset(seed)
+        assert behaviour_of(world) == [0, 0]
+        contacts = []
+        for step in range(40):
+            action = np.array([0.9, -0.4, 0.1, 0.6], np.float32) * (-1) ** (step // 9)
+            contacts.append(world.step(action)[0][[8, 13]])
+    assert np.allclose(behaviour_of(world), np.mean(contacts, axis=0))
+    assert 0 < np.mean(contacts) < 1
+    assert open_vector_environment(asked(WALKER, behaviour=FEET)) is None
+
+
+@each_case(
+    ("environment", "values"),
+    [("CartPole-v1", {}), (WALKER, {"wrappers": ("gymnasium.wrappers:ClipAction",)})],
+)
+def test_feet_contact_of_anything_but_a_walker_is_refused(
+    environment: str, values: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="feet-contact, which is known only for BipedalWalker"):
+        describe(dataclasses.replace(asked(environment, behaviour=FEET), **values))
+
+
 # --- the settings
 
 
@@ -274,7 +308,7 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
         ),
         (
             {"strategy": "novelty", "behaviour": "somewhere"},
-            "use auto or last-observation, final-position, ram or module:function",
+            "use auto or last-observation, final-position, feet-contact, ram or module:function",
         ),
         ({"strategy": "novelty", "novelty": "nsx"}, "use ns, nsr or nsra"),
         ({"strategy": "novelty", "population": 7}, "novelty samples mirrored pairs"),
