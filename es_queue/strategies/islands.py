@@ -8,13 +8,11 @@ The islands are search distributions of one strategy that share the slots of eac
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from es_queue.config.run_config import RunConfig
-from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.return_statistics import sum_in_order
@@ -44,9 +42,9 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
     #: The strategy of each island; ``islands_of`` sets it.
     island_kind: ClassVar[type[Strategy]]
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        super().__init__(config, size, pace)
-        self.island = self.island_kind(config, size, pace)
+    @cached_property
+    def island(self) -> Strategy:
+        return self.island_kind(self.config, self.size, self.pace)
 
     # --- what is published: for each island what its strategy publishes, then its sigma
 

@@ -8,18 +8,22 @@ https://arxiv.org/abs/1703.03864, in the form of the authors' evolution-strategi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
 from es_queue.config.declarations import ScaleRule, Setting
-from es_queue.config.run_config import RunConfig
-from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
-from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
+from es_queue.strategies.optimizers import (
+    OPTIMIZER_SETTINGS,
+    Optimizer,
+    chosen_optimizer,
+    make_optimizer,
+)
 from es_queue.strategies.shaping import SHAPING, utilities
 
 
@@ -53,11 +57,11 @@ class SharedSigmaGradient(GradientStrategy):
     #: ranks) small.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        super().__init__(config, size, pace)
-        name = chosen_optimizer(config, self.optimizers)
-        rate = (config.learning_rate or self.LEARNING_RATES[name]) * pace.learning_rate
-        self.optimizer = make_optimizer(name, rate, config.momentum)
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        name = chosen_optimizer(self.config, self.optimizers)
+        rate = (self.config.learning_rate or self.LEARNING_RATES[name]) * self.pace.learning_rate
+        return make_optimizer(name, rate, self.config.momentum)
 
     @property
     def step_rate(self) -> float:

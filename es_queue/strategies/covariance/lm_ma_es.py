@@ -14,8 +14,6 @@ from typing import ClassVar
 import numpy as np
 
 from es_queue.config.declarations import Setting
-from es_queue.config.run_config import RunConfig
-from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import dot
 from es_queue.numerics.portable import power, steady_exp
@@ -42,9 +40,9 @@ class LMMAES(CSAES):
         ),
     )
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        super().__init__(config, size, pace)
-        self.directions = config.directions or 4 + int(3 * math.log(size))
+    @property
+    def directions(self) -> int:
+        return self.config.directions or 4 + int(3 * math.log(self.size))
 
     def start(self, parameters: Floats) -> State:
         """In addition to those of csa_es: ``directions`` (m_1, m_2, …), float32 [k, size], and the
