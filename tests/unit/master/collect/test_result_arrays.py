@@ -24,6 +24,7 @@ from master.collect import collector
 from master.collect.blocks import block_scheduler
 from master.collect.collector import Collector, Interrupted
 from master.collect.ledger import Ledger
+from master.collect.publication import closed_generation as result_arrays
 from master.collect.publication.closed_generation import (
     PrefixAccumulator,
     ResultArrays,
@@ -31,7 +32,6 @@ from master.collect.publication.closed_generation import (
     ordered_statistics,
 )
 from master.collect.publication.pending_slots import PendingSlots, to_ranges
-from master.loop import learner as result_arrays
 from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import OpenGeneration
 from master.loop.state import TRAINING
