@@ -79,6 +79,9 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "initial_sigma",
             "line_sigma",
             "qd_offset",
+            "search_step",
+            "search_steps",
+            "searches",
         ),
         asynchronous=True,
     ),
@@ -286,9 +289,10 @@ class StrategySettings:
     emitter: str = option(
         "iso_line",
         "search",
-        "how elites are mutated: noise and a step towards or away from a second elite (iso_line), "
-        "or only noise (gaussian) (map_elites)",
-        allowed=("iso_line", "gaussian"),
+        "how individuals are made of elites: noise and a step towards or away from a second elite "
+        "(iso_line), only noise (gaussian), or several searches that begin at elites (me_es) "
+        "(map_elites)",
+        allowed=("iso_line", "gaussian", "me_es"),
     )
 
     gradient_form: str = option(
@@ -342,6 +346,12 @@ class StrategySettings:
                 "emitter",
                 "gaussian",
                 "the emitter gaussian takes no step to a second elite",
+                "use the emitter iso_line",
+            ),
+            WithoutEffect(
+                "emitter",
+                "me_es",
+                "the emitter me_es takes no step to a second elite",
                 "use the emitter iso_line",
             ),
         ),
@@ -421,6 +431,70 @@ class StrategySettings:
         "(ipop), or with larger and smaller ones in turn (bipop) (cma_es, csa_es, lm_ma_es, "
         "sep_cma_es)",
         allowed=("none", "ipop", "bipop"),
+    )
+
+    search_step: float = option(
+        0.5,
+        "search",
+        "length of such a step: root mean square change of a parameter, in sigma (map_elites)",
+        allowed=(0.0, 1000.0),
+        rules=(
+            WithoutEffect(
+                "emitter",
+                "iso_line",
+                "the emitter iso_line has no searches",
+                "use the emitter me_es",
+            ),
+            WithoutEffect(
+                "emitter",
+                "gaussian",
+                "the emitter gaussian has no searches",
+                "use the emitter me_es",
+            ),
+        ),
+    )
+
+    search_steps: int = option(
+        10,
+        "search",
+        "steps of a search before it begins again at another elite (map_elites)",
+        allowed=(1, 100000),
+        rules=(
+            WithoutEffect(
+                "emitter",
+                "iso_line",
+                "the emitter iso_line has no searches",
+                "use the emitter me_es",
+            ),
+            WithoutEffect(
+                "emitter",
+                "gaussian",
+                "the emitter gaussian has no searches",
+                "use the emitter me_es",
+            ),
+        ),
+    )
+
+    searches: int = option(
+        8,
+        "search",
+        "searches of emitter me_es at once; half of them climb towards fitness, the others towards "
+        "novelty (map_elites)",
+        allowed=(1, 10000),
+        rules=(
+            WithoutEffect(
+                "emitter",
+                "iso_line",
+                "the emitter iso_line has no searches",
+                "use the emitter me_es",
+            ),
+            WithoutEffect(
+                "emitter",
+                "gaussian",
+                "the emitter gaussian has no searches",
+                "use the emitter me_es",
+            ),
+        ),
     )
 
     shaping: str = option(

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from es_queue.config.declarations import Setting, WithoutEffect
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats, Integers
@@ -45,14 +45,23 @@ from es_queue.strategies.map_elites.emitters import (
     GAUSSIAN,
     HEADER_FLOATS,
     ISO_LINE,
+    ME_ES,
     Parents,
     draw_count,
     draw_parents,
     line_normals,
 )
+from es_queue.strategies.map_elites.evolution import Searches, searched
 
+#: Individuals of a search, its centre included, that make a gradient.
+LEAST_SEARCH = 4
 #: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
 MAX_ARCHIVE_BYTES = MAX_FILE // 2
+#: Settings of the searches.
+ONLY_ME_ES = tuple(
+    WithoutEffect("emitter", name, f"the emitter {name} has no searches", "use the emitter me_es")
+    for name in (ISO_LINE, GAUSSIAN)
+)
 
 
 class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
@@ -94,9 +103,10 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
         Setting(
             "emitter",
             ISO_LINE,
-            "how elites are mutated: noise and a step towards or away from a second elite "
-            "(iso_line), or only noise (gaussian)",
-            choices=(ISO_LINE, GAUSSIAN),
+            "how individuals are made of elites: noise and a step towards or away from a second "
+            "elite (iso_line), only noise (gaussian), or several searches that begin at elites "
+            "(me_es)",
+            choices=(ISO_LINE, GAUSSIAN, ME_ES),
         ),
         Setting(
             "line_sigma",
@@ -111,7 +121,38 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
                     "the emitter gaussian takes no step to a second elite",
                     "use the emitter iso_line",
                 ),
+                WithoutEffect(
+                    "emitter",
+                    ME_ES,
+                    "the emitter me_es takes no step to a second elite",
+                    "use the emitter iso_line",
+                ),
             ),
+        ),
+        Setting(
+            "searches",
+            8,
+            "searches of emitter me_es at once; half of them climb towards fitness, the others "
+            "towards novelty",
+            low=1,
+            high=10_000,
+            rules=ONLY_ME_ES,
+        ),
+        Setting(
+            "search_steps",
+            10,
+            "steps of a search before it begins again at another elite",
+            low=1,
+            high=100_000,
+            rules=ONLY_ME_ES,
+        ),
+        Setting(
+            "search_step",
+            0.5,
+            "length of such a step: root mean square change of a parameter, in sigma",
+            low=0.0,
+            high=1000.0,
+            rules=ONLY_ME_ES,
         ),
         Setting(
             "initial_sigma",
@@ -139,6 +180,18 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
                 f"cells is {','.join(map(str, config.cells))}, which makes {count:,} cells of "
                 f"archive {config.archive}: use 2 to {most:,}"
             )
+        self.is_search = config.emitter == ME_ES
+        if self.is_search and config.population < LEAST_SEARCH * config.searches:
+            raise UsageError(
+                f"searches is {config.searches}, but a population of {config.population} has "
+                f"{LEAST_SEARCH} individuals for at most {config.population // LEAST_SEARCH}: use "
+                "fewer searches, or a larger population"
+            )
+        if self.is_search and config.schedule == ASYNC:
+            raise UsageError(
+                f"emitter is {ME_ES}, whose searches learn from whole generations: use the "
+                f"schedule sync, or the emitter {ISO_LINE}"
+            )
         if 4 * size * count > MAX_ARCHIVE_BYTES:
             raise UsageError(
                 f"cells is {','.join(map(str, config.cells))}, and {count:,} policies of {size:,} "
@@ -149,12 +202,16 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
     # --- what is published: the best elite, and the parents
 
     def start(self, parameters: Floats) -> State:
-        """The first parameters, and an empty archive."""
-        return {
+        """The first parameters, an empty archive, and for the emitter me_es its ``Searches``."""
+        state = {
             **super().start(parameters),
             **Archive.empty(self.size).to_arrays(),
             "updates": np.array(0, np.int64),
         }
+        if not self.is_search:
+            return state
+        searches = Searches.begin(state["parameters"], self.config.searches)
+        return {**state, **searches.to_arrays()}
 
     def sigma(self, state: State) -> float:
         """``initial_sigma`` until there is an elite."""
@@ -167,7 +224,10 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
         return np.concatenate([state["parameters"], self.parents(state).encode()])
 
     def parents(self, state: State) -> Parents:
-        """The parents of the state's generation."""
+        """The parents of the state's generation; of searches, their centres."""
+        if self.is_search:
+            centres = Searches.of(state).centres
+            return Parents(centres, np.arange(len(centres)))
         elites = state["elite_parameters"]
         count = draw_count(self.config.population, self.size)
         if not len(elites):
@@ -194,6 +254,8 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
 
     def children(self, parents: Parents, sigma: float, plans: Integers, noise: Floats) -> Floats:
         """Individuals of (generation, slot) ``plans`` int64 [S, 2], float32 [S, size]."""
+        if self.is_search:
+            return searched(parents.elites, plans[:, 1], noise, sigma)
         line = self.config.line_sigma if self.config.emitter == ISO_LINE else 0.0
         normals = line_normals(self.config.seed, plans)
         return parents.children(plans[:, 1], noise, normals, (sigma, line))
@@ -226,11 +288,25 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
             "parameters": best,
             "updates": np.array(state["updates"] + 1),
         }
+        gradient_norm = 0.0
+        if self.is_search:
+            searches, gradient_norm = self.next_searches(state, batch, after_archive)
+            after |= searches.to_arrays()
         return after, {
-            **self.figures(after, 0.0, norm(best - before)),
+            **self.figures(after, gradient_norm, norm(best - before)),
             "accepted": float(len(chosen)),
             "outside": archive.cells.outside_share(behaviour),
         }
+
+    def next_searches(self, state: State, batch: Batch, archive: Archive) -> tuple[Searches, float]:
+        """The searches after a step, and the mean length of their gradients."""
+        config = self.config
+        searches, length = Searches.of(state).after_steps(
+            batch, archive, self.sigma(state), config.search_step
+        )
+        return searches.begun_again(
+            archive, config.search_steps, config.seed, int(state["updates"])
+        ), length
 
     def archive(self, state: State, numbers: int) -> Archive:
         """The archive, for behaviours of so many numbers. Raises UsageError if the settings do not

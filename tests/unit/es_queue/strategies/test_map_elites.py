@@ -191,7 +191,7 @@ def generation(strategy: MapElites, state: State, number: int) -> tuple[Batch, n
     return Batch(NOISE, indices, fitness, behaviour=behaviour, generation=number), individuals
 
 
-@each_case("emitter", ["iso_line", "gaussian"])
+@each_case("emitter", ["iso_line", "gaussian", "me_es"])
 def test_an_elite_is_the_very_vector_that_a_worker_played(emitter: str) -> None:
     strategy = made(emitter=emitter)
     state, seen = strategy.start(np.zeros(SIZE, np.float32)), []
@@ -233,6 +233,46 @@ def test_a_batch_of_several_publications_is_learnt_from_the_parents_of_each() ->
     played = {row.tobytes() for row in np.concatenate([old_individuals, new_individuals])[:, 0]}
     fresh = archive.parameters[archive.fitness > 50]
     assert len(fresh) > 20 and all(row.tobytes() in played for row in fresh)
+
+
+def test_a_search_takes_the_step_of_a_naive_loop_and_plays_its_centre_first() -> None:
+    strategy = made(emitter="me_es", searches=4, search_step=0.7)
+    state = testing.begin(strategy)
+    centres = state["search_centres"]
+    batch, individuals = generation(strategy, state, 5)
+    assert np.array_equal(individuals[:4, 0], centres)
+    after, info = strategy.learn(state, batch)
+    elites = Archive.of(strategy.config, after).behaviour
+    norms = []
+    for search in range(4):
+        slots = [slot for slot in range(4, 32) if slot % 4 == search]
+        values = batch.fitness[slots, 0]
+        if search % 2:
+            values = np.array(
+                [
+                    np.sort(np.linalg.norm(elites - batch.behaviour[slot, 0], axis=1))[:10].mean()
+                    for slot in slots
+                ]
+            )
+        shares = np.argsort(np.argsort(values)) / (len(slots) - 1) - 0.5
+        rows = NOISE.rows(batch.noise_indices[slots], 0, SIZE).astype(np.float64)
+        gradient = (shares[:, np.newaxis] * rows).mean(axis=0)
+        norms.append(np.linalg.norm(gradient))
+        step = 0.7 * 0.3 * np.sqrt(SIZE) * gradient / norms[-1]
+        assert np.allclose(after["search_centres"][search], centres[search] + step, atol=1e-5)
+    assert info["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+    assert after["search_steps"].tolist() == [step + 1 for step in state["search_steps"]]
+
+
+def test_a_search_begins_again_at_an_elite_after_its_steps() -> None:
+    strategy = made(emitter="me_es", searches=4, search_steps=3)
+    state = strategy.start(np.zeros(SIZE, np.float32))
+    for number in range(8):
+        state, _ = strategy.learn(state, generation(strategy, state, number)[0])
+        assert state["search_steps"].tolist() == [number % 3] * 4
+        if number % 3 == 0:
+            elites = {row.tobytes() for row in state["elite_parameters"]}
+            assert all(row.tobytes() in elites for row in state["search_centres"])
 
 
 def test_the_first_individuals_have_their_own_deviation() -> None:
@@ -278,6 +318,8 @@ def test_an_archive_is_read_from_a_checkpoint(tmp_path: Path) -> None:
         ({"cells": (2000, 2000)}, "use 2 to 1,048,576"),
         ({"cells": (1000, 1000), "archive": "cvt"}, "use 2 to 100,000"),
         ({"cells": (1,)}, "use 2 to"),
+        ({"emitter": "me_es", "searches": 9}, "has 4 individuals for at most 8"),
+        ({"emitter": "me_es", "schedule": "async"}, "use the schedule sync"),
     ],
 )
 def test_an_archive_that_cannot_be_made_is_refused(settings: dict[str, Any], sentence: str) -> None:
