@@ -124,7 +124,7 @@ def test_a_ring_that_misses_each_deadline_begins_again_with_any_number_of_worker
         if record.get("descent") is not None
     }
     assert begun == {2: 1.0, 4: 2.0, 6: 3.0}
-    sigmas = [record["sigma"] for record in sink.records if "sigma" in record]
+    sigmas = [record["sigma"] for record in sink.records if record.get("population")]
     assert np.allclose(sigmas, [0.1, 0.05, 0.025, 0.1, 0.05, 0.1, 0.05, 0.1])
     assert outcome.best.eval_mean == max(
         record["eval_mean"] for record in sink.records if record["eval_mean"] is not None
