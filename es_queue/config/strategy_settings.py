@@ -79,9 +79,9 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "initial_sigma",
             "line_sigma",
             "qd_offset",
-            "search_step",
             "search_steps",
             "searches",
+            "step_length",
         ),
         asynchronous=True,
     ),
@@ -433,27 +433,6 @@ class StrategySettings:
         allowed=("none", "ipop", "bipop"),
     )
 
-    search_step: float = option(
-        0.5,
-        "search",
-        "length of such a step: root mean square change of a parameter, in sigma (map_elites)",
-        allowed=(0.0, 1000.0),
-        rules=(
-            WithoutEffect(
-                "emitter",
-                "iso_line",
-                "the emitter iso_line has no searches",
-                "use the emitter me_es",
-            ),
-            WithoutEffect(
-                "emitter",
-                "gaussian",
-                "the emitter gaussian has no searches",
-                "use the emitter me_es",
-            ),
-        ),
-    )
-
     search_steps: int = option(
         10,
         "search",
@@ -524,6 +503,27 @@ class StrategySettings:
                 0.0,
                 "sigma_learning_rate is 0, so sigma is fixed",
                 "set sigma_learning_rate above 0",
+            ),
+        ),
+    )
+
+    step_length: float = option(
+        0.5,
+        "search",
+        "length of such a step: root mean square change of a parameter, in sigma (map_elites)",
+        allowed=(0.0, 1000.0),
+        rules=(
+            WithoutEffect(
+                "emitter",
+                "iso_line",
+                "the emitter iso_line has no searches",
+                "use the emitter me_es",
+            ),
+            WithoutEffect(
+                "emitter",
+                "gaussian",
+                "the emitter gaussian has no searches",
+                "use the emitter me_es",
             ),
         ),
     )

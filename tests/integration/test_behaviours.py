@@ -40,6 +40,17 @@ SEEK: dict[str, dict[str, Any]] = {
         "sigma": 0.3,
         "generations": 6,
     },
+    "me_es": {
+        **WALKER,
+        "strategy": "map_elites",
+        "emitter": "me_es",
+        "searches": 2,
+        "search_steps": 2,
+        "behaviour": "feet-contact",
+        "archive": "cvt",
+        "cells": "30",
+        "generations": 6,
+    },
 }
 
 each_strategy = pytest.mark.parametrize("strategy", SEEK)

@@ -13,7 +13,6 @@ from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
 from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.security.npz_reader import UNREADABLE, read_arrays, read_checkpoint
 from es_queue.strategies.map_elites.cells import Cells, CentroidCells, make_cells
 from es_queue.util.run_folder import checkpoint_path
@@ -83,7 +82,8 @@ class Archive:
 
     def qd_score(self, offset: float) -> float:
         """Sum of all elites' fitness less ``offset``."""
-        return sum_in_order((self.fitness - offset).tolist())
+        # from left to right, as a plain sum
+        return float(np.add.accumulate(self.fitness - offset)[-1]) if len(self) else 0.0
 
     # --- additions
 

@@ -147,7 +147,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
             rules=ONLY_ME_ES,
         ),
         Setting(
-            "search_step",
+            "step_length",
             0.5,
             "length of such a step: root mean square change of a parameter, in sigma",
             low=0.0,
@@ -302,7 +302,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
         """The searches after a step, and the mean length of their gradients."""
         config = self.config
         searches, length = Searches.of(state).after_steps(
-            batch, archive, self.sigma(state), config.search_step
+            batch, archive, self.sigma(state), config.step_length
         )
         return searches.begun_again(
             archive, config.search_steps, config.seed, int(state["updates"])

@@ -236,7 +236,7 @@ def test_a_batch_of_several_publications_is_learnt_from_the_parents_of_each() ->
 
 
 def test_a_search_takes_the_step_of_a_naive_loop_and_plays_its_centre_first() -> None:
-    strategy = made(emitter="me_es", searches=4, search_step=0.7)
+    strategy = made(emitter="me_es", searches=4, step_length=0.7)
     state = testing.begin(strategy)
     centres = state["search_centres"]
     batch, individuals = generation(strategy, state, 5)
