@@ -1,11 +1,11 @@
 """MAP-Elites of es-queue and of pyribs on the same cells and the same budget: the table of
 ``docs/strategies.md``.
 
-``pip install ribs==0.12.0 && python -m tools.benchmarks.micro.repertoires --seeds 5`` fills
-archives for two tasks of pyribs' tutorials: where the hand of a planar arm ends (fitness: minus the
-variance of its angles), and the linear projection of a sphere. es-queue's strategy learns from the
-individuals that its workers would build; pyribs gets the same bounds, cells, deviations and
-batches.
+``pip install ribs==0.12.0 && python -m tools.benchmarks.micro.repertoires`` fills archives for two
+tasks of pyribs' tutorials, where the hand of a planar arm ends (fitness: minus the variance of its
+angles) and the linear projection of a sphere, and for the feet of BipedalWalker. es-queue's
+strategy learns from the individuals that its workers would build; pyribs gets the same bounds,
+cells, deviations and batches.
 """
 
 from __future__ import annotations
@@ -13,20 +13,27 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.episode_rules import evaluation_rules
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.behaviour_descriptor import FEET
+from es_queue.environments.factory import describe, open_environment
+from es_queue.environments.interface import BehaviourEnvironment, EnvironmentRequest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
+from es_queue.policies import make_policy
+from es_queue.policies.actions import ActionMap
 from es_queue.strategies.base import Batch
 from es_queue.strategies.map_elites import Archive, MapElites
 from es_queue.strategies.map_elites.cells import CVT, Cells, make_cells
 from es_queue.strategies.map_elites.emitters import Parents
+from workers.episode import EpisodeControl, EpisodeOptions, make_actor, play_episode
 
 Arrays = NDArray[Any]
 NOISE = 2**20
@@ -53,14 +60,41 @@ def sphere(vectors: Arrays) -> tuple[Arrays, Arrays]:
     return value, np.stack([half.sum(axis=1) for half in halves], axis=1)
 
 
+def walker(vectors: Arrays) -> tuple[Arrays, Arrays]:
+    """Returns of linear policies in 200 steps of one BipedalWalker, and their ``feet-contact``."""
+    config = RunConfig(env="BipedalWalker-v3", obs_norm=False, policy="linear")
+    request = replace(EnvironmentRequest.of(config), behaviour=FEET)
+    spec, env = describe(request), open_environment(request)
+    policy = make_policy(config, spec.observation_size, spec.action, spec.observation_shape)
+    actions, control = ActionMap(spec.action, config.action_bound), EpisodeControl()
+    options = EpisodeOptions(behave=lambda _: cast(BehaviourEnvironment, env).behaviour())
+    episodes = [
+        play_episode(
+            env,
+            make_actor(policy, vector, None),
+            actions,
+            evaluation_rules(200),
+            1,
+            control,
+            options,
+        )
+        for vector in vectors.astype(np.float32)
+    ]
+    returns = np.array([episode.total for episode in episodes])
+    return returns, np.array([episode.behaviour for episode in episodes], np.float64)
+
+
 @dataclass(frozen=True)
 class Task:
-    """A function, its size, and the settings of both libraries."""
+    """A function, its size, the settings of both libraries, and the generations and individuals of
+    each.
+    """
 
     title: str
     function: Callable[[Arrays], tuple[Arrays, Arrays]]
     size: int
     settings: dict[str, Any]
+    budget: tuple[int, int] = 200, 200
 
     def config(self, seed: int, population: int) -> RunConfig:
         return RunConfig(
@@ -110,6 +144,13 @@ TASKS = (
             "sigma": 0.5,
             "line_sigma": 0.2,
         },
+    ),
+    Task(
+        "BipedalWalker's feet, 96 parameters; grid 16×16",
+        walker,
+        96,
+        {"cells": (16, 16), "sigma": 0.1, "line_sigma": 0.2, "qd_offset": -200.0},
+        (20, 100),
     ),
 )
 
@@ -188,17 +229,17 @@ def format_row(task: Task, ours: list[tuple[float, float]], theirs: list[Any]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--generations", type=int, default=500)
-    parser.add_argument("--population", type=int, default=200)
+    parser.add_argument("--task", default="", help="only tasks whose title contains this")
     given = parser.parse_args()
     print("| task | QD score | pyribs | ratio | coverage | pyribs | ratio |")
     print("|---|---|---|---|---|---|---|")
-    for task in TASKS:
+    for task in (task for task in TASKS if given.task in task.title):
+        generations, population = task.budget
         results: tuple[list[Any], list[Any]] = [], []
         for seed in range(given.seeds):
-            config = task.config(seed, given.population)
+            config = task.config(seed, population)
             for fill, column in zip((filled_here, filled_by_pyribs), results, strict=True):
-                column.append(fill(task, config, given.generations))
+                column.append(fill(task, config, generations))
         print(format_row(task, *results), flush=True)
 
 
