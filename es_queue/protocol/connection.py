@@ -399,7 +399,7 @@ def authentication_error(name: str, error: Exception) -> RedisError:
         )
     return RedisError(
         f"Redis at {name} refused the user or password ({sanitize(first_line(error))}); "
-        "check RQ_REDIS_URL or --redis-url"
+        f"check RQ_REDIS_URL, --redis-url or {FLAG}"
     )
 
 

@@ -19,7 +19,7 @@ LOGGER = logging.getLogger("es_queue.display")
 VIDEO_FOLDER = "videos"
 INSTALL = "pip install 'es-queue[video]'"
 #: The longest wait for a film when its run ends.
-LAST_VIDEO_SECONDS = 30.0
+LAST_VIDEO_SECONDS = 120.0
 NICENESS = 10
 MOST_WORDS = 4_000
 
@@ -105,7 +105,12 @@ class VideoJobs:
                 if not self._is_busy() and seconds:
                     self._start_next()
         except subprocess.TimeoutExpired:
-            pass
+            skipped = [number for number in (self._filmed, *self._queue) if number is not None]
+            if seconds and skipped:
+                LOGGER.warning(
+                    f"a film takes longer than {seconds:g} s: {len(skipped)} are skipped; "
+                    f"es-play {self._run_dir} --generation {skipped[0]} --record FILE.gif makes one"
+                )
         finally:  # even if interrupted, leave no player behind
             if self._process is not None:
                 self._process.kill()

@@ -160,7 +160,7 @@ def test_a_password_that_is_wrong_or_missing(
     with configured(redis_client, requirepass="swordfish"):
         said = sentence_of(processes.master(*flags(CARTPOLE), RQ_REDIS_URL=wrong), 3)
         assert "refused the user or password (" in said and said.endswith(
-            "); check RQ_REDIS_URL or --redis-url"
+            "); check RQ_REDIS_URL, --redis-url or --redis-password-file"
         )
         assert "open-sesame" not in said
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)

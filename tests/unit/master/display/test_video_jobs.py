@@ -171,16 +171,21 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(
     )
 
 
-def test_a_film_that_does_not_end_is_ended_with_its_run(
+def test_a_film_that_does_not_end_is_ended_with_its_run_and_the_skipped_ones_are_reported(
     tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
 ) -> None:
     player.write_text("import time\nwhile True: time.sleep(60)")
-    fail_on_notes()
+    said = collect_notes()
     one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
+    one.add(1)
     (process,) = players
     one.close(seconds=0.01)
     assert process.poll() is not None
+    assert said[1:] == [
+        f"a film takes longer than 0.01 s: 2 are skipped; es-play {tmp_path / 'run'} --generation 0 "
+        "--record FILE.gif makes one"
+    ]
 
 
 def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
