@@ -183,8 +183,8 @@ def test_a_film_that_does_not_end_is_ended_with_its_run_and_the_skipped_ones_are
     one.close(seconds=0.01)
     assert process.poll() is not None
     assert said[1:] == [
-        f"a film takes longer than 0.01 s: 2 are skipped; es-play {tmp_path / 'run'} --generation 0 "
-        "--record FILE.gif makes one"
+        f"a film takes longer than 0.01 s: 2 are skipped; es-play {tmp_path / 'run'} "
+        "--generation 0 --record FILE.gif makes one"
     ]
 
 
