@@ -73,13 +73,14 @@ def test_a_target_ends_the_run() -> None:
     ) and ended.state.generation < 100
 
 
-@each_case("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search"])
+@each_case("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search", "map_elites"])
 def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_a_resume(
     strategy: str,
 ) -> None:
     more = {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
     more |= {"truncation": 4} if strategy == "ga" else {}
-    config = config_of(ROSENBROCK, strategy=strategy, generations=6, **more)
+    settings = {"objective": ROSENBROCK, "strategy": strategy, "generations": 6, **more}
+    config = config_of(**(ARM if strategy == "map_elites" else settings))
     expected, sink = run_ring(config)
     assert len({record["digest"] for record in sink.records[:-1]}) > 1
     assert run_ring(replace(config, block=1), 3)[0].digest == expected.digest
