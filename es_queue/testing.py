@@ -78,16 +78,17 @@ def with_extra_results(strategy: Strategy, state: State, batch: Batch) -> Batch:
     """The batch with the second results of its candidates, no better than the first, and with the
     behaviour of the centres.
     """
+    published, count = strategy.published(state), hooks.centre_count(strategy, state)
+    draw = partial(np.full, strategy.size, dtype=np.float32)
+    rows = [centre_of(strategy, published, slot, draw) for slot in range(1, count)]
+    centres = np.array(rows, np.float32).reshape(-1, strategy.size)
+    if count > 1:
+        batch = replace(batch, centre_fitness=sphere(centres))
     if strategy.wants_behaviour:
-        published, count = strategy.published(state), hooks.centre_count(strategy, state)
-        draw = partial(np.full, strategy.size, dtype=np.float32)
-        rows = [centre_of(strategy, published, slot, draw) for slot in range(1, count)]
-        centres = np.array(rows, np.float32).reshape(-1, strategy.size)
         by_fitness = np.clip(batch.fitness, -1e9, 1e9).astype(np.float32)[..., None]
         batch = replace(
             batch,
             behaviour=batch.behaviour if batch.behaviour.size else by_fitness.repeat(2, axis=-1),
-            centre_fitness=sphere(centres),
             centre_behaviour=centres[:, :2],
         )
     first = batch.fitness[:, 0].tolist()

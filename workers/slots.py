@@ -46,6 +46,7 @@ from es_queue.numerics.slot_plan import (
     ELITE,
     EVALUATION_STREAMS,
     SlotPlan,
+    centre_episodes,
     evaluation_seeds,
     make_generation_plan,
     max_slots,
@@ -183,7 +184,7 @@ class JobPlanner:
         first, behave = self._slots(task.generation, 0, 1), self._strategy.wants_behaviour
         rules = self._rules(task)
         fresh = evaluation_seeds(
-            self._config, BEHAVIOUR, task.generation, self._config.behaviour_episodes
+            self._config, BEHAVIOUR, task.generation, centre_episodes(self._config)
         ).reshape(1, -1)
         return [
             SlotJob(

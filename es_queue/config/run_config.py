@@ -43,9 +43,13 @@ NOT_NORMALISED = (
         "leave batch_norm out",
     ),
 )
+#: A value that leaves the other settings of ``tune`` unused.
+TUNES_NOTHING = WithoutEffect(
+    "tune", NONE, "tune is none", "set tune to sigma, learning_rate or both"
+)
 #: Settings that an objective leaves unused, and that need synchronous generations.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
-OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines", "islands")
+OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines", "islands", "tune")
 
 
 @dataclass(frozen=True)
@@ -255,6 +259,42 @@ class RunConfig(PolicySettings, StrategySettings):
         ),
     )
 
+    tune: str = option(
+        NONE,
+        "search",
+        (
+            "settings that the run tunes itself, by population-based training: sigma, "
+            "learning_rate or sigma,learning_rate; or none"
+        ),
+        rules=(
+            Conflict(
+                "islands",
+                "also divides the population",
+                "leave one of the two out",
+            ),
+        ),
+    )
+
+    tune_members: int = option(
+        4,
+        "search",
+        "with --tune: searches that share the population, each with its own settings",
+        allowed=(2, 64),
+        rules=(TUNES_NOTHING,),
+    )
+
+    tune_generations: int = option(
+        10,
+        "search",
+        (
+            "with --tune: generations after which the worst quarter of the members continues with "
+            "copies of the best, and with changed settings"
+        ),
+        unit="generations",
+        allowed=(1, 1_000_000),
+        rules=(TUNES_NOTHING,),
+    )
+
     episodes: int = option(
         1,
         "search",
@@ -458,7 +498,7 @@ class RunConfig(PolicySettings, StrategySettings):
             ),
             *(
                 Conflict(name, "also replaces the search", "leave one of the two out")
-                for name in ("rollback", "restarts", "islands")
+                for name in ("rollback", "restarts", "islands", "tune")
             ),
         ),
     )

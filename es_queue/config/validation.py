@@ -22,7 +22,7 @@ from es_queue.config.episode_rules import (
 from es_queue.config.observe import parse_observe
 from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.run_config import ASYNC, flag_name, option_fields, users_of
-from es_queue.config.schedules import parse_schedule
+from es_queue.config.schedules import parse_schedule, parse_tune
 from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
 from es_queue.util.suggestions import format_suggestion
@@ -278,6 +278,7 @@ def _validate_forms(config: RunConfig) -> None:
     parse_bins(config.action_bins)
     parse_observe(config.observe)
     parse_target(config.target_reward)
+    parse_tune(config.tune)
     _validate_schedules(config)
 
 
@@ -356,6 +357,9 @@ def _validate_population(config: RunConfig) -> None:
 def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
     """Refuse settings that a strategy with these facts does not support. Raises UsageError."""
     strategy, population, islands = config.strategy, config.population, config.islands
+    noun = "islands"
+    if tuned := parse_tune(config.tune):
+        islands, noun = config.tune_members, "members"
     individuals = 2 if facts.pairs else 1
     for name in ("population", "population_max"):
         if getattr(config, name) % individuals:
@@ -370,12 +374,17 @@ def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
     least = 2 * individuals * islands
     if islands > 1 and population < least:
         raise UsageError(
-            f"population is {population}, but each of {islands} islands needs two slots: use "
+            f"population is {population}, but each of {islands} {noun} needs two slots: use "
             f"{least} or more"
+        )
+    if "learning_rate" in tuned and "learning_rate" not in facts.settings:
+        raise UsageError(
+            f"tune is {config.tune}, but {strategy} has no learning rate: leave learning_rate out, "
+            "or use another strategy"
         )
     most = population // individuals // islands
     if config.top > most:
-        place = "a population" if islands == 1 else f"the first of {islands} islands in one"
+        place = "a population" if islands == 1 else f"the first of {islands} {noun} in one"
         raise UsageError(
             f"top is {config.top}, but {place} of {population} has {most} pairs: use at most {most}"
         )

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import ASYNC, AUTO, RunConfig
+from es_queue.config.run_config import ASYNC, AUTO, NONE, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Integers, Mask
@@ -24,6 +24,7 @@ from es_queue.protocol.messages import ELITE as ELITE_KIND
 from es_queue.protocol.messages import FINAL as FINAL_KIND
 
 CONFIRM_EPISODES = 100
+TUNING_EPISODES = 10
 GROWTH = 8  # the most growth of a population by --min-steps, unless --population-max limits it
 WORDS = 4  # Philox4x64 yields four words per counter value
 (
@@ -40,7 +41,8 @@ WORDS = 4  # Philox4x64 yields four words per counter value
     PARENTS,
     REFERENCE,
     RESTARTS,
-) = range(13)
+    TUNING,
+) = range(14)
 #: The stream of environment seeds of each kind of evaluation.
 EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
 
@@ -230,6 +232,11 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
         (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
     )
     return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
+
+
+def centre_episodes(config: RunConfig) -> int:
+    """Episodes of each further unperturbed policy that a generation measures."""
+    return TUNING_EPISODES if config.tune != NONE else config.behaviour_episodes
 
 
 def validate_noise_size(config: RunConfig, size: int) -> None:

@@ -6,7 +6,7 @@ from inspect import isabstract
 
 import numpy as np
 
-from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.run_config import AUTO, NONE, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.schedules import rate_factors
 from es_queue.config.strategy_settings import STRATEGIES as FACTS
@@ -79,8 +79,8 @@ def try_strategy(strategy: Strategy) -> None:
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
-    """The configured strategy's class, or that of its islands; ``module:Class`` is imported. Raises
-    UsageError if there is none, or if it cannot have islands.
+    """The configured strategy's class, or that of its islands or members; ``module:Class`` is
+    imported. Raises UsageError if there is none, or if it cannot have them.
     """
     if ":" not in config.strategy and config.strategy not in STRATEGIES:
         raise UsageError(
@@ -92,12 +92,16 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         from es_queue.strategies.averaged import averaged
 
         kind = averaged(kind)
-    if config.islands == 1:
-        return kind
-    # start-up: few runs have islands
-    from es_queue.strategies.islands import islands_of
+    # start-up: few runs have several searches
+    if config.tune != NONE:
+        from es_queue.strategies.population_based import population_based
 
-    return islands_of(kind)
+        return population_based(kind)
+    if config.islands > 1:
+        from es_queue.strategies.islands import islands_of
+
+        return islands_of(kind)
+    return kind
 
 
 def load_strategy_class(path: str) -> type[Strategy]:

@@ -46,6 +46,10 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
     def island(self) -> Strategy:
         return self.island_kind(self.config, self.size, self.pace)
 
+    def searches(self, state: State) -> list[Strategy]:
+        """The strategy of each island."""
+        return [self.island] * len(state["score_sum"])
+
     # --- what is published: for each island what its strategy publishes, then its sigma
 
     def start(self, parameters: Floats) -> State:
@@ -58,10 +62,14 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         """float32 [k · (n + 1)] for k islands whose strategy publishes n floats."""
         return np.concatenate(
             [
-                np.append(self.island.published(part), np.float32(self.island.sigma(part)))
-                for part in unpack_islands(state)
+                np.append(search.published(part), np.float32(search.sigma(part)))
+                for search, part in self.with_searches(state)
             ]
         )
+
+    def with_searches(self, state: State) -> list[tuple[Strategy, State]]:
+        """Each island's strategy with its state."""
+        return list(zip(self.searches(state), unpack_islands(state), strict=True))
 
     def fits(self, size: int, observations: int) -> bool:
         """True for any number of islands that the run can have."""
@@ -89,7 +97,8 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
 
     def sigma(self, state: State) -> float:
         """That of the best island; workers use the published ones."""
-        return self.island.sigma(unpack_islands(state)[0])
+        search, part = self.with_searches(state)[0]
+        return search.sigma(part)
 
     @property
     def step_rate(self) -> float | None:
@@ -121,11 +130,7 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         """Each island learns from its own slots; then they are ranked, and the worse half may
         end.
         """
-        before = unpack_islands(state)
-        batches = [island_batch(batch, row, len(before)) for row in range(len(before))]
-        learnt = [
-            self.island.learn(part, island) for part, island in zip(before, batches, strict=True)
-        ]
+        batches, learnt = self.learn_islands(state, batch)
         if all(info["no_step"] for _, info in learnt):
             return self.stay(state)
         sums, weights = updated_scores(state, batches)
@@ -139,13 +144,31 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
             "island_score": float(sums[order[0]] / max(weights[order[0]], 1.0)),
         }
 
+    def learn_islands(
+        self, state: State, batch: Batch
+    ) -> tuple[list[Batch], list[tuple[State, Info]]]:
+        """The batch of each island, and what it learns from it."""
+        pairs = self.with_searches(state)
+        batches = [island_batch(batch, row, len(pairs)) for row in range(len(pairs))]
+        learnt = [
+            search.learn(part, island)
+            for (search, part), island in zip(pairs, batches, strict=True)
+        ]
+        return batches, learnt
+
     def stay(self, state: State) -> tuple[State, Info]:
         """The figures of the best island, unchanged."""
-        _, info = self.island.stay(unpack_islands(state)[0])
+        search, part = self.with_searches(state)[0]
+        _, info = search.stay(part)
         return dict(state), {**info, "islands": float(len(state["score_sum"]))}
 
     def migrate_state(self, state: State, before: Any) -> State:
-        states = [migrate_state(self.island, part, before.island) for part in unpack_islands(state)]
+        states = [
+            migrate_state(search, part, former)
+            for (search, part), former in zip(
+                self.with_searches(state), before.searches(state), strict=True
+            )
+        ]
         return pack_islands(states, state["score_sum"], state["score_weight"])
 
 
@@ -153,12 +176,17 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
 def islands_of(kind: type[Strategy]) -> type[Islands]:
     """The class with islands of ``kind``. Raises UsageError if ``kind`` cannot have islands."""
     require_plain(kind, "islands")
+    return many_of(Islands, kind)
+
+
+def many_of(base: type[Islands], kind: type[Strategy]) -> type[Islands]:
+    """The subclass of ``base`` whose islands are ``kind``."""
     facts = {
         "island_kind": kind,
         "per_slot": kind.per_slot,
         "settings": tuple(kind.used_settings().values()),
     }
-    return type(f"{kind.__name__}Islands", (Islands,), facts)
+    return type(f"{kind.__name__}{base.__name__}", (base,), facts)
 
 
 def pack_islands(states: list[State], sums: Doubles, weights: Doubles) -> State:

@@ -23,6 +23,7 @@ from es_queue.numerics.slot_plan import (
     ELITE,
     EVALUATION_STREAMS,
     SlotPlan,
+    centre_episodes,
     evaluation_seeds,
     make_generation_plan,
     resolve_seed_sharing,
@@ -211,7 +212,7 @@ class AnswerChecker:
             int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]),
             1,
             0,
-            config.behaviour_episodes,
+            centre_episodes(config),
         )
         sampled = sum(self.plan.sampled) * shape.individuals * config.episodes
         self.largest_slots = min(messages.MAX_BLOCK, max(slot_limits.values(), default=1))

@@ -113,14 +113,13 @@ class Learner:
         return np.array(values, dtype=np.float64)
 
     def behaviour_arrays(self, closed: ClosedGeneration) -> dict[str, NDArray[Any]]:
-        """Behaviours of a batch's individuals and measured centres; empty if the strategy compares
-        none.
-        """
+        """Fitness of the measured centres, and behaviours if the strategy compares them."""
+        fitness = {"centre_fitness": self.reevaluated_fitness(closed.measured)}
         if not self.strategy.wants_behaviour:
-            return {}
+            return fitness
         return {
+            **fitness,
             "behaviour": self.behaviour(closed.counted, self.strategy.per_slot),
-            "centre_fitness": self.reevaluated_fitness(closed.measured),
             "centre_behaviour": self.behaviour(closed.measured, 1)[:, 0],
         }
 

@@ -64,8 +64,8 @@ class ReplayStep:
     anchored: whether its search was kept for a rollback; changes: settings that were changed,
     including those for later generations
     again: float64 [k], fitness in repeated evaluations
-    behaviour, centre_fitness, centre_behaviour: as in ``strategies.base.Batch``, if behaviours are
-    compared
+    behaviour, centre_fitness, centre_behaviour: as in ``strategies.base.Batch``, if behaviours or
+    centres are compared
     publication, used, tried: in the asynchronous schedule, what was published, and (publication,
     slots) of the rows of fitness and of ``again``
     """
@@ -95,6 +95,8 @@ class ReplayStep:
         if self.behaviour.size:
             fields["numbers"] = self.behaviour.shape[2]
             arrays += BEHAVIOUR
+        elif self.centre_fitness.size:
+            arrays.append("centre_fitness")
         fields |= {name: getattr(self, name).astype(DTYPES[name]).tobytes() for name in arrays}
         if self.used:
             fields["publication"] = self.publication
