@@ -43,6 +43,14 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "island_generations": 2,
             "generations": 6,
         },
+        # Generations 1, 3 and 5 end with a comparison.
+        "tuned": {
+            "strategy": "snes",
+            "tune": "sigma,learning_rate",
+            "tune_members": 4,
+            "tune_generations": 2,
+            "generations": 6,
+        },
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
     }.items()
 }

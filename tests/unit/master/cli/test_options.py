@@ -375,6 +375,7 @@ def test_a_policy_of_your_own_receives_the_whole_observation_in_spite_of_the_rec
     [
         {"schedule": "async"},
         {"islands": 2},
+        {"tune": "sigma"},
         {"rollback": True, "eval_episodes": 50},
         {"strategy": "cma_es", "restarts": "ipop"},
         {"eval_every": 0, "target_reward": "none"},

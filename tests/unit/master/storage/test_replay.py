@@ -92,6 +92,16 @@ def test_a_run_computed_again_from_its_log_has_the_same_digests(
     assert "which the newest checkpoint has too" in replayed(tmp_path)
 
 
+@each_case("strategy", ["openai_es", "snes"])
+def test_a_tuned_run_computed_again_from_its_log_has_the_same_digests(
+    strategy: str, tmp_path: Path
+) -> None:
+    outcome, _ = logged(
+        tmp_path, strategy=strategy, tune="sigma,learning_rate", tune_members=2, tune_generations=2
+    )
+    assert outcome.digest in replayed(tmp_path)
+
+
 def test_a_log_of_other_noise_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
