@@ -64,6 +64,11 @@ class PopulationBased(SeveralCentres, Islands):
     def _counts(self) -> list[int]:
         return [self.config.tune_members]
 
+    @property
+    def step_rate(self) -> float | None:
+        """None if each member has its own."""
+        return None if "learning_rate" in parse_tune(self.config.tune) else super().step_rate
+
     # --- whose return is compared
 
     @property
@@ -100,11 +105,10 @@ class PopulationBased(SeveralCentres, Islands):
         _, learnt = self.learn_islands(state, batch)
         if all(info["no_step"] for _, info in learnt):
             return self.stay(state)
-        compared = self.is_compared(state)
-        order = list(range(len(learnt)))
+        compared, order = self.is_compared(state), list(range(len(learnt)))
         sums, weights = state["score_sum"], state["score_weight"]
+        known = np.isfinite(batch.centre_fitness)
         if compared:
-            known = np.isfinite(batch.centre_fitness)
             sums, weights = np.where(known, batch.centre_fitness, 0.0), known.astype(np.float64)
             order = with_copies(ranked(sums, weights))
         steps = {
@@ -119,9 +123,13 @@ class PopulationBased(SeveralCentres, Islands):
             **steps,
             "updates": np.array(state["updates"] + 1),
         }
-        copies = float(copy_count(len(order)) * compared)
-        info = {**learnt[order[0]][1], "no_step": 0.0, "copied": copies}
-        return after, {**info, **self.member_figures(after)}
+        scores = batch.centre_fitness.tolist() if compared else []
+        return after, {
+            **learnt[order[0]][1],
+            "no_step": 0.0,
+            **self.member_figures(state),
+            **{f"member_{row}_score": score for row, score in enumerate(scores) if known[row]},
+        }
 
     def explored(self, steps: Integers, row: int, generation: int) -> Integers:
         """The steps of the row-th tuned setting, those of the copies one higher or lower."""
@@ -146,17 +154,15 @@ class PopulationBased(SeveralCentres, Islands):
         """The figures of the best member, unchanged."""
         search, part = self.with_searches(state)[0]
         _, info = search.stay(part)
-        return dict(state), {**info, "copied": 0.0, **self.member_figures(state)}
+        return dict(state), {**info, **self.member_figures(state)}
 
     def member_figures(self, state: State) -> Info:
-        """The settings in force and the last score of each member."""
+        """The settings of each member in a state's generation."""
         info: Info = {}
         for row, (search, part) in enumerate(self.with_searches(state)):
             info[f"member_{row}_sigma"] = search.sigma(part)
             if search.step_rate is not None:
                 info[f"member_{row}_learning_rate"] = search.step_rate
-            if state["score_weight"][row]:
-                info[f"member_{row}_score"] = float(state["score_sum"][row])
         return info
 
     def migrate_state(self, state: State, before: Any) -> State:
