@@ -116,10 +116,13 @@ class ServedSeat(Seat):
                 **worker_figures(block_worker, control, step_rate, busy),
             }
 
+        def blocks() -> tuple[int, int]:
+            return (block_worker.blocks, block_worker.late) if block_worker else (0, 0)
+
         heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
         refusals = 0
-        with self._beating(heartbeat), self._serve_metrics(channel.worker, control, figures):
+        with self._beating(heartbeat), self._serve_metrics(channel.worker, control, blocks):
             while not control.leave_reason:
                 try:
                     if unreadable:
@@ -159,7 +162,7 @@ class ServedSeat(Seat):
                 ParameterCache(self.run).remove_run()
 
     def _serve_metrics(
-        self, worker: str, control: EpisodeControl, figures: Callable[[], dict[str, str]]
+        self, worker: str, control: EpisodeControl, blocks: Callable[[], tuple[int, int]]
     ) -> ExitStack:
         """Metrics for Prometheus until the result is closed, if the user has set a port. What fails
         here costs no seat.
@@ -172,7 +175,7 @@ class ServedSeat(Seat):
             # start-up: prometheus_client takes 0.1 s and 8 MB, and few workers serve metrics
             from workers.monitoring.worker_metrics import WorkerMetrics, served_metrics
 
-            metrics = WorkerMetrics({"run": self.run, "worker": worker}, control, figures)
+            metrics = WorkerMetrics({"run": self.run, "worker": worker}, control, blocks)
             port = stack.enter_context(served_metrics(metrics, *endpoint))
             self.print_line(f"metrics on port {port} of {endpoint[0]}")
         except (ImportError, OSError, UsageError, ValueError) as error:  # of an odd host name, too

@@ -26,7 +26,6 @@ from master.collect.recovery_statistics import REDIS_AWAY
 from master.collect.verification import Verification
 from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerWatch
 from master.control.inbox import ControlInbox
-from master.display.format import busy_workers
 from master.fleet.silent_workers import SilentWorkers
 from master.fleet.worker_registry import WorkerRegistry
 
@@ -114,7 +113,7 @@ class RunProgress:
 
     def fields(self, ledger: Ledger) -> dict[str, str]:
         context, (done, total) = self._parts.context, ledger.answer_counts()
-        busy = busy_workers(self._parts.workers.present.values())
+        busy = self._parts.workers.busy
         fleet, audit = context.fleet, context.audit
         return {
             "workers": str(len(self._parts.workers.present)),

@@ -109,8 +109,9 @@ class CollectorCallbacks:
 
 
 class WorkerWatch:
-    """present: the workers that do not refuse to work, by id; idle_monitor: whether any is;
-    give_way: those that should leave for another run
+    """present: the workers that do not refuse to work, by id; busy: how many of them are busy on
+    average, None if unknown; idle_monitor: whether any is; give_way: those that should leave for
+    another run
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class WorkerWatch:
         self.idle_monitor = IdleMonitor()
         self._missing_check = MissingAfterOutage(lease.clocks.lease + lease.clocks.beat_ttl)
         self.present: dict[str, dict[str, str]] = {}
+        self.busy: float | None = None
         self.give_way: list[str] = []
 
     def live_count(self) -> int:
@@ -134,6 +136,7 @@ class WorkerWatch:
         answers = self._context.answers
         workers = self._poller.poll(self._channel, answers)
         self.present = {name: about for name, about in workers.items() if "refuses" not in about}
+        self.busy = busy_workers(self.present.values())
         self.idle_monitor.update(workers)
         self._missing_check.update(workers, self._channel.outages, self.give_way)
         if self._context.fleet is not None:
@@ -149,11 +152,11 @@ class WorkerWatch:
         if paused_by:
             self.idle_monitor.notice_pause()
         else:
-            self.idle_monitor.note_idle(self.present.values(), ledger.training_slots, scale)
+            self.idle_monitor.note_idle(len(self.present), self.busy, ledger.training_slots, scale)
         done, total = ledger.answer_counts()
         waiting: Record = {"waiting": f"paused by {paused_by}"} if paused_by else {}
-        if (busy := busy_workers(self.present.values())) is not None:
-            waiting["busy"] = busy
+        if self.busy is not None:
+            waiting["busy"] = self.busy
         self._callbacks.show_live(
             {"workers": len(self.present), "answered": done, "slots": total, **waiting}
         )

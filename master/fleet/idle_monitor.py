@@ -7,12 +7,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.security.sanitize import sanitize
-from master.display.format import busy_workers, format_idle_workers
+from master.display.format import format_idle_workers
 from master.display.notes import LimitedNotes
 
 LOGGER = logging.getLogger("es_queue.fleet")
@@ -72,16 +72,15 @@ class IdleMonitor:
         self._unserved.update(not is_served)
         self._note_refusals(refusing, is_served)
 
-    def note_idle(
-        self, workers: Collection[Mapping[str, str]], slots: int | None, scale: float
-    ) -> None:
+    def note_idle(self, workers: int, busy: float | None, slots: int | None, scale: float) -> None:
         """Note once per run that workers have had too little work for a while.
 
+        busy: how many of the workers are busy on average, None if unknown
         slots: training slots of a generation, None if unlimited
         """
         if time.monotonic() < self._quiet_until:
             return
-        sentence = format_idle_workers(len(workers), slots, busy_workers(workers), scale)
+        sentence = format_idle_workers(workers, slots, busy, scale)
         if self._waiting.reports(bool(sentence)):
             LOGGER.warning(sentence)
 

@@ -11,6 +11,8 @@ import yaml
 
 from master.status.health import STALLED
 from master.status.web.pages import COUNT_FAMILIES, RunMetrics
+from workers.episode import EpisodeControl
+from workers.monitoring.worker_metrics import WorkerMetrics
 
 FOLDER = Path(__file__).resolve().parents[2] / "docker" / "monitoring"
 ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yaml").read_text())
@@ -22,11 +24,17 @@ LABELS = {
     "run_info": {"run", "env", "strategy", "state", "health"},
     "refused_total": {"run", "reason"},
     "up": set(),
+    "worker_busy_seconds_total": {"run", "worker"},
+    "worker_memory_bytes": {"run", "worker"},
 }
 
 
 def metric_names() -> set[str]:
-    return {name for name, *_ in RunMetrics({})._families()}
+    return {name for name, *_ in RunMetrics({})._families()} | {
+        sample.name.removeprefix("es_queue_")
+        for metric in WorkerMetrics({}, EpisodeControl(), lambda: (0, 0)).collect()
+        for sample in metric.samples
+    }
 
 
 def validate_expression(expression: str) -> None:
@@ -74,3 +82,5 @@ def test_the_dashboard_names_existing_metrics_and_no_panel_covers_another() -> N
         }
         assert not own & cells and place["x"] + place["w"] <= 24
         cells |= own
+    drawn = re.findall(r"es_queue_(worker_\w+)", json.dumps(PANELS))
+    assert set(drawn) == {"worker_busy_seconds_total", "worker_memory_bytes"}

@@ -25,26 +25,26 @@ class WorkerMetrics(Collector):
     """The figures of one seat, read only when they are scraped.
 
     labels: of every sample
-    figures: texts of the worker's hash by name, of which ``blocks`` and ``late`` are used
+    blocks: how many blocks were evaluated, and how many of them too late
     """
 
     def __init__(
         self,
         labels: Mapping[str, str],
         control: EpisodeControl,
-        figures: Callable[[], Mapping[str, str]],
+        blocks: Callable[[], tuple[int, int]],
     ) -> None:
-        self._labels, self._control, self._figures = dict(labels), control, figures
+        self._labels, self._control, self._blocks = dict(labels), control, blocks
         self._began = time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        figures, control = self._figures(), self._control
+        (blocks, late), control = self._blocks(), self._control
         busy, seconds = control.work.busy_seconds(), max(time.monotonic() - self._began, 1e-9)
         counters = (
             ("episodes", "Episodes of results", control.work.episodes),
             ("steps", "Environment steps", control.steps),
-            ("blocks", "Blocks evaluated", float(figures.get("blocks", 0))),
-            ("late_blocks", "Blocks whose result came too late", float(figures.get("late", 0))),
+            ("blocks", "Blocks evaluated", blocks),
+            ("late_blocks", "Blocks whose result came too late", late),
             ("failures", "Slots that failed", control.work.failures),
             ("busy_seconds", "Seconds spent on blocks", busy),
         )
