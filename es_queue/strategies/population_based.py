@@ -19,7 +19,12 @@ from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.slot_plan import TUNING, multiply_shift, raw_words
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.capabilities.hooks import SeveralCentres, migrate_state, require_plain
+from es_queue.strategies.capabilities.hooks import (
+    Draw,
+    SeveralCentres,
+    migrate_state,
+    require_plain,
+)
 from es_queue.strategies.islands import Islands, many_of, pack_islands, ranked
 
 #: What a step up or down does to a setting (the paper's is 1.2 and 0.8).
@@ -82,7 +87,7 @@ class PopulationBased(SeveralCentres, Islands):
     def is_compared(self, state: State) -> bool:
         return int(state["updates"] + 1) % self.config.tune_generations == 0
 
-    def centre_of(self, published: Floats, slot: int) -> Floats:
+    def centre_of(self, published: Floats, slot: int, draw: Draw) -> Floats:
         """Slot 0 is the best member, slot s member s − 1."""
         member: Floats = self._parts(published)[max(0, slot - 1), :-1]
         return self.island.centre(member)
