@@ -16,7 +16,6 @@ import numpy as np
 
 from es_queue.config.schedules import parse_tune, power
 from es_queue.numerics.arrays import Floats, Integers
-from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.slot_plan import TUNING, multiply_shift, raw_words
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.capabilities.hooks import (
@@ -91,17 +90,6 @@ class PopulationBased(SeveralCentres, Islands):
         """Slot 0 is the best member, slot s member s − 1."""
         member: Floats = self._parts(published)[max(0, slot - 1), :-1]
         return self.island.centre(member)
-
-    def centre_statistics(self, published: Floats, slot: int) -> None:
-        """Members share the observation statistics."""
-
-    def with_statistics(self, state: State, moments: RunningMoments) -> State:
-        return state
-
-    def exchange_statistics(
-        self, before: State, after: State, moments: RunningMoments
-    ) -> tuple[State, RunningMoments]:
-        return after, moments
 
     # --- what the master learns
 

@@ -175,7 +175,7 @@ class ComparesBehaviour:
 
 
 class SeveralCentres(ABC):
-    """Several unperturbed policies play, each with its own statistics."""
+    """Several unperturbed policies play, by default under the same statistics."""
 
     @property
     @abstractmethod
@@ -192,23 +192,23 @@ class SeveralCentres(ABC):
     def centre_of(self, published: Floats, slot: int, draw: Draw) -> Floats:
         """The policy of a centre slot, float32 [size]."""
 
-    @abstractmethod
     def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
         """Mean and deviation float32 [d] of a centre slot's observations; None for the
         generation's.
         """
+        return None
 
-    @abstractmethod
     def begin_centres(self, state: State, moments: RunningMoments, draw: Draw) -> State:
         """The first state with all centres and the run's first observation statistics."""
+        return state
 
-    @abstractmethod
     def exchange_statistics(
         self, before: State, after: State, moments: RunningMoments
     ) -> tuple[State, RunningMoments]:
         """The state ``after`` a generation and its observation statistics, ready for the next
         generation.
         """
+        return after, moments
 
 
 def max_centres(strategy: object) -> int:
