@@ -92,12 +92,13 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         from es_queue.strategies.averaged import averaged
 
         kind = averaged(kind)
-    # start-up: few runs have several searches
     if config.tune != NONE:
+        # start-up: few runs have members
         from es_queue.strategies.population_based import population_based
 
         return population_based(kind)
     if config.islands > 1:
+        # start-up: few runs have islands
         from es_queue.strategies.islands import islands_of
 
         return islands_of(kind)
