@@ -94,15 +94,16 @@ class RunFolder:
 
     def _has_orderly_end(self, last: Mapping[str, Any]) -> bool:
         """A master that ends in order saves the open generation, which is later than the last
-        closed one.
+        closed one; or that one again, if an error of the caller followed its record.
         """
         saved = [
-            int(match[1])
+            (int(match[1]), modification_time(path) or 0.0)
             for path in (self.folder / "checkpoints").glob("generation-*.npz")
             if (match := CHECKPOINT_NAME.fullmatch(path.name))
         ]
         closed = finite_or_none(last.get("generation"))
-        return bool(saved) and (closed is None or max(saved) > closed)
+        recorded = modification_time(self.folder / METRICS) or 0.0
+        return bool(saved) and (closed is None or max(saved) > (closed, recorded))
 
 
 def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def folder(
     ]
     (made / "metrics.jsonl").write_text("\n".join([*lines, *map(json.dumps, records)]) + "\n")
     if saved is not None:
-        (made / "checkpoints" / f"generation-{saved:08d}.npz").touch()
+        checkpoint = made / "checkpoints" / f"generation-{saved:08d}.npz"
+        checkpoint.touch()
+        os.utime(checkpoint, (1, 1))  # at the publication, so before its generation's record
     if summary is not None:
         (made / "summary.json").write_text(json.dumps(summary))
     return made
@@ -95,6 +97,15 @@ def test_a_run_that_was_left_in_order_is_stopped_and_done(
         and "strange" not in run
         and run["resume"].endswith("es-master --resume walker-1")
     )
+
+
+def test_a_run_that_an_error_of_its_caller_ended_is_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = folder(saved=7)
+    later = (made / "metrics.jsonl").stat().st_mtime + 1
+    os.utime(made / "checkpoints" / "generation-00000007.npz", (later, later))
+    assert told(capsys, 10, "walker-1")["state"] == "stopped"
 
 
 @pytest.mark.parametrize("saved", [7, None])
