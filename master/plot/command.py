@@ -13,6 +13,7 @@ from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from master.display.format import LARGEST_DRAWN
 from master.display.reporter import METRICS
+from master.plot.archive_map import archive_map
 from master.plot.canvas import PAPER_SCALE, plot_style, save_figure
 from master.plot.cloud import behaviour_cloud
 from master.plot.curves import learning_curves
@@ -34,7 +35,11 @@ examples:
   es-plot runs/walker --panels            four views of one run
   es-plot runs/walker --cloud --generation 0,50,400
                                           individuals of three generations
+  es-plot runs/repertoire --archive       elites of map_elites over their behaviours
 """
+
+#: Figures other than curves, of one run each.
+VIEWS = ("archive", "cloud", "panels")
 
 
 OPTIONS = """
@@ -50,6 +55,9 @@ runs RUN
     four views of one run: returns, evaluation, seconds, the unperturbed policy's rank
 --cloud
     individuals of a generation, coloured by fitness: their behaviour, or their length and return
+--archive
+    fitness of the elites of map_elites over behaviours of one or two numbers, from the newest
+    checkpoint
 --generation N,N
     with --cloud: generations, one panel each [default: the newest recorded one]
 --title TEXT
@@ -112,22 +120,25 @@ def beyond(run: RunCurves) -> str:
 def draw_figure(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
     if given.generation is not None and not given.cloud:
         raise UsageError("--generation names what --cloud draws: add --cloud")
+    views = [view for view in VIEWS if getattr(given, view)]
+    if len(views) > 1:
+        raise UsageError(f"--{views[0]} and --{views[1]} are different figures: give one of them")
+    if views and len(runs) != 1:
+        raise UsageError(f"--{views[0]} draws one run, and {len(runs)} were given")
     if given.cloud:
-        if len(runs) != 1:
-            raise UsageError(f"--cloud draws one run, and {len(runs)} were given")
         return behaviour_cloud(runs[0].folder, parse_generations(given.generation), given.title)
-    if not given.panels:
-        return learning_curves(
-            runs,
-            given.metric,
-            ["steps", "time"] if given.by == "both" else [given.by],
-            given.statistic,
-            given.title,
-            [sanitize(label, 60) for label in given.label],
-        )
-    if len(runs) != 1:
-        raise UsageError(f"--panels draws one run, and {len(runs)} were given")
-    return draw_panels(runs[0], "steps" if given.by == "both" else given.by)
+    if given.archive:
+        return archive_map(runs[0].folder, given.title)
+    if given.panels:
+        return draw_panels(runs[0], "steps" if given.by == "both" else given.by)
+    return learning_curves(
+        runs,
+        given.metric,
+        ["steps", "time"] if given.by == "both" else [given.by],
+        given.statistic,
+        given.title,
+        [sanitize(label, 60) for label in given.label],
+    )
 
 
 def parse_generations(text: str | None) -> list[int]:
