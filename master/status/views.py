@@ -65,12 +65,12 @@ STYLES = {
     ORPHANED: BAD,
     FAILED: BAD,
 }
-#: What a JSON text stays; everything else of a progress or a worker is a number or null.
 #: What a run does when it trains no more.
 STAGES = {
     "closing": ", its last parameters are evaluated",
     "final": ", it plays its final episodes",
 }
+#: Fields that stay text in JSON; all others of a progress or a worker are numbers or null.
 TEXT_FIELDS = (
     "quarantined",
     "state",
