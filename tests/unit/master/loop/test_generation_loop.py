@@ -72,6 +72,7 @@ def lively(strategy: str, **values: Any) -> RunConfig:
     }
     plain |= {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
     plain |= {"truncation": 4} if strategy == "ga" else {}
+    plain |= {"cells": (2,)} if strategy == "map_elites" else {}
     plain |= (
         {"members": 3, "neighbours": 2, "behaviour_episodes": 2} if strategy == "novelty" else {}
     )

@@ -73,11 +73,10 @@ def replayed(folder: Path) -> str:
 def test_a_run_computed_again_from_its_log_has_the_same_digests(
     strategy: str, islands: int, tmp_path: Path
 ) -> None:
-    decay = (
-        {}
-        if strategy in ("ga", "random_search")
-        else {"weight_decay": 0.01, "decay_schedule": "linear:0,4"}
-    )
+    used = STRATEGIES[strategy].used_settings()
+    more: dict[str, Any] = {"cells": (2,)} if "cells" in used else {}
+    if "weight_decay" in used:
+        more = {"weight_decay": 0.01, "decay_schedule": "linear:0,4"}
     outcome, _ = logged(
         tmp_path,
         strategy=strategy,
@@ -85,7 +84,7 @@ def test_a_run_computed_again_from_its_log_has_the_same_digests(
         island_generations=3 if islands > 1 else 50,
         truncation=4 if strategy == "ga" else 0,
         sigma_schedule="exponential:0.9",
-        **decay,
+        **more,
     )
     assert f"generations 0 to 6 of run {RUN}" in replayed(tmp_path)
     assert outcome.digest in replayed(tmp_path)
