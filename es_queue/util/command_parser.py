@@ -14,6 +14,8 @@ from es_queue.errors import UsageError
 from es_queue.security.passwords import redact_address
 from es_queue.util.suggestions import format_suggestion
 
+NEGATIVE = re.compile(r"-(\.?[0-9]|inf|nan)", re.IGNORECASE)
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, a UsageError, without passwords.
@@ -35,7 +37,7 @@ class CommandParser(argparse.ArgumentParser):
         """The parsed command line. Raises UsageError for the first unknown flag, without its value,
         which may be a password, or the first unknown word.
         """
-        given, unknown = self.parse_known_args(argv)
+        given, unknown = self.parse_known_args(self._join_negative_numbers(argv))
         words = [word for word in unknown if word != "--"]
         for word in words:
             if word.startswith("-"):
@@ -52,6 +54,19 @@ class CommandParser(argparse.ArgumentParser):
                 f"the command line has {label} without a flag before it; {self.advice}"
             )
         return given
+
+    def _join_negative_numbers(self, argv: Sequence[str] | None) -> list[str]:
+        """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag; and
+        ``--behaviour-bounds=-1:1``.
+        """
+        joined_words: list[str] = []
+        for word in sys.argv[1:] if argv is None else argv:
+            is_negative = NEGATIVE.match(word) is not None
+            if is_negative and joined_words and joined_words[-1] in self._option_string_actions:
+                joined_words[-1] += f"={word}"
+            else:
+                joined_words.append(word)
+        return joined_words
 
     def _shown_flags(self) -> list[str]:
         actions = self._option_string_actions.items()

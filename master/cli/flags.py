@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +14,6 @@ from es_queue.config.changeable import CHANGEABLE, RESUMABLE
 from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import flag_name, option_fields
-from es_queue.config.validation import number_or_text
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
     CommandParser,
@@ -320,24 +317,3 @@ def launch_names() -> frozenset[str]:
     names = {word.removeprefix("--").replace("-", "_") for word in words}
     negations = {f"no_{name}" for name in option_fields()}
     return frozenset(names - {*option_fields(), *FORMER_NAMES, *negations})
-
-
-def _flag_names() -> set[str]:
-    return {word for action in make_parser().actions for word in action.option_strings}
-
-
-def join_negative_numbers(argv: list[str] | None) -> list[str] | None:
-    """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag; and
-    ``--behaviour-bounds=-1:1``.
-    """
-    words = list(sys.argv[1:] if argv is None else argv)
-    joined_words: list[str] = []
-    for word in words:
-        negative = re.match(r"-\.?\d", word) or (
-            word.startswith("-") and not isinstance(number_or_text(word), str)
-        )
-        if negative and joined_words and joined_words[-1] in _flag_names():
-            joined_words[-1] += f"={word}"
-        else:
-            joined_words.append(word)
-    return joined_words

@@ -17,7 +17,6 @@ from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.user_code import modules_named_by
 from master.cli.flags import (
-    join_negative_numbers,
     launch_names,
     make_parser,
 )
@@ -56,7 +55,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     ``argv`` is the command line without the program's name, None for this process's own. Raises
     UsageError for invalid options; --help and --version print and end the process.
     """
-    named = vars(make_parser().parse_words(join_negative_numbers(argv)))
+    named = vars(make_parser().parse_words(argv))
     path, recipe = named.pop("config", None), named.pop("recipe", None)
     control_args = parse_control_args(named)
     launch = replace(

@@ -15,6 +15,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.pretrained import training_command
+from workers.play.elite import Elite
 from workers.play.export_policy import load_policy_from, read_contents
 
 
@@ -35,9 +36,11 @@ class Checkpoint:
     command: str = ""
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint or seed list at ``path``, checked. Raises RunFolderError in one sentence."""
-    arrays, meta = read_contents(path)
+def load_checkpoint(path: Path, elite: Elite | None = None) -> Checkpoint:
+    """The checkpoint or seed list at ``path``, checked, with the policy of an ``elite`` of its
+    archive. Raises RunFolderError in one sentence.
+    """
+    arrays, meta = read_contents(path, elite)
     policy = load_policy_from(path, arrays, meta)
     try:
         config = config_from_json(json.dumps(meta["config"]))

@@ -23,6 +23,7 @@ from workers.play.report import format_summary, print_played, summarize
 
 if TYPE_CHECKING:
     from workers.play.checkpoint import Checkpoint
+    from workers.play.elite import Elite
 
 
 LONGEST_ERROR = 4000
@@ -35,6 +36,7 @@ examples:
   es-play runs/RUN                          the final evaluation again
   es-play runs/RUN --record walk.gif        a film, without a screen
   es-play runs/RUN --export policy.onnx     the policy for other programs
+  es-play runs/RUN --cell 0.2,0.5           the elite of map_elites that behaves so
   es-play --pretrained BipedalWalker-v2     a bundled policy
 
 exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
@@ -93,6 +95,9 @@ checkpoint CHECKPOINT
 --slot K+|K-
     with --generation: the individual of slot K with positive (K+) or negative (K-) noise, on its
     own episodes
+--cell X,Y
+    play the elite of map_elites whose cell contains this behaviour, else the nearest elite, from
+    the run's newest checkpoint
 --record FILE
     film the episodes (one unless --episodes is given) as .gif or .mp4; needs no screen
 --episodes N
@@ -148,6 +153,9 @@ def validate_arguments(given: argparse.Namespace) -> None:
         for name in ("seed", "episodes"):
             if getattr(given, name) is not None:
                 raise UsageError(f"--slot plays the individual's own episodes: leave --{name} out")
+    for name in ("pretrained", "generation", "card"):
+        if given.cell is not None and getattr(given, name) is not None:
+            raise UsageError(f"--cell names an elite of a run's archive: leave --{name} out")
     if given.pretrained is not None and (given.generation is not None or given.which != "best"):
         raise UsageError(
             "--pretrained names the policy already: leave --generation and --which out"
@@ -197,13 +205,21 @@ def play_and_print(given: argparse.Namespace) -> None:
     path = snapshot or (
         path_of(given.pretrained)
         if given.pretrained is not None
-        else checkpoint_path(given.checkpoint, given.which, given.runs_dir)
+        else checkpoint_path(
+            given.checkpoint, given.which if given.cell is None else "last", given.runs_dir
+        )
     )
+    elite: Elite | None = None
+    if given.cell is not None:
+        # start-up: numpy
+        from workers.play.elite import find_elite
+
+        elite = find_elite(path, given.cell)
     if given.export:
         # start-up: numpy
         from workers.play.export_policy import export_policy
 
-        export_policy(path, given.export)
+        export_policy(path, given.export, elite)
         return
     if given.card:
         # start-up: numpy
@@ -214,7 +230,7 @@ def play_and_print(given: argparse.Namespace) -> None:
     # start-up: numpy
     from workers.play.playback import Drawing, episode_seeds, play_all, validate_display
 
-    checkpoint = load_checkpoint(path)
+    checkpoint = load_checkpoint(path, elite)
     if given.render:
         validate_display()
     seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
@@ -223,6 +239,8 @@ def play_and_print(given: argparse.Namespace) -> None:
     )
     compares = given.seed is None and not given.stochastic
     about = {**checkpoint_info(checkpoint), "stochastic": given.stochastic}
+    if elite is not None:
+        about["elite"] = elite.about
     summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
     print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
 

@@ -15,18 +15,24 @@ from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.security.npz_reader import REFERENCE, read_checkpoint
 from es_queue.security.private_directory import replacing
 from es_queue.security.sanitize import escape
+from workers.play.elite import Elite
 
 
-def read_contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays and the meta of a checkpoint or seed list. Raises RunFolderError."""
+def read_contents(path: Path, elite: Elite | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays and the meta of a checkpoint or seed list; those of an ``elite`` of its archive,
+    which no evaluation played. Raises RunFolderError.
+    """
     try:
-        return (
+        arrays, meta = (
             with_reference(*read_seed_list(path))
             if path.suffix == ".json"
             else read_checkpoint(path)
         )
     except (RunFolderError, UsageError) as error:
         raise RunFolderError(f"{path}: {error}") from None
+    if elite is None:
+        return arrays, meta
+    return {**arrays, "parameters": elite.parameters}, {**meta, "evaluation": None}
 
 
 def with_reference(
@@ -49,14 +55,14 @@ def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -
         raise RunFolderError(f"{path}: {error}") from None
 
 
-def export_policy(path: Path, target: Path) -> None:
-    """Write the checkpoint's policy in the form that the target's name ends with. Raises
-    RunFolderError or UsageError in one sentence.
+def export_policy(path: Path, target: Path, elite: Elite | None = None) -> None:
+    """Write the policy of the checkpoint, or of its elite, in the form that the target's name ends
+    with. Raises RunFolderError or UsageError in one sentence.
     """
     data = (
         export_seed_list(path)
         if target.suffix == ".json"
-        else export_other_format(path, target.suffix)
+        else export_other_format(path, target.suffix, elite)
     )
     try:
         with replacing(target) as file:  # no link in its place is followed
@@ -64,7 +70,8 @@ def export_policy(path: Path, target: Path) -> None:
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""
-    print(f"{escape(str(target))}: the policy of {escape(str(path))} in {len(data)} bytes{played}")
+    policy = "the policy" if elite is None else f"the elite of cell {elite.cell}"
+    print(f"{escape(str(target))}: {policy} of {escape(str(path))} in {len(data)} bytes{played}")
 
 
 def export_seed_list(path: Path) -> bytes:
@@ -80,9 +87,9 @@ def export_seed_list(path: Path) -> bytes:
         raise RunFolderError(f"{path}: {error}") from None
 
 
-def export_other_format(path: Path, ending: str) -> bytes:
+def export_other_format(path: Path, ending: str, elite: Elite | None) -> bytes:
     """The policy of a checkpoint or seed list for other programs. Raises RunFolderError or
     UsageError in one sentence.
     """
-    arrays, meta = read_contents(path)
+    arrays, meta = read_contents(path, elite)
     return export_bytes(ending, load_policy_from(path, arrays, meta), arrays, meta)

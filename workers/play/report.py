@@ -96,6 +96,8 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
     lines = [format_policy(summary), format_played(summary, kind)]
     if summary.get("command"):
         lines.insert(1, f"trained with: {escape(summary['command'])}")
+    if summary.get("elite"):
+        lines.insert(1, format_elite(summary["elite"]))
     if summary["equal"]:
         lines.append(f"equal to the recorded evaluation to the last digit: {summary['recorded']!r}")
     elif summary["equal"] is False:
@@ -105,9 +107,21 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
             "(another CPU type or another version of numpy or of the environment gives different "
             "bits)"
         )
-    elif seed is None and not summary.get("stochastic"):
+    elif seed is None and not summary.get("stochastic") and not summary.get("elite"):
         lines.append("the checkpoint records no final evaluation of these episodes to compare with")
     return lines
+
+
+def format_elite(elite: Mapping[str, Any]) -> str:
+    """Its cell and behaviour, and whether it is in the requested cell."""
+    requested, behaviour = (
+        ", ".join(f"{number:.6g}" for number in elite[name]) for name in ("requested", "behaviour")
+    )
+    is_nearest = "" if elite["contains"] else f", the nearest: the cell of {requested} is empty"
+    return (
+        f"elite of cell {elite['cell']}: behaviour {behaviour}, fitness "
+        f"{format_return(elite['fitness'])} in training{is_nearest}"
+    )
 
 
 def format_return(value: float) -> str:
