@@ -61,7 +61,7 @@ def sphere(vectors: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def walker(vectors: Arrays) -> tuple[Arrays, Arrays]:
-    """Returns of linear policies in 200 steps of one BipedalWalker, and their ``feet-contact``."""
+    """Returns of linear policies in 120 steps of one BipedalWalker, and their ``feet-contact``."""
     config = RunConfig(env="BipedalWalker-v3", obs_norm=False, policy="linear")
     request = replace(EnvironmentRequest.of(config), behaviour=FEET)
     spec, env = describe(request), open_environment(request)
@@ -73,7 +73,7 @@ def walker(vectors: Arrays) -> tuple[Arrays, Arrays]:
             env,
             make_actor(policy, vector, None),
             actions,
-            evaluation_rules(200),
+            evaluation_rules(120),
             1,
             control,
             options,
@@ -150,7 +150,7 @@ TASKS = (
         walker,
         96,
         {"cells": (16, 16), "sigma": 0.1, "line_sigma": 0.2, "qd_offset": -200.0},
-        (20, 100),
+        (12, 60),
     ),
 )
 
