@@ -1,7 +1,8 @@
 """Record the README's pictures from real runs: ``python -m tools.record_readme PICTURE FILE``.
 
 ``walker`` is the bundled policy, as es-play films it, with half of the pictures. ``page`` trains
-CartPole with three seeds in an empty folder, and takes the web page with Chromium.
+CartPole with three seeds in an empty folder, and takes the web page with Chromium. ``archive``
+fills an archive of BipedalWalker-v3 in some minutes, and es-plot draws it.
 """
 
 from __future__ import annotations
@@ -50,12 +51,27 @@ def record_page(out: Path) -> None:
                 server.terminate()
 
 
+def record_archive(out: Path) -> None:
+    words = ["--env", "BipedalWalker-v3", "--strategy", "map_elites", "--run", "walker"]
+    words += ["--behaviour", "feet-contact", "--cells", "20,20", "--population", "128"]
+    words += ["--sigma", "0.05", "--initial-sigma", "0.5", "--generations", "60", "--seed", "1"]
+    words += ["--step-limit", "200", "--eval-step-limit", "200", "--target-reward", "none"]
+    words += ["--eval-every", "60", "--eval-episodes", "1", "--final-episodes", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([BIN / "es-master", *words], cwd=folder, check=True)
+        plot = [BIN / "es-plot", "walker", "--archive", "--out", out.resolve()]
+        subprocess.run(plot, cwd=folder, check=True)
+
+
+PICTURES = {"archive": record_archive, "page": record_page, "walker": record_walker}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m tools.record_readme", description=__doc__)
-    parser.add_argument("picture", choices=["walker", "page"])
+    parser.add_argument("picture", choices=[*PICTURES])
     parser.add_argument("out", type=Path, metavar="FILE", help="the picture to write")
     given = parser.parse_args()
-    (record_page if given.picture == "page" else record_walker)(given.out)
+    PICTURES[given.picture](given.out)
 
 
 if __name__ == "__main__":
