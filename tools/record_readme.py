@@ -59,7 +59,7 @@ def record_archive(out: Path) -> None:
     words += ["--eval-every", "60", "--eval-episodes", "1", "--final-episodes", "1"]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([BIN / "es-master", *words], cwd=folder, check=True)
-        plot = [BIN / "es-plot", "walker", "--archive", "--out", out.resolve()]
+        plot = [str(BIN / "es-plot"), "walker", "--archive", "--out", str(out.resolve())]
         subprocess.run(plot, cwd=folder, check=True)
 
 
