@@ -163,8 +163,8 @@ def checkpoint_path(
         if others:
             return others[-1]
         raise RunFolderError(
-            f"{folder} holds no checkpoint of a generation: give --which best, or the folder of a "
-            "run"
+            f"{folder} holds no checkpoint of a generation: wait until the run has saved one, or "
+            "name another run"
         )
     for place in (BEST, f"checkpoints/{BEST}"):
         if (folder / place).is_file():

@@ -115,6 +115,9 @@ def test_a_run_without_an_archive_is_refused(
     out = tmp_path / "a.svg"
     assert command.main([str(folder), "--archive", "--out", str(out)]) == 6
     assert "name a run of the strategy map_elites" in capsys.readouterr().err
+    file.unlink()
+    assert command.main([str(folder), "--archive", "--out", str(out)]) == 6
+    assert "wait until the run has saved one" in capsys.readouterr().err
 
 
 @each_case("suffix", ["svg", "pdf", "png"])
