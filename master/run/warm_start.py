@@ -16,9 +16,13 @@ from es_queue.security.npz_reader import UNREADABLE, decode_meta, read_arrays
 from master.loop.state import RunState
 from master.run.setup import Setup
 
-#: How many observations statistics without a count of their own stand for, and those beside
-#: observations that nobody has seen yet: few, so that what is new is soon known.
-ESTIMATED_COUNT = 10_000
+#: How many observations the statistics of best.npz, which have no count, stand for. With fewer,
+#: the new run's observations move them in a few generations, and the policy no longer acts as it
+#: was trained: a walker of 260 fell to 102, and stayed above 260 with this many.
+ESTIMATED_COUNT = 1_000_000
+#: The most observations that statistics stand for beside observations that nobody has seen yet:
+#: few, so that what is new is soon known.
+WIDENED_COUNT = 10_000
 MOMENTS = ("moments_count", "moments_mean", "moments_m2")
 
 
@@ -123,7 +127,7 @@ def extend_moments(moments: RunningMoments, size: int) -> RunningMoments:
     missing = size - len(moments.mean)
     if missing == 0:
         return moments
-    count = min(moments.count, ESTIMATED_COUNT)
+    count = min(moments.count, WIDENED_COUNT)
     m2 = moments.m2 * (count / moments.count) if moments.count else moments.m2
     return RunningMoments(
         count,

@@ -17,7 +17,7 @@ from master.loop.state import RunState
 from master.run.launch import parse_warm_start
 from master.run.manifest import repro_command
 from master.run.setup import Setup
-from master.run.warm_start import ESTIMATED_COUNT, extend_moments, make_warm_state, read_warm_start
+from master.run.warm_start import WIDENED_COUNT, extend_moments, make_warm_state, read_warm_start
 from master.storage.checkpoint import Checkpoints, encode, encode_best
 from tests.cases import each_case
 from tests.parts import setup_of, trained
@@ -76,16 +76,26 @@ def test_a_run_folder_stands_for_its_best_checkpoint_else_for_its_newest(tmp_pat
     np.testing.assert_array_equal(frozen.mean, old.best.mean)
 
 
+def test_a_few_generations_of_other_observations_hardly_move_the_statistics_of_a_policy(
+    tmp_path: Path,
+) -> None:
+    setup = setup_of("ars")
+    saved(tmp_path, setup, seen(setup), best=True)
+    begun = make_warm_state(setup, tmp_path).moments
+    later = begun.merge_many([10_000], (begun.mean + 1)[np.newaxis], (0 * begun.m2)[np.newaxis])
+    np.testing.assert_allclose(later.freeze(0.0).mean, begun.freeze(0.0).mean, atol=0.02)
+
+
 def test_unknown_observations_begin_as_in_generation_0_and_are_soon_known() -> None:
     moments = seen(setup_of("ars")).moments
     many = replace(
         moments,
-        count=100 * ESTIMATED_COUNT,
-        m2=moments.m2 * (100 * ESTIMATED_COUNT / moments.count),
+        count=100 * WIDENED_COUNT,
+        m2=moments.m2 * (100 * WIDENED_COUNT / moments.count),
     )
     wide = extend_moments(many, 5)
     frozen = wide.freeze(0.0)
-    assert wide.count == ESTIMATED_COUNT
+    assert wide.count == WIDENED_COUNT
     np.testing.assert_array_equal(frozen.mean[3:], [0, 0])
     np.testing.assert_array_equal(frozen.std[3:], [1, 1])
     np.testing.assert_allclose(frozen.std[:3], moments.freeze(0.0).std, rtol=1e-6)
