@@ -238,7 +238,8 @@ def _format_known_to_gym(name: str) -> str:
 def format_unknown_id(name: str, known: list[str]) -> str:
     bare, _, version = name.rpartition("-v")
     names = {known_id.rpartition("-v")[0]: known_id for known_id in known}
-    near = [names[near_name] for near_name in nearest_names(bare, names)]
+    near = [known_id for known_id in known if known_id.endswith(f"/{name}")]  # ALE/Pong-v5
+    near = near or [names[near_name] for near_name in nearest_names(bare, names)]
     hint = f"did you mean {' or '.join(near)}?" if near else format_suggestion(name, known)
     if version == "5" and not near and "/" not in name:  # as all games of Atari
         hint = f"if it is an Atari game, use ALE/{name} (pip install 'es-queue[atari]')"

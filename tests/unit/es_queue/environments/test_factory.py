@@ -13,6 +13,7 @@ import pytest
 
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import format_unknown_id
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.security.user_code import ALLOW, allowed_modules
 from tests.cases import each_case
@@ -213,8 +214,11 @@ def test_a_function_of_an_installed_package_is_not_called_as_an_environment(
     assert not mark.exists()
 
 
-def test_a_game_of_atari_is_named_with_its_package() -> None:
-    assert "ALE/Pong-v5 (pip install" in failure(EnvironmentRequest("Pong-v5"))
+def test_a_game_of_atari_is_named_with_its_package_or_by_its_id_if_that_is_registered() -> None:
+    unregistered = format_unknown_id("Pong-v5", ["CartPole-v1", "Pendulum-v1"])
+    assert "use ALE/Pong-v5 (pip install" in unregistered
+    registered = format_unknown_id("Pong-v5", ["Pong-v4", "PongNoFrameskip-v4", "ALE/Pong-v5"])
+    assert registered.endswith("did you mean ALE/Pong-v5?")
 
 
 def test_a_module_that_exits_when_it_is_imported_gives_a_sentence(own: str, tmp_path: Path) -> None:
