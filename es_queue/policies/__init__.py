@@ -11,7 +11,6 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
 from es_queue.policies.numpy_policy import NumpyPolicy
 from es_queue.util.lazy_classes import LazyClasses
@@ -67,6 +66,9 @@ def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Fl
         from es_queue.environments.objective import initial_vector
 
         return initial_vector(EnvironmentRequest.of(config))
+    # start-up: of runs; acting needs only numpy
+    from es_queue.numerics.slot_plan import initial_parameters_seed
+
     seed = initial_parameters_seed(config.seed, member)
     return np.asarray(policy.initial(seed, config.init), np.float32)
 
