@@ -4,7 +4,6 @@ each test.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 
@@ -13,17 +12,10 @@ import pytest
 import redis
 
 from es_queue.protocol.connection import client_from_url
-from es_queue.security.user_code import ALLOW
 from master.display.notes import LOGGER, TERMINAL, NoteHandler
 from master.services.private_server import PrivateServer
 from tests.leaks import leaks_in
 from tests.outcomes import record_outcome
-
-#: The loose modules of environments that tests name; the tests of what is allowed set their own.
-os.environ.setdefault(
-    ALLOW, "installed,tests,blocking,counted,forgetful,hanging,raising,spies,worlds"
-)
-
 
 #: How long an example takes says nothing on a busy machine. A failure prints what repeats it.
 hypothesis.settings.register_profile("busy", deadline=None, print_blob=True)
