@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from es_queue.config.parsing import FORMER_NAMES
-from es_queue.config.run_config import option_fields
+from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
+from es_queue.util.suggestions import format_suggestion
 
 #: What --resume may change: how long a run continues and how its end is measured, not its training.
 BUDGET_OPTIONS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")
@@ -48,12 +49,16 @@ def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """
     checked = {}
     for name, value in values.items():
+        option = option_fields().get(name)
+        if option is None:
+            fix = format_suggestion(str(name)[:60], CHANGEABLE) or f"use {', '.join(CHANGEABLE)}"
+            raise UsageError(f"{str(name)[:60]!r} in {source} is no setting: {fix}")
         if name not in CHANGEABLE:
             raise UsageError(
-                f"{str(name)[:60]!r} in {source} cannot change during a run: only "
-                f"{', '.join(CHANGEABLE)} can"
+                f"{name} cannot change during a run, but {source} sets it: set only "
+                f"{', '.join(CHANGEABLE)}, or begin a new run with --{flag_name(name)} VALUE and "
+                "--warm-start RUN"
             )
-        option = option_fields()[name]
         numeric = option.type in ("int", "float") and isinstance(value, str)
         checked[name] = checked_value(option, number_or_text(value) if numeric else value, source)
     return checked

@@ -269,8 +269,8 @@ class RunConfig(PolicySettings, StrategySettings):
         rules=(
             Conflict(
                 "islands",
-                "also divides the population",
-                "leave one of the two out",
+                "divides the population too",
+                "leave tune or islands out",
             ),
         ),
     )
@@ -497,7 +497,11 @@ class RunConfig(PolicySettings, StrategySettings):
                 0,
             ),
             *(
-                Conflict(name, "also replaces the search", "leave one of the two out")
+                Conflict(
+                    name,
+                    "replaces searches by its own rule",
+                    f"leave restart_deadlines or {name} out",
+                )
                 for name in ("rollback", "restarts", "islands", "tune")
             ),
         ),

@@ -265,8 +265,8 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
         others = [draw(number) for number in range(1, self.member_count)]
         if any(np.array_equal(other, draw(0)) for other in others):
             raise UsageError(
-                f"member_init is own, but init is {self.config.init}, by which all members of this "
-                "policy begin equal: use --init normal, or the member_init near"
+                f"member_init is own, but with the init {self.config.init} all members begin with "
+                "the same parameters: use --init normal, or --member-init near"
             )
         return {**state, "members": np.stack([state["parameters"], *others])}
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from es_queue.config.resolution import resolve
+from es_queue.strategies import make_strategy
 from master.cli.flags import make_parser
+from master.cli.options import parse_command_line
 from master.cli.worker_command import main as es_worker
 from master.plot.command import main as es_plot
 from master.status.command import main as es_status
-from tests.docs.pages import named, pages
+from tests.docs.pages import FENCE, named, pages
 from tests.docs.test_docs_reference import writer
 from workers.play.cli import main as es_play
 
@@ -22,6 +26,10 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 #: What comes after the first cell of a row is ours.
 OWN_CELLS = re.compile(r"`(--[a-z][^`]*)`")
 FOREIGN = "coming_from.md"
+#: A command that trains, without what the shell does with it and without trackers, whose packages
+#: may be missing.
+TRAINS = re.compile(r"\bes-master (?P<words>(?=[^\n]*--env )[^\n|&;>…]*)")
+TRACKER = re.compile(r"--track \S+")
 
 
 @cache
@@ -49,6 +57,30 @@ def unknown(text: str) -> list[str]:
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_commands_of_ours_have_flags_that_they_know(page: Path) -> None:
     assert unknown(page.read_text("utf-8")) == []
+
+
+def training_commands(text: str) -> list[str]:
+    """The options of each command in a fenced block that trains in an environment."""
+    blocks = [found["code"] for found in FENCE.finditer(text) if found["language"] == "sh"]
+    joined = "".join(blocks).replace("\\\n", " ")
+    return [TRACKER.sub("", found["words"]) for found in TRAINS.finditer(joined)]
+
+
+@pytest.mark.parametrize("page", pages(), ids=named)
+def test_a_pages_training_commands_have_settings_that_fit_together(page: Path) -> None:
+    for command in training_commands(page.read_text("utf-8")):
+        values, launch = parse_command_line(shlex.split(command, comments=True))
+        config = resolve(values, launch.inherited)
+        if ":" not in config.strategy:  # the page's own module is nowhere
+            make_strategy(config, size=9)
+
+
+def test_the_commands_that_tune_or_have_islands_are_among_those() -> None:
+    commands = "".join(
+        command for page in pages() for command in training_commands(page.read_text("utf-8"))
+    )
+    assert "--tune" in commands
+    assert "--islands" in commands
 
 
 def test_what_stands_for_a_foreign_flag_is_a_flag_of_ours() -> None:

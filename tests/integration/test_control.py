@@ -161,9 +161,18 @@ def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
         (
             ("--attach", "live", "--set", "population=8"),
             2,
-            "'population' in the command line cannot change during a run",
+            "population cannot change during a run, but the command line sets it: set only ",
         ),
-        (("--attach", "live", "--set", "max_speed=1"), 2, "cannot change"),
+        (
+            ("--attach", "live", "--set", "max_speed=1"),
+            2,
+            "or begin a new run with --max-speed VALUE and --warm-start RUN",
+        ),
+        (
+            ("--attach", "live", "--set", "sigam=1"),
+            2,
+            "'sigam' in the command line is no setting: did you mean sigma?",
+        ),
         (
             ("--attach", "live", "--set", "sigma_schedule=linear:0,3"),
             2,
@@ -218,7 +227,7 @@ def test_the_master_refuses_what_only_it_can_know(live: Callable[..., Live]) -> 
     run.seen.client.rpush(run.seen.keys.commands, b"\x00rubbish")
     wait_for(lambda: "00000000" in run.seen.progress()["replies"], "the master has answered")
     assert json.loads(run.seen.progress()["replies"])["00000000"].startswith(
-        "refused: 'max_speed' in the request cannot change"
+        "refused: max_speed cannot change during a run, but the request sets it"
     )
     wait_for(
         lambda: not run.seen.client.exists(run.seen.keys.commands), "nothing is left to be read"

@@ -32,15 +32,15 @@ def test_other_forms_are_refused_in_one_sentence(text: str) -> None:
         ({"eval_every": 0, "target_reward": "none"}, "eval_every is 0, and deadlines"),
         (
             {"rollback": True, "eval_episodes": 50},
-            "1=2, but rollback also replaces the search: leave one",
+            "rollback replaces searches by its own rule: leave restart_deadlines or rollback out",
         ),
         (
             {"strategy": "cma_es", "restarts": "ipop"},
-            "1=2, but restarts also replaces the search: leave one",
+            "restarts replaces searches by its own rule: leave restart_deadlines or restarts out",
         ),
         (
             {"strategy": "snes", "islands": 2},
-            "1=2, but islands also replaces the search: leave one",
+            "islands replaces searches by its own rule: leave restart_deadlines or islands out",
         ),
         (
             {"strategy": "snes", "schedule": "async"},

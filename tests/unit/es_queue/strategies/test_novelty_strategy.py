@@ -212,7 +212,7 @@ def test_members_of_their_own_begin_with_what_the_policy_draws_for_each() -> Non
     strategy = made(member_init="own")
     state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
     assert np.array_equal(state["members"], [START, draw(1), draw(2)])
-    with pytest.raises(UsageError, match="member_init is own, but init is auto, by which all"):
+    with pytest.raises(UsageError, match="member_init is own, but with the init auto all members"):
         strategy.begin_centres(state, RunningMoments.empty(2), lambda _: START)
 
 

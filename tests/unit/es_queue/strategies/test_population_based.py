@@ -267,9 +267,15 @@ def test_a_strategy_whose_slots_differ_cannot_be_tuned(name: str) -> None:
         ({"tune": ""}, "tune is '': use sigma"),
         ({"tune_members": 1}, "tune_members is 1 in the settings: use a whole number from 2 to 64"),
         ({"population": 14}, "each of 4 members needs two slots: use 16 or more"),
-        ({"islands": 2}, "islands also divides the population: leave one of the two out"),
+        (
+            {"islands": 2},
+            "but islands divides the population too: leave tune or islands out",
+        ),
         ({"schedule": "async"}, "leave tune out, or use the schedule sync"),
-        ({"restart_deadlines": "1=2"}, "tune also replaces the search: leave one"),
+        (
+            {"restart_deadlines": "1=2"},
+            "but tune replaces searches by its own rule: leave restart_deadlines or tune out",
+        ),
         (
             {"strategy": "ga"},
             "tune is sigma,learning_rate, but ga has no learning rate: leave learning_rate out",

@@ -115,7 +115,7 @@ ADA_CHANGE = Change(7, {"learning_rate": 0.01}, "ada@host", 1_795_194_000.0, "0a
 @each_case(
     ("settings", "sentence"),
     [
-        ({"population": 4}, "'population' in the request cannot change"),
+        ({"population": 4}, "population cannot change during a run, but the request sets it"),
         ({"l2": 0.1}, "l2 is 0.1, but the strategy ars"),
         ({"sigma": -1}, "sigma is -1 in the request"),
     ],
