@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -24,7 +24,7 @@ from master.collect.blocks.stragglers import DirectIssue
 from master.collect.ledger import Ledger, LedgerContext, StreamReader
 from master.collect.recovery_statistics import REDIS_AWAY
 from master.collect.verification import Verification
-from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerWatch
+from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerSource, WorkerWatch
 from master.control.inbox import ControlInbox
 from master.fleet.silent_workers import SilentWorkers
 from master.fleet.worker_registry import WorkerRegistry
@@ -44,6 +44,10 @@ FORMER_GENERATION_LOST = (
 
 class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
     """A request to stop the master, between two reads of the results."""
+
+
+class Unserved(Interrupted):
+    """Training has ended, and no worker is there for the evaluations that follow."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,10 @@ class PauseClock:
 
 
 class RunProgress:
-    """Progress of the run, published each second. extra: more fields"""
+    """Progress of the run, published each second. queue: of its workers"""
 
-    def __init__(
-        self, parts: CollectorParts, inbox: ControlInbox, extra: Mapping[str, str]
-    ) -> None:
-        self._parts, self._inbox, self._extra = parts, inbox, extra
+    def __init__(self, parts: CollectorParts, inbox: ControlInbox, queue: str) -> None:
+        self._parts, self._inbox, self._queue = parts, inbox, queue
         self._ledger: Ledger | None = None
         self.scale = 1.0
         self._former_refused: Counter[str] = Counter()
@@ -113,10 +115,12 @@ class RunProgress:
 
     def fields(self, ledger: Ledger) -> dict[str, str]:
         context, (done, total) = self._parts.context, ledger.answer_counts()
-        busy = self._parts.workers.busy
+        busy, starting = self._parts.workers.busy, self._parts.workers.idle_monitor.starting
         fleet, audit = context.fleet, context.audit
         return {
+            "queue": self._queue,
             "workers": str(len(self._parts.workers.present)),
+            "starting": str(starting) if starting else "",
             "busy": "" if busy is None else f"{busy:.3f}",
             "scale": f"{self.scale:g}",
             "answered": f"{done}/{total}",
@@ -127,7 +131,6 @@ class RunProgress:
             "recoveries": context.recoveries.to_json(),
             **({} if fleet is None else fleet.progress_fields()),
             **({} if audit is None else audit.progress_fields()),
-            **self._extra,
         }
 
 
@@ -224,9 +227,10 @@ class Collector:
         callbacks: CollectorCallbacks | None = None,
         inbox: ControlInbox | None = None,
         trust: TrustRules | None = None,
-        extra_progress: Mapping[str, str] | None = None,
+        source: WorkerSource | None = None,
     ) -> None:
         callbacks, trust = callbacks or CollectorCallbacks(), trust or TrustRules()
+        source = source or WorkerSource()
         channel = lease.channel
         fleet = WorkerRegistry(channel.workers, trust.strict, lambda: time.monotonic())
         play = None if trust.verification is None else trust.verification.play
@@ -237,12 +241,12 @@ class Collector:
         self.idle_work: deque[Callable[[], object]] = deque()
         self._lease, self._callbacks = lease, callbacks
         reader = StreamReader(channel, lease.clocks.reconcile)
-        workers = WorkerWatch(lease, self.context, callbacks)
+        workers = WorkerWatch(lease, self.context, callbacks, source.local)
         self._parts = CollectorParts(reader, workers, self.context)
         direct = DirectIssue()
         self._publisher = BlockPublisher(lease, scheduler, workers, direct)
         self._reissuer = Reissuer(lease, scheduler, self._parts, SilentWorkers(), direct)
-        self._progress = RunProgress(self._parts, self.inbox, extra_progress or {})
+        self._progress = RunProgress(self._parts, self.inbox, source.queue)
         self.pauses = PauseClock()
         self._next_tick = 0.0
 

@@ -97,6 +97,14 @@ class MasterLease:
 
 
 @dataclass(frozen=True)
+class WorkerSource:
+    """Where a run's workers come from. local: how many its master's host starts"""
+
+    queue: str = ""
+    local: int = 0
+
+
+@dataclass(frozen=True)
 class CollectorCallbacks:
     """What a collector calls. show_live: once per second; is_interrupted: whether a person asked to
     stop; maintain: other work of each second, given the workers, whether any answer ever counted,
@@ -115,11 +123,15 @@ class WorkerWatch:
     """
 
     def __init__(
-        self, lease: MasterLease, context: LedgerContext, callbacks: CollectorCallbacks
+        self,
+        lease: MasterLease,
+        context: LedgerContext,
+        callbacks: CollectorCallbacks,
+        local_workers: int,
     ) -> None:
         self._channel, self._context, self._callbacks = lease.channel, context, callbacks
         self._poller = WorkerPoller()
-        self.idle_monitor = IdleMonitor()
+        self.idle_monitor = IdleMonitor(local_workers)
         self._missing_check = MissingAfterOutage(lease.clocks.lease + lease.clocks.beat_ttl)
         self.present: dict[str, dict[str, str]] = {}
         self.busy: float | None = None

@@ -18,9 +18,10 @@ from master.display.notes import LimitedNotes
 LOGGER = logging.getLogger("es_queue.fleet")
 REFUSING_SECONDS = 5.0
 IDLE_SECONDS = 5.0
-#: Local workers that start on a busy host, or come from another run of a study, are there before
-#: that.
+#: Local workers that start on a busy host, or workers that return, are there before that.
 UNSERVED_SECONDS = 30.0
+#: Of a run that starts no workers: others join before that, or later than one would wait.
+ABSENT_SECONDS = 10.0
 #: After a pause, busy shares still include it for so long.
 BUSY_SECONDS = 60.0
 #: Of the reasons for which workers cannot join so many are named, each with so many hosts and
@@ -53,13 +54,18 @@ class LastingCondition:
 
 
 class IdleMonitor:
-    """Called each second by one master."""
+    """Called each second by one master.
 
-    def __init__(self) -> None:
+    starting: workers of the master's host that are starting; 0 once any has joined, or is overdue
+    """
+
+    def __init__(self, starting: int = 0) -> None:
+        patience = UNSERVED_SECONDS if starting else ABSENT_SECONDS
+        self.starting = starting
         self._refusals = LimitedNotes(LOGGER)
         self._refusing = LastingCondition(REFUSING_SECONDS)
-        self._idle = LastingCondition(UNSERVED_SECONDS)
-        self._unserved = LastingCondition(UNSERVED_SECONDS)
+        self._idle = LastingCondition(patience)
+        self._unserved = LastingCondition(patience)
         self._waiting = LastingCondition(IDLE_SECONDS)
         self._quiet_until = -math.inf
         self._noted_at: dict[str, float] = {}
@@ -69,7 +75,10 @@ class IdleMonitor:
         self._note_no_workers(workers)
         refusing = {name: about for name, about in workers.items() if "refuses" in about}
         is_served = len(refusing) < len(workers)
-        self._unserved.update(not is_served)
+        if is_served:
+            self._unserved = LastingCondition(UNSERVED_SECONDS)
+        else:
+            self._unserved.update(True)
         self._note_refusals(refusing, is_served)
 
     def note_idle(self, workers: int, busy: float | None, slots: int | None, scale: float) -> None:
@@ -92,7 +101,7 @@ class IdleMonitor:
 
     @property
     def is_unserved(self) -> bool:
-        """Whether no usable worker has been present for UNSERVED_SECONDS."""
+        """Whether no usable worker has been present for longer than one takes to come."""
         return self._unserved.has_lasted
 
     def _note_refusals(self, refusing: Mapping[str, Mapping[str, str]], others: bool) -> None:
@@ -145,8 +154,9 @@ class IdleMonitor:
 
     def _note_no_workers(self, workers: Mapping[str, Mapping[str, str]]) -> None:
         if workers:
-            self._idle = LastingCondition(IDLE_SECONDS)
+            self._idle, self.starting = LastingCondition(IDLE_SECONDS), 0
         elif self._idle.reports(True):
+            self.starting = 0
             LOGGER.warning(
                 "no worker has joined: the run waits for one (rq worker, on the same Redis and "
                 "queue)"

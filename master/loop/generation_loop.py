@@ -16,7 +16,7 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.strategies.base import NOT_FINITE
-from master.collect.collector import Collector, Interrupted
+from master.collect.collector import Collector, Unserved
 from master.collect.publication.closed_generation import (
     ClosedGeneration,
     first_returns,
@@ -144,7 +144,7 @@ class Loop:
 
     def _is_time_up(self, state: RunState) -> bool:
         """Whether --max-seconds ends the open generation. Publications after training are waited
-        for, unless no worker is present: then raises Interrupted.
+        for, unless no worker is present: then raises Unserved.
         """
         # Settings that a person has just changed, for the next generation, count at once.
         changes = (*state.changes, *self._collector.inbox.pending_changes)
@@ -154,11 +154,7 @@ class Loop:
         if state.stage == TRAINING:
             return True
         if self._collector.is_without_workers:
-            LOGGER.warning(
-                "--max-seconds has passed and no worker is present: the run stops without a final "
-                "evaluation"
-            )
-            raise Interrupted
+            raise Unserved
         return False
 
     def _drop(self, generation: OpenGeneration) -> RunState:

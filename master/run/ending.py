@@ -28,6 +28,8 @@ LOGGER = logging.getLogger("es_queue.run")
 #: A master that leaves waits no longer for a Redis that is away: its lease lapses by itself.
 LEAVE_SECONDS = 5.0
 LONGEST_REPORT = 64 * 2**10
+#: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
+UNSERVED = "max_seconds, and no worker for the final evaluation"
 
 
 class RunEnding:
@@ -48,9 +50,9 @@ class RunEnding:
         self._loop, self._checkpoints = loop, checkpoints
         self._is_ended = False
 
-    def finish_stopped(self) -> dict[str, Any]:
-        """End a run on request without loss. Raises KeyboardInterrupt before the first publication,
-        because there is nothing to resume.
+    def finish_stopped(self, reason: str = "") -> dict[str, Any]:
+        """End a run without loss: on request, or for a reason. Raises KeyboardInterrupt before the
+        first publication, because there is nothing to resume.
         """
         generation, context = self._loop.current, self._context
         if generation is None:
@@ -60,14 +62,23 @@ class RunEnding:
         try:
             path = self._checkpoints.save(state.generation, generation.checkpoint)
         finally:
-            self.finish_early(STOPPED)
+            self.finish_early(STOPPED, why=reason or None)
         summary = self._make_summary(STOPPED, state, None)
+        summary["reason"] = reason or summary["reason"]
         context.view.summary(summary)
         listen_flag = "" if context.services.launch.listen is None else " --listen"
-        LOGGER.info(
-            f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
-            f"{format_command('es-master')} --resume {context.run_words}{listen_flag}"
-        )
+        resume = f"{format_command('es-master')} --resume {context.run_words}{listen_flag}"
+        if reason == UNSERVED:
+            LOGGER.warning(
+                "--max-seconds has passed, and no worker was there for the final evaluation: "
+                f"start one and continue with {resume}, or play the policy here with "
+                f"{format_command('es-play')} {path}"
+            )
+        else:
+            LOGGER.info(
+                f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
+                f"{resume}"
+            )
         return summary
 
     def finish_failed(self, error: BaseException) -> None:

@@ -21,11 +21,11 @@ from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.security.user_code import modules_to_allow
 from master.collect.blocks.block_scheduler import make_scheduler
-from master.collect.collector import Collector, Interrupted, TrustRules
+from master.collect.collector import Collector, Interrupted, TrustRules, Unserved
 from master.collect.recovery_statistics import TAKEOVER
 from master.collect.verification import Verification
 from master.collect.verifier import VerificationError, Verifier
-from master.collect.worker_watch import CollectorCallbacks, Maintain, MasterLease
+from master.collect.worker_watch import CollectorCallbacks, Maintain, MasterLease, WorkerSource
 from master.control.inbox import ControlInbox
 from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
@@ -36,7 +36,7 @@ from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import RunIdentity
 from master.loop.schedule import ASYNC_LABEL
 from master.loop.state import FINAL, RunState, vector_digest
-from master.run.ending import RunEnding
+from master.run.ending import UNSERVED, RunEnding
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext, RunView, StopSignal
 from master.run.supervisor_client import SupervisorWatch
@@ -106,7 +106,7 @@ class TrainingRun:
             ),
             ControlInbox(self._channel, ConfigTimeline(setup.learner).refusal, context.run_words),
             TrustRules(config.audit, config.strict, verification),
-            {"queue": launch.queue},
+            WorkerSource(launch.queue, services.local_workers),
         )
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir)
         store = GenerationStore(paths.run, paths.run_dir, config.keep_generations, self._video_jobs)
@@ -148,6 +148,8 @@ class TrainingRun:
             outcome = self._loop.run(state, adopted)
             film_seconds = LAST_VIDEO_SECONDS
             return ending.finish_completed(outcome)
+        except Unserved:
+            return ending.finish_stopped(UNSERVED)
         except Interrupted:
             return ending.finish_stopped()
         except FencedError:

@@ -95,6 +95,10 @@ class Services:
     supervisor: SupervisorClient | None = None
 
     @property
+    def local_workers(self) -> int:
+        return 0 if self.supervisor is None else self.supervisor.local_workers
+
+    @property
     def redis_flags(self) -> str:
         """The flags by which a command finds the server; empty for a private one."""
         if self.private_server is not None:

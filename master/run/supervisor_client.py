@@ -63,6 +63,11 @@ class SupervisorClient:
         self._is_launched = self._is_released = False
         self._news_offset = 0
 
+    @property
+    def local_workers(self) -> int:
+        """How many workers the supervisor keeps running."""
+        return self._spec.workers
+
     def start(self) -> None:
         """Make sure that a supervisor is ready: a dead master's, if its spec is equal, else a new
         one.

@@ -140,5 +140,9 @@ def format_no_workers(progress: Mapping[str, str], details: RunDetails | None) -
             f"{what}; {sanitize(first.get('host', 'one'), 60)} reports: "
             f"{sanitize(first['refuses'])}"
         )
+    if not progress.get("workers"):  # its master has not looked yet
+        return ""
+    if progress.get("starting"):
+        return "local workers are starting"
     queue = progress.get("queue") or "default"
     return f"no worker has joined; start rq worker on the same Redis, queue {sanitize(queue, 60)}"

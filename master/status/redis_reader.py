@@ -82,6 +82,7 @@ PROGRESS_FIELDS = (
     "why",
     "answered_at",
     "training_slots",
+    "starting",
     "busy",
     "scale",
     "seconds",

@@ -159,7 +159,7 @@ def format_state(summary: RunSummary, health: Health) -> str:
 
 
 def command_fields(summary: RunSummary) -> Table:
-    return page_fields_if_any([("go on", summary.resume), ("remove", summary.purge)])
+    return page_fields_if_any([("continue", summary.resume), ("remove", summary.purge)])
 
 
 # --- one run

@@ -365,7 +365,10 @@ class Sweep:
         if state == FINISHED:
             return EXIT_DONE
         self._view.note(f"continue with: {self._resume_command()}")
-        return self._first_failure if failed else EXIT_INTERRUPTED
+        if failed:
+            return self._first_failure
+        codes = {process.entry.code for process in self._processes}
+        return EXIT_DONE if codes == {EXIT_DONE} else EXIT_INTERRUPTED
 
     def _resume_command(self) -> str:
         words = f"{self._paths.named_run.word}{self._services.redis_flags}"

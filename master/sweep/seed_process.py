@@ -202,8 +202,9 @@ class SeedProcess:
         child.close()
         self._timer.end()
         self.entry = replace(self.entry, code=code if code >= 0 else 128 - code)
-        if code == EXIT_DONE and (self.entry.summary or {}).get("state") == FINISHED:
-            self.entry = replace(self.entry, state=FINISHED)
+        state = (self.entry.summary or {}).get("state")
+        if code == EXIT_DONE and state in (FINISHED, STOPPED):
+            self.entry = replace(self.entry, state=state)
         elif code == EXIT_INTERRUPTED or (code < 0 and self._is_stopping):
             self.entry = replace(self.entry, state=STOPPED)
         elif self._is_passing(code) and not self._timer.is_exhausted:

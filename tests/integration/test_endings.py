@@ -35,6 +35,7 @@ from tests.integration.processes import (
     Processes,
     Seen,
     clocks_text,
+    flags,
     wait_for,
 )
 
@@ -352,3 +353,28 @@ def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does
     with pytest.raises(KeyboardInterrupt):
         runs.begin("interrupted", keep_going=enough)
     assert waited == [LAST_VIDEO_SECONDS, 0.0]
+
+
+# --- the time is up, and nobody plays the final episodes
+
+
+def test_without_a_worker_a_run_ends_at_its_limit_and_says_how_to_get_its_final_evaluation(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    quick = (
+        "from master.fleet import idle_monitor\nidle_monitor.ABSENT_SECONDS = 0.2\n"
+        "from master.cli.main import main\nraise SystemExit(main())\n"
+    )
+    words = [*flags({**CARTPOLE, "generations": 0, "max_seconds": 0.1}), "--run-dir", "limited"]
+    master = processes.start(
+        sys.executable, "-c", quick, *words, "--run", "limited", "--redis-url", valkey_url
+    )
+    assert master.wait() == 0, master.said()
+    assert "no worker was there for the final evaluation: start one and continue" in master.said()
+    progress = Seen(redis_client, "limited").progress()
+    assert progress["state"] == "stopped"
+    assert progress["why"] == ending_module.UNSERVED
+    processes.worker(valkey_url)
+    resumed = processes.master("--resume", "limited", "--run-dir", "limited", url=valkey_url)
+    assert resumed.wait() == 0, resumed.said()
+    assert "over 2 fresh episodes" in resumed.said()

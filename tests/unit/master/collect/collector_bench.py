@@ -14,7 +14,7 @@ from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts
 from master.collect.collector import Collector, TrustRules
 from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.worker_watch import CollectorCallbacks, MasterLease
+from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerSource
 from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
 from tests.notes import collect_notes
 from tests.ring import QUICK, quick_config
@@ -42,6 +42,7 @@ class Bench:
     strict: bool = False
     prefix: Any = None
     clocks: Clocks = QUICK
+    source: WorkerSource | None = None
 
     def __post_init__(self) -> None:
         self.scheduler = self.scheduler or BlockScheduler(fixed=self.block)
@@ -52,6 +53,7 @@ class Bench:
             self.scheduler,
             CollectorCallbacks(self.shown.append, self.is_interrupted, self.maintain),
             trust=TrustRules(self.audit, self.strict),
+            source=self.source,
         )
         expectations = AnswerChecker(
             CONFIG, 3, ResultShape(8, 2, 4), {messages.TRAIN: 12, messages.CENTRE: 1}

@@ -11,6 +11,7 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.protocol import messages
 from master.collect import collector as module
 from master.collect.collector import Interrupted
+from master.collect.worker_watch import WorkerSource
 from master.fleet import idle_monitor
 from tests.cases import each_case
 from tests.ring import QUICK
@@ -41,17 +42,19 @@ def test_blocks_are_about_half_a_second_but_something_for_every_worker() -> None
 def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = Bench().open()
+    bench = Bench(source=WorkerSource("walk", local=2)).open()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     for _ in range(4):
         bench.tick()
         now[0] += idle_monitor.IDLE_SECONDS
     assert not bench.notes, "workers are still starting"
+    assert bench.server.progress["starting"] == "2"
     for _ in range(4):
         bench.tick()
         now[0] += idle_monitor.UNSERVED_SECONDS / 2 + 0.1
     assert len(bench.notes) == 1 and "no worker has joined" in bench.notes[0]
+    assert bench.server.progress["starting"] == "", "they are overdue"
     bench.present({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()
     for _ in range(4):
@@ -177,6 +180,31 @@ def test_a_run_that_every_worker_refuses_is_without_workers(
     now[0] += idle_monitor.UNSERVED_SECONDS + 0.1
     bench.tick()
     assert bench.collector.is_without_workers is unserved
+
+
+@each_case(
+    ("local", "has_served", "seconds"),
+    [
+        (0, False, idle_monitor.ABSENT_SECONDS),
+        (0, True, idle_monitor.UNSERVED_SECONDS),
+        (1, False, idle_monitor.UNSERVED_SECONDS),
+    ],
+)
+def test_workers_that_start_here_or_have_been_here_are_waited_for_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch, local: int, has_served: bool, seconds: float
+) -> None:
+    bench = Bench(source=WorkerSource(local=local)).open()
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    bench.present({"a-1-abcdef": ({"host": "a"}, now[0] + 1)} if has_served else {})
+    bench.tick()
+    bench.present({})
+    bench.tick()
+    assert bench.server.progress["starting"] == ("1" if local else "")
+    for offset, lacks in ((-0.1, False), (0.1, True)):
+        now[0] = 100.0 + seconds + offset
+        bench.tick()
+        assert bench.collector.is_without_workers is lacks
 
 
 @each_case(

@@ -111,6 +111,18 @@ def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second()
     assert late.state == "stalled" and "no worker has joined" in late.why
 
 
+def test_local_workers_that_are_starting_are_not_asked_for() -> None:
+    starting, absent = (
+        fares(run(quiet=1, workers="0", starting=starting)) for starting in ("2", "")
+    )
+    assert starting == Health("healthy", "local workers are starting")
+    assert "no worker has joined" in absent.why
+
+
+def test_a_master_that_has_not_looked_for_workers_yet_says_nothing_of_them() -> None:
+    assert fares(run(workers="")) == Health("healthy")
+
+
 def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_cure() -> None:
     for workers, slots, waiting in (
         ("20", "8", "12"),

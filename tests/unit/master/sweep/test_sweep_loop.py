@@ -234,6 +234,14 @@ def test_a_run_that_somebody_else_stopped_makes_the_code_130(stage: Stage) -> No
     assert states() == [STOPPED, FINISHED]
 
 
+def test_a_run_whose_time_was_up_without_a_worker_is_stopped_and_the_code_is_0(
+    stage: Stage,
+) -> None:
+    stage.acts = {1: [([summary(STOPPED, None)], 0)]}
+    assert study(1, 2).run() == 0
+    assert states() == [STOPPED, FINISHED]
+
+
 def test_a_wish_to_stop_is_forwarded_once_and_what_waited_is_not_begun(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
