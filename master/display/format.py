@@ -11,6 +11,7 @@ from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import RunConfig, default_of
 from es_queue.config.scaling import LARGEST_SCALE
 from es_queue.security.sanitize import sanitize
+from es_queue.security.user_code import modules_to_allow
 from es_queue.util.command_path import format_command
 
 Value = float | int | str | None
@@ -18,6 +19,8 @@ Record = dict[str, Value]
 
 #: Larger numbers are not real figures; all their digits would break a table.
 LARGEST_WHOLE = 1e15
+#: A deviation below this share of its mean is rounding: the figures were equal.
+ROUNDING = 1e-12
 #: A larger figure cannot be drawn: an axis, a sum or a square of such figures overflows.
 LARGEST_DRAWN = 1e30
 #: A fleet that is busy for a smaller share of its time has too little work.
@@ -109,6 +112,8 @@ def format_mean_std(mean: object, std: object) -> str:
     deviation, size = finite_or_none(std), abs(finite_or_none(mean) or 0.0)
     if deviation is None:
         return format_score(mean)
+    if deviation < size * ROUNDING:
+        deviation = 0.0
     shown = f"{deviation:.1f}" if 1 <= deviation < 10 <= size else format_score(deviation)
     return f"{format_score(mean)} ± {shown}"
 
@@ -286,7 +291,8 @@ def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
     return " | ".join(part for part in parts if part)
 
 
-def format_summary(record: Mapping[str, Value]) -> list[str]:
+def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
+    """The lines after a run; its own code, if it has any, is played only with --trust."""
     head = (
         f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
         f"{format_duration(record.get('seconds'))}"
@@ -297,14 +303,16 @@ def format_summary(record: Mapping[str, Value]) -> list[str]:
         f"{format_whole(record.get('env_steps'))} steps"
     )
     lines = [f"{head}: {counts}", *_format_final_evaluation(record)]
-    for label, name, words in (
-        ("digest", "digest", ""),
-        ("last", "last_checkpoint", ""),
-        ("best", "best_checkpoint", ""),
-        ("play it", "best_checkpoint", f"{format_command('es-play')} "),
+    for label, name in (
+        ("digest", "digest"),
+        ("last", "last_checkpoint"),
+        ("best", "best_checkpoint"),
     ):
         if record.get(name):
-            lines.append(f"  {label:<12}{words}{sanitize(record[name], 4096)}")
+            lines.append(f"  {label:<12}{sanitize(record[name], 4096)}")
+    if best := record.get("best_checkpoint"):
+        trust = " --trust" if modules_to_allow(config) else ""
+        lines.append(f"  play it     {format_command('es-play')} {sanitize(best, 4096)}{trust}")
     return lines
 
 

@@ -94,7 +94,7 @@ class LiveView(DisplayView):
 
     def summary(self, record: Record) -> None:
         self.close()
-        for line in format_summary(record):
+        for line in format_summary(record, self._config):
             self._panel.print_line(line)
 
     def close(self) -> None:

@@ -189,14 +189,14 @@ class GenerationPace:
 
 
 class QuietView(DisplayView):
-    def __init__(self, out: SafeStream) -> None:
-        self._out = out
+    def __init__(self, out: SafeStream, config: RunConfig) -> None:
+        self._out, self._config = out, config
 
     def note(self, text: str) -> None:
         self._out.write_line(text)
 
     def summary(self, record: Record) -> None:
-        for line in format_summary(record):
+        for line in format_summary(record, self._config):
             self._out.write_line(line)
 
 
@@ -213,8 +213,8 @@ class LogView(QuietView):
         config: RunConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(out)
-        self._run, self._config, self._clock = run, config, clock
+        super().__init__(out, config)
+        self._run, self._clock = run, clock
         self._last_time = -LEAST_LINE_SECONDS
         self._last_live, self._generation_pace = clock(), GenerationPace(clock)
         self._is_pace_known = False
@@ -346,7 +346,7 @@ class ProgressLine(CallbackView):
 
     def summary(self, record: Record) -> None:
         self._last_time = -LEAST_LINE_SECONDS
-        self._rewrite(format_summary(record)[0])
+        self._rewrite(format_summary(record, self._config)[0])
         self._out.write_line("")
 
     def _rewrite(self, text: str) -> None:

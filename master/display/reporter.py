@@ -121,7 +121,7 @@ def make_view(
     if json_lines:
         return JsonView(out, run, quiet)
     if quiet:
-        return QuietView(out)
+        return QuietView(out, config)
     if out.is_terminal:
         # start-up: rich, which logs do not need
         from master.display.live_view import LiveView

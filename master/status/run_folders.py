@@ -81,7 +81,8 @@ class RunFolder:
     def _progress(self, last: Mapping[str, Any]) -> Texts:
         """As Redis would hold it: settings, the last generation's record, then the summary."""
         finished = self._summary.get("state") == FINISHED
-        settings = {name: self.config[name] for name in CONFIG_FIELDS if name in self.config}
+        config = {**self.config, "env": self.config.get("env") or self.config.get("objective")}
+        settings = {name: config[name] for name in CONFIG_FIELDS if name in config}
         known = {**settings, **last, **(self._summary if finished else {})}
         progress = {name: str(known[name]) for name in PROGRESS_FIELDS if short(known.get(name))}
         if "eval_mean" not in progress and self.history.evaluations:

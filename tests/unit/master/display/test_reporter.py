@@ -27,6 +27,7 @@ from master.display.format import (
     format_compact,
     format_duration,
     format_expectation,
+    format_mean_std,
     format_percent,
     format_score,
     format_whole,
@@ -267,6 +268,19 @@ def test_a_note_cannot_steer_a_terminal(report: Any) -> None:
     assert out.getvalue() == "host \\x1b[2J\\x9b31m\\u202eevil\\nsecond line [bold]\n"
 
 
+def test_a_policy_of_a_runs_own_code_is_played_with_trust(report: Any) -> None:
+    own = replace(WALKER, env="", objective="loose_module:function", parameters=3)
+    for config, ending in ((own, "best.npz --trust"), (WALKER, "best.npz")):
+        it, out, _ = report(config=config, quiet=True)
+        it.summary(SUMMARY)
+        assert out.getvalue().rstrip().endswith(ending)
+
+
+def test_a_deviation_by_rounding_is_none() -> None:
+    assert format_mean_std(-0.000125, 5.42e-20) == "-0.000125 ± 0.0"
+    assert format_mean_std(-0.000125, 2e-7) == "-0.000125 ± 2e-07"
+
+
 def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
     it, out, _ = report(quiet=True)
     it.started(ABOUT)
@@ -360,7 +374,7 @@ def test_a_process_whose_reader_left_ends_in_peace() -> None:
         "from pathlib import Path; "
         "from master.display.reporter import Reporter; "
         "from master.display.log_view import QuietView, SafeStream; import sys\n"
-        "it = Reporter(Path({0!r}), QuietView(SafeStream(sys.stdout)))\n"
+        "it = Reporter(Path({0!r}), QuietView(SafeStream(sys.stdout), None))\n"
         "[it.note(str(k)) for k in range(20)]; it.close(); print('words of a user')"
     )
     reader, writer = os.pipe()

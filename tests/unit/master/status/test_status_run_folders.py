@@ -251,6 +251,13 @@ def test_a_file_that_is_too_large_or_names_no_run_is_not_believed() -> None:
     assert RunFolder(made).config == {}
 
 
+def test_a_run_of_an_objective_is_listed_with_its_name() -> None:
+    made = folder()
+    settings = {"env": "", "objective": "bowl:f", "strategy": "pgpe"}
+    (made / "config.json").write_text(json.dumps(settings))
+    assert RunFolder(made).summarize().progress["env"] == "bowl:f"
+
+
 def test_of_a_long_file_the_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     line = (

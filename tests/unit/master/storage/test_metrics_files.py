@@ -93,7 +93,7 @@ def test_half_a_row_of_a_killed_master_spoils_no_other(tmp_path: Path) -> None:
 def test_a_report_writes_both_files_and_says_once_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run" / METRICS_TABLE).mkdir(parents=True)
     out = io.StringIO()
-    report = Reporter(tmp_path / "run", QuietView(SafeStream(out)))
+    report = Reporter(tmp_path / "run", QuietView(SafeStream(out), resolve({"env": "CartPole-v1"})))
     with NoteHandler(report.note):
         for generation in range(3):
             report.generation({**RECORD, "generation": generation})

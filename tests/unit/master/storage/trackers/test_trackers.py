@@ -49,7 +49,7 @@ def track(name: str, folder: Path, records: list[dict[str, Any]]) -> None:
     best.parent.mkdir(exist_ok=True)
     best.write_bytes(b"parameters")
     opened = open_trackers([name], "run-1", folder, CONFIG)
-    report = Reporter(folder, QuietView(SafeStream(io.StringIO())), trackers=opened)
+    report = Reporter(folder, QuietView(SafeStream(io.StringIO()), CONFIG), trackers=opened)
     notes: list[str] = []
     with NoteHandler(notes.append):
         for record in records:
