@@ -104,8 +104,8 @@ class SinkListener(GenerationListener):
             )
         if ledger.failures.slots:
             LOGGER.warning(
-                f"{len(ledger.failures.slots)} slots of generation {number} failed "
-                f"on every worker and count as the worst: {ledger.failures.last_reason}"
+                f"slots of generation {number} that failed on every worker and count as the "
+                f"worst: {len(ledger.failures.slots)}; the last: {ledger.failures.last_reason}"
             )
         self._sink.generation(report.record)
 

@@ -31,6 +31,7 @@ from master.status.views import format_ago
 MOST_REPORTS = 20
 LONGEST_REPORT = 64 * 2**10
 LONGEST_TRACE = 100
+SAME_TRACE = "the same traceback"
 #: What a report says in a number or a short text, in the order in which it is shown.
 REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
 
@@ -56,10 +57,14 @@ def make_errors_page(
         return Page(data, (Text(f"run {summary.run}: no worker has reported an error"),))
     count = max(details.errors, len(reports))
     head = f"run {summary.run}: {len(reports):,} of {count:,} reports, newest first"
-    return Page(
-        data,
-        (Text(head, STRONG), *(part for report in reports for part in report_parts(report))),
-    )
+    parts: list[PagePart] = [Text(head, STRONG)]
+    former = None
+    for report in reports:
+        trace = report.get("trace")
+        is_repeated = trace is not None and trace == former
+        parts += report_parts(report | {"trace": [SAME_TRACE]} if is_repeated else report)
+        former = trace
+    return Page(data, tuple(parts))
 
 
 def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], str]:

@@ -218,7 +218,7 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
         clocks = Clocks()
         token = take_lease(channel, "bench", clocks, wait=True)
         run_dir = Path(folder)
-        report = Reporter(run_dir, QuietView(SafeStream(io.StringIO())))
+        report = Reporter(run_dir, QuietView(SafeStream(io.StringIO()), setup.config))
         collector = Collector(
             MasterLease(channel, token, "bench", clocks),
             BlockScheduler(fixed=BLOCK),

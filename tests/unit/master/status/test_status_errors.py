@@ -112,4 +112,6 @@ def test_the_reports_of_a_run_of_which_its_folder_is_left_are_those_that_it_keep
     (tmp_path / "errors.jsonl").write_text("\n".join([*kept, "torn"]))
     page = make_errors_page(RunFolder(tmp_path), summary, details)
     assert [report.get("slot") for report in page.data["reports"]] == [None, 2, 1, 0]
-    assert "4 of 4 reports" in "\n".join(format_plain(page))
+    text = "\n".join(format_plain(page))
+    assert "4 of 4 reports" in text
+    assert (text.count("File x"), text.count("the same traceback")) == (1, 2)
