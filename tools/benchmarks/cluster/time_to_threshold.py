@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from es_queue.config.run_config import AUTO
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from tools.benchmarks.charts.line_chart import Line, drawing
 from tools.benchmarks.cluster.live import ROOT
@@ -98,9 +99,9 @@ class Replay(Durations):
         return self.step_seconds * sum(every) / len(every) / 2
 
 
-def train(task: Task, scale: float, seed: int, folder: Path) -> None:
+def train(task: Task, scale: float, seed: int, backend: str, folder: Path) -> None:
     """One run, with one local worker and the record of all its generations."""
-    command = [sys.executable, "-m", "master.cli.main", *task.flags]
+    command = [sys.executable, "-m", "master.cli.main", *task.flags, "--backend", backend]
     command += ["--target-reward", f"{task.threshold:g}", "--scale", f"{scale:g}"]
     command += ["--seed", str(seed), "--workers", "1", "--keep-generations", "100000"]
     command += [
@@ -206,6 +207,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--train", action="store_true", help="train at --scales with --seeds")
     parser.add_argument("--scales", type=float, nargs="+", default=[1.0, 4.0, 16.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--backend", default=AUTO, help="of the environment, in training")
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="of the runs")
     parser.add_argument("--step-seconds", type=float, default=0.005, help="of the report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write there what was recorded")
@@ -222,7 +224,7 @@ def main() -> None:
     ]
     if given.train:
         for scale, seed, folder in wanted:
-            train(TASKS[given.task], scale, seed, folder)
+            train(TASKS[given.task], scale, seed, given.backend, folder)
     if given.json:
         runs = [read_run(given.task, folder) for _, _, folder in wanted if folder.is_dir()]
         given.json.write_text(json.dumps([asdict(run) for run in runs]))
