@@ -24,7 +24,7 @@ ROUNDING = 1e-12
 #: A larger figure cannot be drawn: an axis, a sum or a square of such figures overflows.
 LARGEST_DRAWN = 1e30
 #: A fleet that is busy for a smaller share of its time has too little work.
-LEAST_BUSY = 0.5
+LEAST_BUSY = 0.75
 BAR_SIGNS = "▁▂▃▄▅▆▇█"
 #: Fields of a record that count faults from which the run recovered, with their names for people.
 RECOVERY_FIELDS = (

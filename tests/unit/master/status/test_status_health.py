@@ -145,13 +145,14 @@ def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_c
         ("1e-320", "1", "1 of 60 workers are busy on average: `--scale 1024` would use them"),
         ("12", "1024", ""),
         ("12", "1e300", ""),
-        ("31", "1", ""),
+        ("44", "1", "44 of 60 workers are busy on average: `--scale 2` would use them"),
+        ("46", "1", ""),
         ("", "1", ""),
         ("-3", "1", ""),
         ("nan", "1", ""),
     ],
 )
-def test_workers_that_are_idle_for_most_of_their_time_are_counted_with_the_cure(
+def test_workers_that_are_idle_for_a_quarter_of_their_time_are_counted_with_the_cure(
     busy: str, scale: str, why: str
 ) -> None:
     assert fares(run(workers="60", training_slots="64", busy=busy, scale=scale), WORKER).why == why
