@@ -379,6 +379,7 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
         self.worker = worker
         self._rq_name = rq_name
         self._claims_key = self.keys.claims(worker)
+        self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
         self._was_given_block = False
         self._worker_key = self.keys.worker(worker)
 
@@ -458,8 +459,11 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
         )
 
     def held_blocks(self) -> list[Block]:
+        held, self._held = self._held, None
+        if held is None:
+            held = self._send("lrange", self._claims_key, 0, MAX_CLAIMS_READ - 1)
         blocks = []
-        for entry in self._send("lrange", self._claims_key, 0, MAX_CLAIMS_READ - 1):
+        for entry in held:
             try:
                 blocks.append(Block.decode(entry))
             except DecodeError:
@@ -470,6 +474,7 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
         return next(iter(self.held_blocks()), None)
 
     def claim(self, wait: float) -> Block | None:
+        self._held = None
         try:
             # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before:
             # no more than the server lets any client send (proto-max-bulk-len in
@@ -499,16 +504,22 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
             pipeline.xadd(
                 self.keys.results(block.publication), {"answer": payload}, nomkstream=True
             )
-            return pipeline.lrem(self._claims_key, 0, str(block)).execute()[0]
+            pipeline.lrem(self._claims_key, 0, str(block))
+            return pipeline.lrange(self._claims_key, 0, MAX_CLAIMS_READ - 1).execute()
 
-        return self.retry(push) is not None  # twice: yes, the first answer of a slot counts
+        self._held = None
+        # Twice: yes, the first answer of a slot counts.
+        entry, _, self._held = self.retry(push)
+        return entry is not None
 
     def drop(self, block: Block) -> None:
+        self._held = None
         self._send("lrem", self._claims_key, 0, str(block))
 
     def give_back(self, blocks: Sequence[Block]) -> None:
         if not blocks:
             return
+        self._held = None
         pipeline = self._client.pipeline(transaction=True)
         for block in reversed(blocks):
             pipeline.lrem(self._claims_key, 0, str(block))

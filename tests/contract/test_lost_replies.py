@@ -73,6 +73,17 @@ def test_a_claim_whose_reply_was_lost_is_not_sent_again_and_the_block_is_found(l
     assert line.place.todo() == texts(block(4, 8))
 
 
+def test_the_reply_to_an_answer_says_what_the_worker_still_holds(line: Line) -> None:
+    first, second = line.worker.claim(0.01), line.worker.claim(0.01)
+    line.place.client.config_resetstat()
+    assert first is not None and line.worker.answer(first, b"answer")
+    assert line.calls("lrange") == 1, "in the same transaction"
+    assert line.worker.held_blocks() == [second]
+    assert line.calls("lrange") == 1
+    assert line.worker.held_blocks() == [second]
+    assert line.calls("lrange") == 2, "what a reply said is used once"
+
+
 def test_a_block_of_a_lost_claim_stands_first_in_what_is_claimed(line: Line) -> None:
     line.proxy.swallow()
     assert line.worker.claim(0.01) == block(0, 4)

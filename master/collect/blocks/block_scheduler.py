@@ -24,7 +24,7 @@ UNMEASURED_SLOTS_PER_BLOCK, MOST_UNMEASURED_SLOTS = 1000, 16
 #: it is taken for one that answers nothing.
 PATIENCE_TIMES = 20
 #: A block has at most the remaining work of one worker, divided by this.
-SHARES_PER_WORKER = 2
+SHARES_PER_WORKER = 1.6
 
 SlotRanges = Sequence[tuple[str, int, int]]
 

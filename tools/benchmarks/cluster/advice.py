@@ -90,7 +90,7 @@ def blocks(case: Case, workers: int, schedule: str) -> float:
 
 def trips(services: Services) -> float:
     """Seconds of Redis for one block."""
-    return services.answer + services.claimed + services.claim + services.entry
+    return services.answer + services.claim + services.entry
 
 
 def loads(case: Case, workers: int, services: Services, schedule: str = SYNC) -> dict[str, float]:

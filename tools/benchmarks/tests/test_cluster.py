@@ -115,7 +115,7 @@ def commands() -> Commands:
 
 
 BLOCK = Block(PUBLICATION, messages.TRAIN, 0, 3)
-QUEUED = [b"OK", b"QUEUED", b"QUEUED"]
+QUEUED = [b"OK", b"QUEUED", b"QUEUED", b"QUEUED"]
 SAME: dict[str, tuple[tuple[bytes, int], Any, list[Any]]] = {
     "claimed": (commands().held_blocks, lambda channel: channel.held_blocks(), [[]]),
     "claim": (commands().claim(0.25), lambda channel: channel.claim(0.25), [str(BLOCK).encode()]),
@@ -133,7 +133,7 @@ SAME: dict[str, tuple[tuple[bytes, int], Any, list[Any]]] = {
     "answer": (
         commands().answer(PUBLICATION, str(BLOCK), b"bytes"),
         lambda channel: channel.answer(BLOCK, b"bytes"),
-        [*QUEUED, [b"1-0", 1]],
+        [*QUEUED, [b"1-0", 1, []]],
     ),
     "drop": (commands().drop(str(BLOCK)), lambda channel: channel.drop(BLOCK), [1]),
     "beat": (

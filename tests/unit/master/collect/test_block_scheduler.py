@@ -156,7 +156,7 @@ def test_of_very_many_slots_that_nobody_has_measured_some_make_a_block() -> None
 
 def test_blocks_that_are_issued_again_have_at_most_a_workers_share() -> None:
     assert BlockScheduler(seconds={TRAIN: 0.01}).reissue_size(TRAIN, 1000, 1) == 50
-    assert BlockScheduler(seconds={TRAIN: 0.01}).reissue_size(TRAIN, 40, 4) == 5
+    assert BlockScheduler(seconds={TRAIN: 0.01}).reissue_size(TRAIN, 40, 4) == 6
     assert BlockScheduler(fixed=7).reissue_size(TRAIN, 40, 4) == 7
 
 

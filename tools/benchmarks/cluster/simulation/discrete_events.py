@@ -418,7 +418,7 @@ class Cluster:
             if self._asleep:
                 self._asleep = False
                 self._read()
-        self._look(member)
+        self._claim(member)
 
     def _leave(self, member: Member, turn: int) -> None:
         if member.turn == turn and member.block is not None:

@@ -159,4 +159,4 @@ class AsyncCluster(Cluster):
             if self._asleep:
                 self._asleep = False
                 self._read()
-        self._look(member)
+        self._claim(member)

@@ -263,7 +263,8 @@ class Worker:
         else:
             generation.last_answer, generation.answers = time.monotonic(), generation.answers + 1
             self._shared.plays.append((self._began, seconds))
-        self._look()
+        if not self._shared.ended:
+            self._held([replies[-1][2]])  # the reply has what is held
 
     def _make_answer(
         self,

@@ -95,9 +95,8 @@ class Commands:
 
     def answer(self, publication: str, block: str, payload: bytes) -> tuple[bytes, int]:
         add = packed("XADD", self._keys.results(publication), "NOMKSTREAM", "*", "answer", payload)
-        return packed("MULTI") + add + packed("LREM", self._claims_key, 0, block) + packed(
-            "EXEC"
-        ), 4
+        remove = packed("LREM", self._claims_key, 0, block)
+        return packed("MULTI") + add + remove + self.held_blocks[0] + packed("EXEC"), 5
 
     def drop(self, block: str) -> tuple[bytes, int]:
         return packed("LREM", self._claims_key, 0, block), 1
