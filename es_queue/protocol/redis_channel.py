@@ -40,7 +40,7 @@ from es_queue.security import bounded_reads
 from es_queue.security.bounded_reads import decode_hash
 from es_queue.security.bounded_reads import decode_text as _text
 
-__all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
+__all__ = ["RedisMasterChannel", "RedisWorkerChannel", "read_parameters"]
 
 #: Parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector.
 PIECE = 2**20
@@ -55,6 +55,14 @@ MAX_CLAIMS_READ = 100
 
 def _flatten(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
+
+
+def read_parameters(getrange: Callable[..., Any], name: str, size: int) -> bytes | None:
+    """``size`` bytes of a key, in pieces; None if it has fewer."""
+    data = b"".join(
+        getrange(name, start, min(size, start + PIECE) - 1) for start in range(0, size, PIECE)
+    )
+    return data if len(data) == size else None
 
 
 def _with_count(items: Sequence[Any]) -> list[Any]:
@@ -390,12 +398,8 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
         return self._send("getrange", self.keys.task, 0, MAX_TASK) or None
 
     def parameters(self, publication: str, size: int) -> bytes | None:
-        name = self.keys.parameters(publication)
-        data = b"".join(
-            self._send("getrange", name, start, min(size, start + PIECE) - 1)
-            for start in range(0, size, PIECE)
-        )
-        return data if len(data) == size else None
+        read = partial(self._send, "getrange")
+        return read_parameters(read, self.keys.parameters(publication), size)
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         self.retry(partial(self._write, about, ttl, register=True))  # twice: yes

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
-from es_queue.protocol.connection import ANY_ERROR, redacted_url, tested_client
+from es_queue.errors import EXIT_DONE, EsQueueError, RedisError, UsageError
+from es_queue.protocol.connection import ANY_ERROR, client_from_url, redacted_url, tested_client
+from es_queue.protocol.replica import VARIABLE
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
@@ -42,6 +44,9 @@ queue QUEUE
     server of the runs; put a password in RQ_REDIS_URL, not here [default: RQ_REDIS_URL, then
     REDIS_URL]{PASSWORD_FILE_OPTION.format("")}--workers N
     number of workers [default: one per core of this host]
+--replica-url URL
+    a replica of that server, from which this host reads large parameters; without a user or
+    password it uses the server's [default: ES_QUEUE_REPLICA_URL]
 --log-dir PATH
     folder for worker-1.log and so on [default: a new folder for temporary files]
 """
@@ -78,6 +83,9 @@ def work_until_told(given: argparse.Namespace) -> None:
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
     check_access(url)
+    if replica := given.replica_url or os.environ.get(VARIABLE):
+        validate_replica(replica)
+        os.environ[VARIABLE] = replica  # for the workers
     logs = given.log_dir or Path(tempfile.mkdtemp(prefix="es-worker-"))
     workers = LocalWorkers(count, given.queue, url, logs)
     signals = SignalFlags(workers.kill)
@@ -104,6 +112,14 @@ def check_access(url: str) -> None:
         tested_client(url).ping()
     except ANY_ERROR:
         warn(f"Redis at {redacted_url(url)} does not answer yet: the workers keep trying")
+
+
+def validate_replica(url: str) -> None:
+    """Raises UsageError for a URL that no client can use."""
+    try:
+        client_from_url(url)
+    except RedisError as error:
+        raise UsageError(f"--replica-url or {VARIABLE}: {error}") from None
 
 
 def describe_metrics(endpoint: tuple[str, int] | None, count: int) -> str:

@@ -56,6 +56,11 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
         (["--redis-url", "redis://localhost", "--workers", "0"], 2, "--workers is 0"),
         (["--redis-url", "localhost"], 2, "--redis-url is not a Redis address"),
         (["--wokers", "2"], 2, "did you mean --workers?"),
+        (
+            ["--redis-url", "redis://127.0.0.1:1", "--replica-url", "host:6379"],
+            2,
+            "--replica-url or ES_QUEUE_REPLICA_URL: the Redis URL cannot be used: ",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(

@@ -207,7 +207,7 @@ def fit(
     )[2]
     exists, multi = per_call(rows, "exists"), per_call(rows, "multi") + per_call(rows, "exec")
     return Services(
-        answer=trip + multi,
+        answer=trip + multi + per_call(rows, "lrange"),  # its reply has what is still held
         claimed=trip + per_call(rows, "lrange"),
         claim=trip + per_call(rows, "blmove"),
         task=trip + per_call(rows, "getrange"),
