@@ -8,8 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-
-import redis
+from typing import TYPE_CHECKING
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
@@ -21,6 +20,9 @@ from es_queue.protocol.connection import (
     settings_of,
 )
 from es_queue.protocol.redis_channel import read_parameters
+
+if TYPE_CHECKING:
+    import redis
 
 VARIABLE = "ES_QUEUE_REPLICA_URL"
 #: A replica may have a publication so much later than the server that it copies.

@@ -35,7 +35,12 @@ SPEAKS_REDIS = {
     "master/fleet/seat_manager.py",
 }
 #: Name redis for types alone.
-NAMES_REDIS = {"workers/hardened_worker.py", "workers/open_seat.py", "workers/rq_job.py"}
+NAMES_REDIS = {
+    "es_queue/protocol/replica.py",
+    "workers/hardened_worker.py",
+    "workers/open_seat.py",
+    "workers/rq_job.py",
+}
 
 #: Drawing imports pygame, and the old gym is an extra.
 UNASKED = ("rendered_", "gym_envs")
