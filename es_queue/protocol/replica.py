@@ -68,9 +68,10 @@ def replica_client(url: str, primary: redis.Redis) -> redis.Redis:
     Raises RedisError.
     """
     client = client_from_url(url)
-    own, known = settings_of(client), settings_of(primary)
-    if not (own.get("username") or own.get("password")):
-        own |= {name: known[name] for name in ("username", "password") if known.get(name)}
+    settings, defaults = settings_of(client), settings_of(primary)
+    if not (settings.get("username") or settings.get("password")):
+        for name in ("username", "password"):
+            settings[name] = defaults.get(name)
     return client
 
 
