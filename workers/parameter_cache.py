@@ -135,8 +135,8 @@ def first_valid(
     sources: Iterable[Callable[[], bytes | None]], size: int, digest: str
 ) -> Data | None:
     """The published vector from the first source that has it."""
-    found = (data_if_valid(source(), size, digest) for source in sources)
-    return next((data for data in found if data is not None), None)
+    vectors = (data_if_valid(source(), size, digest) for source in sources)
+    return next((vector for vector in vectors if vector is not None), None)
 
 
 def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:
