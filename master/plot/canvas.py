@@ -28,9 +28,11 @@ LINE_STYLES: Sequence[LineStyleType] = ("-", "-.", ":", (0, (6, 1)))
 BAND_ALPHA = 0.18
 
 
-#: Text stays text, a name with a dollar sign is no formula, and ids are the same in every drawing.
+#: Text stays text, in a PDF as the TrueType that journals ask for, a name with a dollar sign is no
+#: formula, and ids are the same in every drawing.
 STYLE: Any = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "svg.hashsalt": "es-queue",
     "text.parse_math": False,
     "legend.fontsize": 9,

@@ -308,6 +308,14 @@ def test_a_picture_is_written_whole_and_the_same_runs_give_the_same_bytes(
     assert {path.name for path in tmp_path.iterdir()} == {"a", name}
 
 
+def test_a_pdf_has_no_type_3_font_which_journals_refuse(tmp_path: Path) -> None:
+    run(tmp_path / "a", evaluated(1, 2, 3))
+    out = tmp_path / "a.pdf"
+    assert command.main([str(tmp_path / "a"), "--out", str(out)]) == 0
+    assert b"/FontFile2" in out.read_bytes()
+    assert b"/Type3" not in out.read_bytes()
+
+
 def test_names_from_files_can_do_nothing_to_a_picture_or_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
