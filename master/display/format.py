@@ -115,7 +115,7 @@ def format_mean_std(mean: object, std: object) -> str:
     if deviation < size * ROUNDING:
         deviation = 0.0
     if 0 < deviation < 1:
-        return f"{format_score(mean)} ± {deviation:.2g}"
+        return f"{format_score(mean)} ± {deviation:#.2g}"
     shown = f"{deviation:.1f}" if 1 <= deviation < 10 <= size else format_score(deviation)
     return f"{format_score(mean)} ± {shown}"
 

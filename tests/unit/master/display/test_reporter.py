@@ -278,8 +278,8 @@ def test_a_policy_of_a_runs_own_code_is_played_with_trust(report: Any) -> None:
 
 def test_a_deviation_by_rounding_is_none() -> None:
     assert format_mean_std(-0.000125, 5.42e-20) == "-0.000125 ± 0.0"
-    assert format_mean_std(-0.000125, 2e-7) == "-0.000125 ± 2e-07"
-    assert format_mean_std(9.35, 0.8534) == "9.35 ± 0.85"
+    assert format_mean_std(-0.000125, 2e-7) == "-0.000125 ± 2.0e-07"
+    assert format_mean_std(9.35, 0.8) == "9.35 ± 0.80"
 
 
 def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
