@@ -18,7 +18,7 @@ from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.registry import MARVIN, WALKER_V2, WALKER_V3, RegisteredEnvironment
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.protocol.messages import MAX_BEHAVIOUR, MAX_INDIVIDUALS
+from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
 from es_queue.security.user_code import load_function
 
 GymEnvironment = gymnasium.Env[Any, Any]
@@ -29,8 +29,6 @@ FEET = "feet-contact"
 WALKERS = (WALKER_V2, WALKER_V3, MARVIN)
 #: Numbers of a walker's observation that are 1 if a leg touches the ground, else 0.
 CONTACTS = (8, 13)
-#: Numbers of a behaviour: both of a pair fit into a slot's share of an answer.
-MAX_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 #: Of Gymnasium's MuJoCo environments those whose body gets somewhere; it is in the first two
 #: numbers of its pose.
 LOCOMOTION = tuple(
@@ -139,8 +137,8 @@ def behaviour_vector(values: Any) -> Floats:
 
 def validate_length(numbers: int) -> None:
     """Raises EnvironmentFailure for a behaviour too long for a result."""
-    if not 0 < numbers <= MAX_NUMBERS:
+    if not 0 < numbers <= MAX_BEHAVIOUR_NUMBERS:
         raise EnvironmentFailure(
-            f"the behaviour has {numbers} numbers, but must have 1 to {MAX_NUMBERS}: "
+            f"the behaviour has {numbers} numbers, but must have 1 to {MAX_BEHAVIOUR_NUMBERS}: "
             "use module:function to select the relevant ones"
         )

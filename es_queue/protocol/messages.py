@@ -46,6 +46,8 @@ MAX_MOMENTS = 2**17
 MAX_OBSERVATION = 2**18
 MAX_REASON = 400
 MAX_BEHAVIOUR = 4096  # bytes a slot
+#: Numbers of a behaviour: both of a pair fit into a slot's share of an answer.
+MAX_BEHAVIOUR_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have
 STRATEGY_FAILURE = "strategy: "  # begins the reason of a failure of the user's own strategy
 

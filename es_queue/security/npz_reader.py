@@ -142,6 +142,29 @@ def finite_batch(arrays: Mapping[str, NDArray[Any]], name: str, length: int) -> 
     return finite_vector({name: array.reshape(-1)}, name).reshape(array.shape)
 
 
+def typed_array(
+    arrays: Mapping[str, NDArray[Any]], name: str, kind: type, shape: tuple[int | None, ...]
+) -> NDArray[Any]:
+    """An array with exactly this type and shape, in which None is any length. Raises RunFolderError
+    if it differs, or holds a number that is not finite.
+    """
+    if name not in arrays:
+        raise RunFolderError(f"it has no array {name!r}")
+    array = arrays[name]
+    fits = array.dtype == kind and array.ndim == len(shape)
+    if not fits or any(
+        None is not side != length for side, length in zip(shape, array.shape, strict=True)
+    ):
+        sides = ", ".join("any" if side is None else f"{side:,}" for side in shape)
+        raise RunFolderError(
+            f"its array {name!r} is {array.dtype.name} {list(array.shape)}, not "
+            f"{np.dtype(kind).name} [{sides}]"
+        )
+    if not np.isfinite(array).all():
+        raise RunFolderError(f"its array {name!r} holds a number that is not finite")
+    return array
+
+
 def validate_length(values: Floats, name: str, length: int) -> None:
     """Raises RunFolderError unless ``values`` has ``length`` numbers."""
     if len(values) != length:

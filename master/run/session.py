@@ -229,6 +229,7 @@ class Session:
             if newest_config != config:
                 # Another master went on with it meanwhile, under other budgets.
                 setup = prepare_run(replace(newest_config, **changes), launch.noise_dir)
+            setup.validate_state(state)
             write_run_files(paths, setup.config)
             if state.noise != setup.table.digest:
                 LOGGER.warning(

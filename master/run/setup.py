@@ -14,7 +14,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_probe import with_observed
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
-from es_queue.errors import UsageError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from es_queue.numerics.normalization import RunningMoments
@@ -53,6 +53,15 @@ class Setup:
     def first_parameters(self) -> Floats:
         """float32 [size]: from the seed and --init, or an objective's own first vector."""
         return initial_parameters(self.config, self.policy)
+
+    def validate_state(self, state: RunState) -> None:
+        """Raises RunFolderError for a checkpoint's state that this run cannot continue from."""
+        states = [state.strategy, *([state.anchor.strategy] if state.anchor else ())]
+        try:
+            for strategy_state in states:
+                hooks.validate_state(self.strategy, strategy_state)
+        except (RunFolderError, UsageError) as error:
+            raise RunFolderError(f"the checkpoint cannot be resumed: {error}") from None
 
     def initial_state(
         self,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 
@@ -324,6 +325,28 @@ def test_without_a_checkpoint_the_refused_data_is_named(tmp_path: Path) -> None:
         words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0 and "appendonlydir.refused-" in done.stderr, done.stderr
+
+
+def test_a_run_does_not_continue_from_a_planted_archive(tmp_path: Path) -> None:
+    def master(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(BIN / "es-master"), *words, "--workers", "1"]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    words = "--env CartPole-v1 --strategy map_elites --cells 3 --generations 2 --run r --seed 1"
+    begun = master(*words.split(), "--population", "8", "--final-episodes", "1")
+    assert begun.returncode == 0, begun.stderr
+    shutil.rmtree(tmp_path / "runs/r/redis")
+    file = max((tmp_path / "runs/r/checkpoints").glob("generation-*.npz"))
+    with np.load(file) as saved:
+        arrays = dict(saved)
+    arrays["strategy.elite_cell"] = np.zeros_like(arrays["strategy.elite_cell"])
+    np.savez(file, **arrays)
+    resumed = master("--resume", "r", "--generations", "3")
+    assert resumed.returncode == 6, resumed.stderr
+    assert "cannot be resumed: its elites are not each in a cell" in resumed.stderr
+    assert "Traceback" not in resumed.stderr
 
 
 # --- whose folder it is

@@ -125,7 +125,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         parser,
         OPTIONS,
         checkpoint={"nargs": "?", "type": Path},
-        which={"choices": ("best", "last"), "default": "best"},
+        which={"choices": ("best", "last")},
         render={"choices": ("human",)},
         **{name: {"type": Path} for name in ("export", "card", "record")},
         **{name: {"type": int} for name in ("episodes", "seed")},
@@ -156,7 +156,9 @@ def validate_arguments(given: argparse.Namespace) -> None:
     for name in ("pretrained", "generation", "card"):
         if given.cell is not None and getattr(given, name) is not None:
             raise UsageError(f"--cell names an elite of a run's archive: leave --{name} out")
-    if given.pretrained is not None and (given.generation is not None or given.which != "best"):
+    if given.cell is not None and given.which is not None:
+        raise UsageError("--cell names an elite of the newest checkpoint: leave --which out")
+    if given.pretrained is not None and (given.generation is not None or given.which == "last"):
         raise UsageError(
             "--pretrained names the policy already: leave --generation and --which out"
         )
@@ -165,7 +167,7 @@ def validate_arguments(given: argparse.Namespace) -> None:
             "--card writes the policy of a checkpoint: leave "
             f"--{'export' if given.export else 'generation'} out"
         )
-    if given.generation is not None and (given.export or given.which != "best"):
+    if given.generation is not None and (given.export or given.which == "last"):
         raise UsageError(
             "--generation names the policy already: leave "
             f"--{'export' if given.export else 'which'} out"
@@ -206,7 +208,9 @@ def play_and_print(given: argparse.Namespace) -> None:
         path_of(given.pretrained)
         if given.pretrained is not None
         else checkpoint_path(
-            given.checkpoint, given.which if given.cell is None else "last", given.runs_dir
+            given.checkpoint,
+            "last" if given.cell is not None else given.which or "best",
+            given.runs_dir,
         )
     )
     elite: Elite | None = None

@@ -91,7 +91,10 @@ def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
 
 def format_summary(summary: Mapping[str, Any]) -> list[str]:
     seed = summary["seed"]
-    kind = " of the final evaluation" if seed is None else f" from seed {seed} on"
+    default = (
+        " with the final evaluation's seeds" if summary.get("elite") else " of the final evaluation"
+    )
+    kind = default if seed is None else f" from seed {seed} on"
     kind += ", with action noise" if summary.get("stochastic") else ""
     lines = [format_policy(summary), format_played(summary, kind)]
     if summary.get("command"):

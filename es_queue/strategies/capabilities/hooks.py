@@ -74,6 +74,20 @@ def migrate_state(strategy: object, state: State, before: Any) -> State:
     return strategy.migrate_state(state, before) if isinstance(strategy, MigratesState) else state
 
 
+class ValidatesState(ABC):
+    """The state of a checkpoint is checked before a run continues from it."""
+
+    @abstractmethod
+    def validate_state(self, state: State) -> None:
+        """Raises RunFolderError for a state that these settings cannot have."""
+
+
+def validate_state(strategy: object, state: State) -> None:
+    """Nothing unless the strategy ``ValidatesState``."""
+    if isinstance(strategy, ValidatesState):
+        strategy.validate_state(state)
+
+
 class BuildsIndividuals(ABC):
     """Workers cache individuals by their genome."""
 

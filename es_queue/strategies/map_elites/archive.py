@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,22 @@ from numpy.typing import NDArray
 
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import RunFolderError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.security.npz_reader import UNREADABLE, read_arrays, read_checkpoint
-from es_queue.strategies.map_elites.cells import Cells, CentroidCells, make_cells
+from es_queue.security.npz_reader import (
+    UNREADABLE,
+    finite_vector,
+    read_arrays,
+    read_checkpoint,
+    typed_array,
+)
+from es_queue.strategies.map_elites.cells import (
+    CVT,
+    Cells,
+    CentroidCells,
+    make_cells,
+    validate_count,
+)
 from es_queue.util.run_folder import checkpoint_path
 
 State = dict[str, NDArray[Any]]
@@ -44,7 +57,7 @@ class Archive:
 
     @classmethod
     def of(cls, config: RunConfig, state: State) -> Archive:
-        """The archive of a strategy's state, such as a checkpoint's."""
+        """The archive of a strategy's own state."""
         numbers, centroids = state["elite_behaviour"].shape[1], state["archive_centroids"]
         known = centroids if len(centroids) else None
         return cls(
@@ -54,6 +67,29 @@ class Archive:
             state["elite_behaviour"],
             state["elite_parameters"],
         )
+
+    @classmethod
+    def read(cls, config: RunConfig, state: State, size: int) -> Archive:
+        """The archive of a state that others can have written, for policies of ``size`` parameters.
+        Raises RunFolderError.
+        """
+        cell = typed_array(state, "elite_cell", np.int64, (None,))
+        numbers = typed_array(state, "elite_behaviour", np.float32, (len(cell), None)).shape[1]
+        typed_array(state, "elite_fitness", np.float64, (len(cell),))
+        typed_array(state, "elite_parameters", np.float32, (len(cell), size))
+        centroids = typed_array(state, "archive_centroids", np.float64, (None, None))
+        if config.archive == CVT and numbers:
+            validate_count(CVT, config.cells)
+            typed_array(state, "archive_centroids", np.float64, (math.prod(config.cells), numbers))
+        elif len(centroids):
+            raise RunFolderError("it has centroids, but its archive has no cells of them")
+        if not ((centroids >= 0) & (centroids <= 1)).all():
+            raise RunFolderError("its centroids are not in a box from 0 to 1")
+        archive = cls.of(config, state)
+        places = archive.cells.locate(archive.behaviour) if archive.cells else cell[:0]
+        if not np.array_equal(cell, places) or len(np.unique(cell)) < len(cell):
+            raise RunFolderError("its elites are not each in a cell of their own behaviour")
+        return archive
 
     @classmethod
     def empty(cls, size: int) -> Archive:
@@ -148,14 +184,17 @@ def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[A
     """
     path = checkpoint_path(run, "last", runs_dir)
     try:
-        config = config_from_values(read_checkpoint(path)[1]["config"], str(path))
+        vectors, meta = read_checkpoint(path)
+        config = config_from_values(meta["config"], str(path))
         arrays = read_arrays(path, tuple(f"strategy.{name}" for name in ARRAYS))
+        size = len(finite_vector(vectors, "parameters"))
     except (RunFolderError, KeyError, *UNREADABLE) as error:
         raise RunFolderError(
             f"{path} has no archive: name a run of the strategy map_elites, or one of its "
             f"checkpoints generation-*.npz ({error})"
         ) from None
     state = {name.removeprefix("strategy."): array for name, array in arrays.items()}
-    if len({len(state[name]) for name in ARRAYS[1:]}) != 1:
-        raise RunFolderError(f"the archive in {path} has columns of different lengths")
-    return Archive.of(config, state), config
+    try:
+        return Archive.read(config, state, size), config
+    except (RunFolderError, UsageError) as error:
+        raise RunFolderError(f"the archive in {path} cannot be used: {error}") from None

@@ -20,6 +20,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.slot_plan import MEMBER, uniforms
+from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
 
 GRID, CVT = "grid", "cvt"
 #: The most cells of an archive, and of one with centroids, whose computation takes long.
@@ -132,6 +133,11 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
     fit no such behaviour.
     """
     kind, sides, bounds = config.archive, config.cells, parse_bounds(config.behaviour_bounds)
+    validate_count(kind, sides)
+    if not 0 < numbers <= MAX_BEHAVIOUR_NUMBERS:
+        raise UsageError(
+            f"a behaviour has {numbers:,} numbers, but must have 1 to {MAX_BEHAVIOUR_NUMBERS}"
+        )
     for name, values in (("behaviour_bounds", bounds), ("cells", sides if kind == GRID else ())):
         if len(values) not in (0, 1, numbers):
             raise UsageError(
@@ -149,6 +155,16 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
             f"{MAX_CELLS:,} cells of it: use fewer, or archive cvt"
         )
     return GridCells(low, high, whole)
+
+
+def validate_count(kind: str, sides: tuple[int, ...]) -> None:
+    """Raises UsageError for a number of cells that an archive of this kind cannot have."""
+    count, most = math.prod(map(float, sides)), MAX_CENTROIDS if kind == CVT else MAX_CELLS
+    if not 1 < count <= most:
+        raise UsageError(
+            f"cells is {','.join(map(str, sides))}, but archive {kind} has 2 to {most:,} cells: "
+            f"use {'more' if count <= 1 else 'fewer'}"
+        )
 
 
 def parse_bounds(text: str) -> list[tuple[float, float]]:

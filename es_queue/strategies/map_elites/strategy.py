@@ -12,6 +12,7 @@ learns.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.security.npz_reader import MAX_FILE
+from es_queue.security.npz_reader import MAX_FILE, typed_array
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.capabilities.hooks import (
     Builder,
@@ -31,15 +32,16 @@ from es_queue.strategies.capabilities.hooks import (
     ComparesBehaviour,
     LearntSpread,
     SlotDraw,
+    ValidatesState,
 )
 from es_queue.strategies.map_elites.archive import Archive
 from es_queue.strategies.map_elites.cells import (
     CVT,
     GRID,
     MAX_CELLS,
-    MAX_CENTROIDS,
     make_cells,
     parse_bounds,
+    validate_count,
 )
 from es_queue.strategies.map_elites.emitters import (
     GAUSSIAN,
@@ -64,7 +66,7 @@ ONLY_ME_ES = tuple(
 )
 
 
-class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
+class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesState, Strategy):
     """Individuals are children of elites; the unperturbed policy is the elite with the greatest
     fitness.
 
@@ -173,13 +175,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         super().__init__(config, size, pace)
         parse_bounds(config.behaviour_bounds)
-        count = int(np.prod(config.cells, dtype=np.float64))
-        most = MAX_CENTROIDS if config.archive == CVT else MAX_CELLS
-        if not 1 < count <= most:
-            raise UsageError(
-                f"cells is {','.join(map(str, config.cells))}, which makes {count:,} cells of "
-                f"archive {config.archive}: use 2 to {most:,}"
-            )
+        validate_count(config.archive, config.cells)
         self.is_search = config.emitter == ME_ES
         if self.is_search and config.population < LEAST_SEARCH * config.searches:
             raise UsageError(
@@ -192,12 +188,26 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
                 f"emitter is {ME_ES}, whose searches learn from whole generations: use the "
                 f"schedule sync, or the emitter {ISO_LINE}"
             )
-        if 4 * size * count > MAX_ARCHIVE_BYTES:
+        self.validate_memory(math.prod(config.cells))
+
+    def validate_memory(self, count: int) -> None:
+        """Raises UsageError if the elites of so many cells can take too much memory."""
+        if 4 * self.size * count > MAX_ARCHIVE_BYTES:
             raise UsageError(
-                f"cells is {','.join(map(str, config.cells))}, and {count:,} policies of {size:,} "
-                f"parameters take {4e-9 * size * count:.2g} GB: use at most "
-                f"{MAX_ARCHIVE_BYTES // (4 * size)} cells"
+                f"cells is {','.join(map(str, self.config.cells))}, and {count:,} policies of "
+                f"{self.size:,} parameters take {4e-9 * self.size * count:.2g} GB: use at most "
+                f"{MAX_ARCHIVE_BYTES // (4 * self.size)} cells"
             )
+
+    def validate_state(self, state: State) -> None:
+        """Its archive, the searches and what is drawn by number."""
+        Archive.read(self.config, state, self.size)
+        typed_array(state, "parameters", np.float32, (self.size,))
+        typed_array(state, "updates", np.int64, ())
+        if self.is_search:
+            count = self.config.searches
+            typed_array(state, "search_centres", np.float32, (count, self.size))
+            typed_array(state, "search_steps", np.int64, (count,))
 
     # --- what is published: the best elite, and the parents
 
@@ -315,8 +325,9 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, Strategy):
         archive = Archive.of(self.config, state)
         if archive.cells is not None:
             return archive
-        nothing = np.empty((0, numbers), np.float32)
-        return replace(archive, cells=make_cells(self.config, numbers), behaviour=nothing)
+        cells = make_cells(self.config, numbers)
+        self.validate_memory(cells.count)
+        return replace(archive, cells=cells, behaviour=np.empty((0, numbers), np.float32))
 
     def rebuilt(self, state: State, batch: Batch, chosen: Integers) -> Floats:
         """The very vectors that workers played, float32 [k, size], of the ascending rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,23 +291,114 @@ def test_a_state_keeps_its_centroids() -> None:
     assert np.array_equal(archive.cells.centroids, points(30, 2))
 
 
+def saved_archive(file: Path, state: State, config: RunConfig) -> Path:
+    """A checkpoint with a strategy's ``state``."""
+    vectors = dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(SIZE, np.float32))
+    meta = np.array(json.dumps({"config": config.to_dict()}))
+    np.savez(file, meta=meta, **vectors, **{f"strategy.{name}": state[name] for name in state})
+    return file
+
+
 def test_an_archive_is_read_from_a_checkpoint(tmp_path: Path) -> None:
     strategy = made(archive="cvt", cells=(30,), env="CartPole-v1")
     state, file = testing.begin(strategy), tmp_path / "generation-00000003.npz"
-    vectors = dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(3, np.float32))
-    meta = np.array(json.dumps({"config": strategy.config.to_dict()}))
-    saved = {f"strategy.{name}": array for name, array in state.items()}
-    np.savez(file, meta=meta, **vectors, **saved)
-    archive, config = load_archive(file)
+    archive, config = load_archive(saved_archive(file, state, strategy.config))
     assert config == strategy.config
     assert np.array_equal(archive.parameters, state["elite_parameters"])
-    saved["strategy.elite_cell"] = np.zeros(1, np.int64)
-    np.savez(file, meta=meta, **vectors, **saved)
-    with pytest.raises(RunFolderError, match="columns of different lengths"):
-        load_archive(file)
-    np.savez(file, meta=meta, **vectors)
     with pytest.raises(RunFolderError, match="name a run of the strategy map_elites"):
+        load_archive(saved_archive(file, {}, strategy.config))
+
+
+#: From (elites' cell, fitness, behaviour, parameters) to arrays that no run writes.
+PLANTED: dict[str, Any] = {
+    "elite_cell": [
+        lambda cell: cell[:1],
+        lambda cell: cell[:, np.newaxis],
+        lambda cell: cell.astype(float),
+        lambda cell: cell.astype("U5"),
+        lambda cell: cell - 10**6,
+        lambda cell: cell + 2**62,
+        lambda cell: np.zeros_like(cell),
+        lambda cell: np.array(3),
+    ],
+    "elite_fitness": [
+        lambda fitness: np.full_like(fitness, np.nan),
+        lambda fitness: fitness.astype("U9"),
+        lambda fitness: fitness.astype(complex),
+        lambda fitness: np.tile(fitness[:, np.newaxis], (1, 3)),
+    ],
+    "elite_behaviour": [
+        lambda behaviour: behaviour[:, 0],
+        lambda behaviour: behaviour[:, :0],
+        lambda behaviour: behaviour[:, :1],
+        lambda behaviour: np.tile(behaviour, (1, 2))[:, :3],
+        lambda behaviour: np.full_like(behaviour, np.nan),
+        lambda behaviour: np.zeros((len(behaviour), 600), np.float32),
+    ],
+    "elite_parameters": [
+        lambda parameters: parameters[:, 0],
+        lambda parameters: parameters[:, :2],
+        lambda parameters: np.full_like(parameters, np.inf),
+        lambda parameters: parameters.astype("U9"),
+        lambda parameters: parameters.astype(np.float64),
+    ],
+    "archive_centroids": [
+        lambda centroids: np.zeros((5, 7)),
+        lambda centroids: np.array(5.0),
+        lambda centroids: np.full((30, 2), 2.0),
+        lambda centroids: np.full((30, 2), np.nan),
+    ],
+}
+
+
+@each_case("kind", ["grid", "cvt"])
+@each_case("name", PLANTED)
+def test_a_planted_archive_is_refused_in_a_sentence(kind: str, name: str, tmp_path: Path) -> None:
+    """By the commands that read it, and before a run continues from it."""
+    strategy = made(archive=kind, cells=(30,), env="CartPole-v1", behaviour_bounds="-1:1")
+    state = testing.begin(strategy)
+    strategy.validate_state(state)
+    for plant in PLANTED[name]:
+        planted = {**state, name: plant(state[name])}
+        with pytest.raises(RunFolderError, match="cannot be used: "):
+            load_archive(saved_archive(tmp_path / "a.npz", planted, strategy.config))
+        with pytest.raises((RunFolderError, UsageError)):
+            strategy.validate_state(planted)
+
+
+@each_case(
+    ("columns", "settings", "sentence"),
+    [
+        (200_000_000, {}, "a behaviour has 200,000,000 numbers"),
+        (2, {"archive": "cvt", "cells": (2**20, 2**20)}, "archive cvt has 2 to 100,000 cells"),
+        (2, {"archive": "cvt", "cells": (99_999,)}, "not float64 \\[99,999, 2\\]"),
+        (20, {"cells": (32,)}, "20 numbers per behaviour make more than 1,048,576"),
+    ],
+)
+def test_an_archive_that_declares_too_much_is_refused_before_it_takes_memory(
+    columns: int, settings: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    config = RunConfig(env="CartPole-v1", strategy="map_elites", **settings)
+    empty = {
+        **Archive.empty(SIZE).to_arrays(),
+        "elite_behaviour": np.empty((0, columns), np.float32),
+    }
+    file = saved_archive(tmp_path / "a.npz", empty, config)
+    tracemalloc.start()
+    with pytest.raises(RunFolderError, match=sentence):
         load_archive(file)
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+@each_case("name", ["parameters", "updates", "search_centres", "search_steps"])
+def test_a_run_does_not_continue_from_planted_searches(name: str) -> None:
+    strategy = made(emitter="me_es", searches=4)
+    state = testing.begin(strategy)
+    strategy.validate_state(state)
+    for planted in (state[name].astype("U3"), state[name][np.newaxis], np.empty((2, 2))):
+        with pytest.raises(RunFolderError, match=name):
+            strategy.validate_state({**state, name: planted})
 
 
 @each_case(
@@ -315,9 +407,9 @@ def test_an_archive_is_read_from_a_checkpoint(tmp_path: Path) -> None:
         ({"behaviour_bounds": "1:0"}, "use LOW:HIGH"),
         ({"behaviour_bounds": "0:1,"}, "use LOW:HIGH"),
         ({"behaviour_bounds": "0:inf"}, "use LOW:HIGH"),
-        ({"cells": (2000, 2000)}, "use 2 to 1,048,576"),
-        ({"cells": (1000, 1000), "archive": "cvt"}, "use 2 to 100,000"),
-        ({"cells": (1,)}, "use 2 to"),
+        ({"cells": (2000, 2000)}, "has 2 to 1,048,576 cells: use fewer"),
+        ({"cells": (1000, 1000), "archive": "cvt"}, "has 2 to 100,000 cells: use fewer"),
+        ({"cells": (1,)}, "cells is 1, but archive grid has 2 to 1,048,576 cells: use more"),
         ({"emitter": "me_es", "searches": 9}, "has 4 individuals for at most 8"),
         ({"emitter": "me_es", "schedule": "async"}, "use the schedule sync"),
     ],

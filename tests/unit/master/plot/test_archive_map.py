@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.strategies.map_elites.cells import centroids_of, nearest
+from es_queue.strategies.map_elites.cells import centroids_of, make_cells, nearest
 from master.plot import command
 from master.plot.archive_map import archive_map, voronoi_regions
 from tests.cases import each_case
@@ -19,7 +19,7 @@ matplotlib = pytest.importorskip("matplotlib", reason="the extra 'plot' is not i
 
 
 def archived(folder: Path, behaviour: Any, fitness: list[float], **values: Any) -> Path:
-    """A run whose newest checkpoint has elites with these behaviours in cells 0, 1, …"""
+    """A run whose newest checkpoint has elites with these behaviours."""
     config = RunConfig(**{"env": "CartPole-v1", "strategy": "map_elites", **values})
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.to_dict()))
@@ -28,7 +28,7 @@ def archived(folder: Path, behaviour: Any, fitness: list[float], **values: Any) 
     cvt = config.archive == "cvt"
     arrays = {
         "archive_centroids": centroids_of(config.cells[0], 2) if cvt else np.empty((0, 0)),
-        "elite_cell": np.arange(count),
+        "elite_cell": make_cells(config, behaviour.shape[1]).locate(behaviour),
         "elite_fitness": np.array(fitness, np.float64),
         "elite_behaviour": behaviour,
         "elite_parameters": np.zeros((count, 3), np.float32),
@@ -88,7 +88,7 @@ def test_behaviours_of_one_number_are_bars(tmp_path: Path) -> None:
     [
         ([[0.1, 0.1, 0.1]], ["--archive"], "one or two numbers, and those of"),
         (np.empty((0, 2)), ["--archive"], "has none yet"),
-        ([[0.1], [0.2], [0.3]], ["--archive"], "elites outside its cells"),
+        ([[0.1], [0.2]], ["--archive"], "not each in a cell of their own behaviour"),
         ([[0.1, 0.1]], ["--archive", "--cloud"], "--archive and --cloud are different figures"),
     ],
 )

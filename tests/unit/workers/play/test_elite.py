@@ -75,10 +75,12 @@ def test_an_exported_elite_plays_as_in_its_archive(
 def test_the_report_names_the_elite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_with_elites(tmp_path)
     assert main([str(tmp_path), "--cell", "-9,0.9", "--episodes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == (
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == (
         "elite of cell 0: behaviour -8, 0.1, fitness 9.00 in training, the nearest: the cell of "
         "-9, 0.9 is empty"
     )
+    assert lines[2].startswith("1 episode with the final evaluation's seeds: ")
 
 
 @each_case(
@@ -89,6 +91,7 @@ def test_the_report_names_the_elite(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--cell", "1,nan"], 2, "use a behaviour's numbers"),
         (["--cell", "1,1", "--generation", "3"], 2, "leave --generation out"),
         (["--cell", "1,1", "--card", "card"], 2, "leave --card out"),
+        (["--cell", "1,1", "--which", "best"], 2, "the newest checkpoint: leave --which out"),
     ],
 )
 def test_a_cell_that_cannot_be_found_is_refused(
