@@ -20,19 +20,29 @@ TARGETS = {SYNC: {18: 0.97, 180: 0.95, 1440: 0.90}, ASYNC: {18: 0.97, 180: 0.97,
 NAMED = {RECORDED: "walker", SLOW: "slow", HEAVY: "heavy", CONSTANT: "constant"}
 HEAD = f"""# Scale
 
-How many workers are useful depends on the population, the length of an episode and the schedule:
+## How many workers help for my task?
 
-- **Synchronous schedule**: a generation ends with its last episode. If episodes are long \
-and of about equal length, a population of 1,000 keeps up to about 110 workers at least 90 % busy. \
-If they are short, it keeps fewer busy. If lengths differ much, workers wait more.
+In the synchronous schedule, a generation ends with its longest episode. So at most *slots × mean \
+length ÷ longest length* workers are busy on average. A slot is an individual, or a mirrored pair. \
+LunarLanderContinuous (`snes-lander`, 48 slots, the mean a quarter of the longest) keeps 12 \
+workers busy, and BipedalWalker (48 slots, two fifths) 19. If workers are busy for less than \
+three quarters of their time, es-master, `es-status`, its page and the doctor say how many are \
+busy, and which `--scale` would use the others.
+
+To use more workers:
+
+- **A larger search** (`--scale K`) has K times the slots, and needs fewer generations. \
+[The figure](#time-to-a-threshold) shows the time to a threshold for 1 to 1,440 workers.
+- **Several runs** (`--seeds 1-10`) share the workers evenly.
 - **Asynchronous schedule** (`--schedule async`): no worker waits. A population of 1,000 keeps up \
 to 500 workers busy. Its runs do not repeat to the bit.
-- One master and one Redis serve up to about 1,200 workers with episodes of 0.02 s, and about \
-7,600 with episodes of a second. \
-[The tables below](#how-many-workers-one-master-and-one-redis-can-serve) have the limits.
-- **A larger search** (`--scale K`) gives work to more workers, and usually needs fewer \
-generations. [How many workers help for my task?](#how-many-workers-help-for-my-task) has an \
-example.
+
+If episodes are long and of about equal length, a synchronous population of 1,000 keeps up to \
+about 110 workers at least 90 % busy. If they are short, it keeps fewer busy. One master and one \
+Redis serve up to about 1,200 workers with episodes of 0.02 s, and about 8,600 with episodes of a \
+second. [The tables below](#how-many-workers-one-master-and-one-redis-can-serve) have the limits.
+
+## What was measured
 
 The server, es-master and the wire format are real. The workers are simulated, many per process, \
 over real connections: they claim a block, wait as long as an episode lasts, and return results. \

@@ -1,8 +1,8 @@
 """Time to a threshold against workers, for several ``--scale``.
 
-``python -m tools.benchmarks.cluster.time_to_threshold --train TASK --scales 1,4,16 --seeds 1,2,3
---folder RUNS`` trains, ``--json FILE RUN …`` keeps what was recorded in the folders of runs, and
-``--report FILE`` writes the table and the figure of docs/scale.md. The recorded lengths of every
+``python -m tools.benchmarks.cluster.time_to_threshold --train --task TASK --scales 1 4 16 --seeds
+1 2 3 --folder RUNS --json FILE`` trains, and keeps what was recorded. ``--report FILE …`` writes
+the tables and the figure of docs/scale.md. The recorded lengths of every
 slot of each generation are played by the discrete-event simulation of the cluster.
 """
 
@@ -149,56 +149,65 @@ def seconds_to_threshold(run: Recorded, workers: int, step_seconds: float) -> fl
 
 
 def table(runs: Sequence[Recorded], step_seconds: float) -> dict[float, list[tuple[int, float]]]:
-    """By scale, the median seconds of its seeds for each number of workers."""
-    scales = sorted({run.scale for run in runs})
+    """By scale, the median seconds of its seeds that reached the threshold for each number of
+    workers.
+    """
+    reached = [run for run in runs if run.reached]
     return {
         scale: [
             (
                 workers,
                 median(
                     seconds_to_threshold(run, workers, step_seconds)
-                    for run in runs
+                    for run in reached
                     if run.scale == scale
                 ),
             )
             for workers in WORKERS
         ]
-        for scale in scales
+        for scale in sorted({run.scale for run in reached})
     }
 
 
 def page(runs: Sequence[Recorded], figures: dict[float, list[tuple[int, float]]]) -> str:
-    """Markdown: what was measured, then time by workers and scale; the best of a row is bold."""
-    lines = ["| scale | seeds | reached | generations | steps |", "|---|---|---|---|---|"]
-    for scale in figures:
-        own = [run for run in runs if run.scale == scale]
-        lines.append(
-            f"| {scale:g} | {len(own)} | {sum(run.reached for run in own)} | "
-            f"{median(run.generations for run in own):g} | "
-            f"{median(run.steps for run in own):,.0f} |"
+    """Markdown of one task: each seed's generations and steps, then the median time by workers and
+    scale; the best of a row is bold.
+    """
+    lines = ["| scale | seeds | generations | steps |", "|---|---|---|---|"]
+    for scale in sorted({run.scale for run in runs}):
+        ends = sorted((run for run in runs if run.scale == scale), key=lambda run: run.seed)
+        cells = (
+            ", ".join(str(run.seed) for run in ends),
+            ", ".join(f"{run.generations}{'' if run.reached else ' (not)'}" for run in ends),
+            ", ".join(f"{run.steps:,}" for run in ends),
         )
+        lines.append(f"| {scale:g} | {' | '.join(cells)} |")
     head = " | ".join(f"`--scale {scale:g}`" for scale in figures)
     lines += ["", f"| workers | {head} |", "|---" * (1 + len(figures)) + "|"]
     for place, workers in enumerate(WORKERS):
         row = [points[place][1] for points in figures.values()]
-        cells = [f"**{one:,.1f} s**" if one == min(row) else f"{one:,.1f} s" for one in row]
+        cells = tuple(f"**{one:,.1f} s**" if one == min(row) else f"{one:,.1f} s" for one in row)
         lines.append(f"| {workers:,} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def picture(figures: dict[float, list[tuple[int, float]]], title: str) -> str:
-    lines = [Line(f"scale {scale:g}", points) for scale, points in figures.items()]
-    return drawing(lines, title, WORKERS, ("workers", "seconds"))
-
-
 def write_report(runs: Sequence[Recorded], step_seconds: float) -> None:
-    """The figure, and the table between the two marks of docs/scale.md."""
-    reached = [run for run in runs if run.reached]
-    figures = table(reached, step_seconds)
+    """The figure, and the tables of each task between the two marks of docs/scale.md."""
+    lines, tables = [], []
+    for task in sorted({run.task for run in runs}):
+        ran = [run for run in runs if run.task == task]
+        figures = table(ran, step_seconds)
+        words = TASKS[task].flags
+        tables.append(
+            f"`es-master {' '.join(words)} --target-reward {TASKS[task].threshold:g}`:\n\n"
+            f"{page(ran, figures)}"
+        )
+        lines += [Line(f"{task}, scale {scale:g}", points) for scale, points in figures.items()]
     title = f"Modelled time to the threshold, {1000 * step_seconds:g} ms per step"
-    FIGURE.write_text(picture(figures, title))
+    FIGURE.write_text(drawing(lines, title, WORKERS, ("workers", "seconds")))
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{page(reached, figures)}{END}{rest.partition(END)[2]}")
+    text = "\n".join(tables)
+    PAGE.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}")
 
 
 def parsed() -> argparse.Namespace:
@@ -211,7 +220,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="of the runs")
     parser.add_argument("--step-seconds", type=float, default=0.005, help="of the report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write there what was recorded")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="from what --json kept")
+    parser.add_argument(
+        "--report", type=Path, nargs="+", metavar="FILE", help="from what --json kept of each task"
+    )
     return parser.parse_args()
 
 
@@ -229,7 +240,9 @@ def main() -> None:
         runs = [read_run(given.task, folder) for _, _, folder in wanted if folder.is_dir()]
         given.json.write_text(json.dumps([asdict(run) for run in runs]))
     if given.report:
-        kept: list[dict[str, Any]] = json.loads(given.report.read_text())
+        kept: list[dict[str, Any]] = [
+            run for path in given.report for run in json.loads(path.read_text())
+        ]
         write_report([Recorded(**run) for run in kept], given.step_seconds)
 
 

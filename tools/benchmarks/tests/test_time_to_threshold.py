@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -58,6 +59,13 @@ def test_the_best_scale_of_each_number_of_workers_is_bold() -> None:
     text = page([ONE, FOUR], table([ONE, FOUR], 0.005))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if "**" in line}
     assert rows["1"].index("**") < rows["1"].index(" s |") and rows["1,440"].endswith("s** |")
+
+
+def test_a_seed_that_missed_the_threshold_is_counted_and_has_no_time() -> None:
+    missed = replace(ONE, seed=2, reached=False)
+    figures = table([missed, ONE], 0.005)
+    assert figures == table([ONE], 0.005)
+    assert "| 1 | 1, 2 | 5, 5 (not) | 2,300, 2,300 |" in page([missed, ONE], figures)
 
 
 def test_a_chart_is_valid_xml_with_every_line_and_mark() -> None:
