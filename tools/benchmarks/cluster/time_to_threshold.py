@@ -186,8 +186,8 @@ def page(runs: Sequence[Recorded], figures: dict[float, list[tuple[int, float]]]
     lines += ["", f"| workers | {head} |", "|---" * (1 + len(figures)) + "|"]
     for place, workers in enumerate(WORKERS):
         row = [points[place][1] for points in figures.values()]
-        cells = tuple(f"**{one:,.1f} s**" if one == min(row) else f"{one:,.1f} s" for one in row)
-        lines.append(f"| {workers:,} | {' | '.join(cells)} |")
+        times = [f"**{one:,.1f} s**" if one == min(row) else f"{one:,.1f} s" for one in row]
+        lines.append(f"| {workers:,} | {' | '.join(times)} |")
     return "\n".join(lines) + "\n"
 
 
