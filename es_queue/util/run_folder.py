@@ -139,6 +139,8 @@ def no_run_error(
     known = list(dict.fromkeys([*others, *(path.name for path in folders if read_run_name(path))]))
     suggestion = format_suggestion(run.run, known)
     listed = f"existing runs: {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
+    if len(known) > MOST_NAMES:
+        listed += f" and {len(known) - MOST_NAMES} more"
     return NoRunError(
         f"there is no run {run.run} in {', '.join(servers[:3]) or run.folder.parent}; "
         f"{suggestion and suggestion + ' '}{listed}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.util.run_folder import find_run
+from es_queue.util.run_folder import find_run, no_run_error
 
 
 @pytest.fixture
@@ -44,3 +44,9 @@ def test_a_folder_that_is_no_seeds_is_no_run_of_a_study(runs: Path) -> None:
 def test_a_word_longer_than_any_files_name_is_an_unknown_run(runs: Path) -> None:
     word = "y" * 300
     assert find_run(word).run == word
+
+
+def test_of_many_runs_an_unknown_one_names_some_and_counts_the_rest(runs: Path) -> None:
+    for number in range(12):
+        store(runs / f"walk-{number:02d}", "run.json", f"walk-{number:02d}")
+    assert str(no_run_error(find_run("lander"))).endswith("walk-08, walk-09 and 2 more")
