@@ -36,6 +36,7 @@ STYLE: Any = {
     "svg.hashsalt": "es-queue",
     "text.parse_math": False,
     "legend.fontsize": 9,
+    "legend.edgecolor": "none",
 }
 #: A panel is as wide as a paper's column, with text of 8 pt.
 PAPER_STYLE: Any = STYLE | {"font.size": 8, "legend.fontsize": 7}

@@ -113,7 +113,7 @@ def _draw(
     format_x(panel, axis)
     if axis == "time" and len({run.is_shared for run in runs}) > 1:
         panel.set_xlabel(f"{panel.get_xlabel()}\n{MIXED_TIME}")
-    panel.legend(loc="lower right", frameon=False)
+    panel.legend(loc="lower right")
 
 
 def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:

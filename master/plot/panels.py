@@ -68,8 +68,11 @@ def _draw_returns(panel: Axes, run: RunCurves, axis: str) -> None:
         linewidth=1.8,
         label=f"mean of {ROLLING_GENERATIONS} generations",
     )
+    x, elite = run.curve("elite_fitness", axis)
+    if len(x):
+        panel.plot(x, elite, color=COLOURS[2], linestyle="-.", label="elite, evaluated again")
     style_axes(panel, AXES[axis][1], "return in training")
-    panel.legend(loc="lower right", frameon=False, fontsize=8)
+    panel.legend(loc="lower right", fontsize=8)
 
 
 def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
@@ -89,7 +92,7 @@ def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
     draw_target(panel, run.target)
     style_axes(panel, AXES[axis][1], "return in evaluation")
     if len(x):
-        panel.legend(loc="lower right", frameon=False, fontsize=8)
+        panel.legend(loc="lower right", fontsize=8)
 
 
 def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
@@ -108,7 +111,7 @@ def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter("{x:g}")
     style_axes(panel, AXES[axis][1], "seconds per generation")
-    panel.legend(loc="best", frameon=False, fontsize=8)
+    panel.legend(loc="best", fontsize=8)
 
 
 def _draw_centre_rank(panel: Axes, run: RunCurves, axis: str) -> None:
@@ -125,4 +128,4 @@ def _draw_centre_rank(panel: Axes, run: RunCurves, axis: str) -> None:
     panel.axhline(0.5, color=GREY, linewidth=1, linestyle="--", label="half of the population")
     panel.set_ylim(0, 1)
     style_axes(panel, AXES[axis][1], "fraction that beats\nthe unperturbed policy")
-    panel.legend(loc="best", frameon=False, fontsize=8)
+    panel.legend(loc="best", fontsize=8)

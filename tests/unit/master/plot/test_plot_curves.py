@@ -251,6 +251,16 @@ def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Pa
     assert all(legend is not None and legend.get_texts() for legend in legends)
 
 
+def test_the_panel_of_returns_shows_the_elite_if_there_is_one(tmp_path: Path) -> None:
+    for name, figures, labels in (
+        ("es", {}, []),
+        ("ga", {"elite_fitness": 7.0}, ["elite, evaluated again"]),
+    ):
+        own = read_run(run(tmp_path / name, [record(each, **figures) for each in range(4)]))
+        returns = draw_panels(own, "steps").axes[0]
+        assert [line.get_label() for line in returns.lines[2:]] == labels
+
+
 @each_case(
     ("words", "expected"),
     [
