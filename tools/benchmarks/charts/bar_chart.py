@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 60.0, 90.0, 60.0, 70.0
 GRID, DARK = 'stroke="#ddd"', 'stroke="#222" stroke-width="1.5"'
-COLOURS = ("#d1495b", "#4a7fb0", "#5fa777", "#a684bd")
+COLOURS = ("#d1495b", "#4a7fb0", "#5fa777", "#a684bd", "#c98a2b")
 
 
 @dataclass(frozen=True)

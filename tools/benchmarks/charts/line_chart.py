@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from tools.benchmarks.charts.bar_chart import COLOURS, DARK, GRID
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 70.0, 120.0, 50.0, 60.0
+LINE = 16.0
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,10 @@ def drawing(
         f'text-anchor="middle">{mark:,g}</text>'
         for mark in marks
     ]
+    names_at = spread([up.place(line.points[-1][1]) for line in lines])
     parts += [
-        drawn(line, COLOURS[place % len(COLOURS)], across, up) for place, line in enumerate(lines)
+        drawn(line, COLOURS[place % len(COLOURS)], (across, up), names_at[place])
+        for place, line in enumerate(lines)
     ]
     parts += [
         f'<line {DARK} x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" '
@@ -77,12 +81,22 @@ def drawing(
     )
 
 
-def drawn(line: Line, colour: str, across: Axis, up: Axis) -> str:
-    """A line with its name."""
+def spread(heights: Sequence[float]) -> list[float]:
+    """Heights of names beside these, none closer than a line of text to another."""
+    places = list(heights)
+    order = sorted(range(len(places)), key=places.__getitem__)
+    for above, below in pairwise(order):
+        places[below] = max(places[below], places[above] + LINE)
+    return places
+
+
+def drawn(line: Line, colour: str, axes: tuple[Axis, Axis], name_at: float) -> str:
+    """A line, with its name at that height."""
+    across, up = axes
     places = [(across.place(x), up.place(y)) for x, y in line.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    (x, y) = places[-1]
+    x = places[-1][0]
     return (
         f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(line.name)}</text>'
+        f'<text x="{x + 8:.1f}" y="{name_at + 4:.1f}" fill="{colour}">{escape(line.name)}</text>'
     )

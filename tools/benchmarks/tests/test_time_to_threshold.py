@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tools.benchmarks.charts.line_chart import Line, drawing, powers
+from tools.benchmarks.charts.line_chart import LINE, Line, drawing, powers, spread
 from tools.benchmarks.cluster.simulation.discrete_events import STANDSTILL
 from tools.benchmarks.cluster.time_to_threshold import (
     Recorded,
@@ -73,3 +73,7 @@ def test_a_chart_is_valid_xml_with_every_line_and_mark() -> None:
     said = [node.text for node in ElementTree.fromstring(text).iter() if node.text]
     assert {"scale 4 & up", "1", "10", "100"} <= set(said)
     assert powers(5.0, 40.0) == [1.0, 10.0, 100.0]
+
+
+def test_names_of_lines_that_end_together_do_not_overlap() -> None:
+    assert spread([105.0, 100.0, 300.0]) == [100.0 + LINE, 100.0, 300.0]
