@@ -11,6 +11,7 @@ from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
+from es_queue.strategies.capabilities.hooks import ComparesBehaviour
 from master.collect.publication.closed_generation import ClosedGeneration
 from master.display.format import Record
 from master.loop.publisher import OpenGeneration
@@ -21,6 +22,8 @@ from master.storage.checkpoint import Checkpoints
 
 LOGGER = logging.getLogger("es_queue.loop")
 LEAST_SECONDS_BETWEEN_SAVES = 5.0
+#: Generations after which a note on behaviours is repeated.
+NOTED_EVERY = 100
 
 
 class Sink(Protocol):
@@ -76,7 +79,7 @@ class SinkListener(GenerationListener):
     """Shows each generation to people."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        self._sink, self._is_noted = sink, False
 
     def on_generation(self, report: GenerationReport) -> None:
         ledger, closed = report.generation.ledger, report.closed
@@ -98,6 +101,7 @@ class SinkListener(GenerationListener):
                 f"generation {number}: no step, because the new state of the strategy {strategy} "
                 "was not finite (no_step is 1)"
             )
+        self._note_behaviour(report)
         if closed.reevaluations and not any(closed.reevaluations):
             LOGGER.warning(
                 f"generation {number}: every elite re-evaluation failed; keeping the current elite"
@@ -108,6 +112,17 @@ class SinkListener(GenerationListener):
                 f"worst: {len(ledger.failures.slots)}; the last: {ledger.failures.last_reason}"
             )
         self._sink.generation(report.record)
+
+    def _note_behaviour(self, report: GenerationReport) -> None:
+        """When a note begins to hold, and every so many generations while it does."""
+        learner, number = report.generation.learner, report.generation.state.generation
+        note = ""
+        if isinstance(learner.strategy, ComparesBehaviour):
+            behaviour = learner.behaviour(report.closed.counted, learner.strategy.per_slot)
+            note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
+        if note and (not self._is_noted or number % NOTED_EVERY == 0):
+            LOGGER.warning(f"generation {number}: {note}")
+        self._is_noted = bool(note)
 
 
 class CheckpointWriter(GenerationListener):

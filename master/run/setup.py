@@ -75,11 +75,15 @@ class Setup:
         statistics = moments or RunningMoments.empty(self.spec.observation_size)
         state = RunState(
             0,
-            hooks.begin_centres(
+            hooks.begin_behaviours(
                 self.strategy,
-                self.strategy.start(first),
-                statistics,
-                partial(initial_parameters, self.config, self.policy),
+                hooks.begin_centres(
+                    self.strategy,
+                    self.strategy.start(first),
+                    statistics,
+                    partial(initial_parameters, self.config, self.policy),
+                ),
+                self.spec.behaviour_size,
             ),
             statistics,
             limit,

@@ -187,6 +187,24 @@ class ComparesBehaviour:
         ),
     )
 
+    def begin_behaviours(self, state: State, numbers: int) -> State:
+        """The first state, for behaviours of so many numbers. Raises UsageError if the settings fit
+        no such behaviour.
+        """
+        return state
+
+    def behaviour_note(self, behaviour: Floats) -> str:
+        """What people should change after a generation with these behaviours, float32 [k, b]; empty
+        for nothing.
+        """
+        return ""
+
+
+def begin_behaviours(strategy: object, state: State, numbers: int) -> State:
+    if isinstance(strategy, ComparesBehaviour):
+        return strategy.begin_behaviours(state, numbers)
+    return state
+
 
 class SeveralCentres(ABC):
     """Several unperturbed policies play, by default under the same statistics."""

@@ -28,8 +28,13 @@ MAX_CELLS, MAX_CENTROIDS = 2**20, 100_000
 #: Uniform samples of the box for each centroid, the fewest in all, and the most rounds of Lloyd's
 #: algorithm.
 SAMPLES_PER_CENTROID, LEAST_SAMPLES, ROUNDS = 10, 10_000, 20
-#: Points whose distances are computed together, and the most distances at once.
-POINTS, DISTANCES = 64, 2**21
+#: Points that are compared together, tiles of more points, and the most distances at once.
+POINTS, TILES, DISTANCES = 64, 64, 2**21
+#: Behaviours of so many numbers lie in tiles; of more, each sample is compared with each centroid,
+#: in at most so many products per round, about ten seconds of one core.
+FEW_NUMBERS, MAX_PRODUCTS = 3, 10**11
+#: Bound of the rounding of a squared distance, of at most 512.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,6 @@ class Cells(ABC):
         """The cell of each of ``behaviours`` [k, b], finite: int64 [k]."""
         units = (behaviours.astype(np.float64) - self.low) / (self.high - self.low)
         return self.locate_units(np.clip(units, 0.0, 1.0))
-
-    def outside_share(self, behaviours: Floats) -> float:
-        """The share of ``behaviours`` [k, b] outside the box."""
-        outside = (behaviours < self.low) | (behaviours > self.high)
-        return int(np.count_nonzero(outside.any(axis=1))) / len(behaviours)
 
 
 @dataclass(frozen=True)
@@ -132,19 +132,15 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
     ``centroids``: those that a state has, else they are computed. Raises UsageError if the settings
     fit no such behaviour.
     """
-    kind, sides, bounds = config.archive, config.cells, parse_bounds(config.behaviour_bounds)
+    kind, sides = config.archive, config.cells
     validate_count(kind, sides)
     if not 0 < numbers <= MAX_BEHAVIOUR_NUMBERS:
         raise UsageError(
             f"a behaviour has {numbers:,} numbers, but must have 1 to {MAX_BEHAVIOUR_NUMBERS}"
         )
-    for name, values in (("behaviour_bounds", bounds), ("cells", sides if kind == GRID else ())):
-        if len(values) not in (0, 1, numbers):
-            raise UsageError(
-                f"{name} has {len(values)} entries, but a behaviour has {numbers} numbers: use "
-                f"one entry for all of them, or {numbers}"
-            )
-    low, high = np.array(bounds * numbers if len(bounds) == 1 else bounds).T
+    if kind == GRID:
+        validate_entries("cells", len(sides), numbers)
+    low, high = box(config, numbers)
     if kind == CVT:
         known = centroids_of(math.prod(sides), numbers) if centroids is None else centroids
         return CentroidCells(low, high, known)
@@ -155,6 +151,31 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
             f"{MAX_CELLS:,} cells of it: use fewer, or archive cvt"
         )
     return GridCells(low, high, whole)
+
+
+def box(config: RunConfig, numbers: int) -> tuple[Doubles, Doubles]:
+    """Lowest and highest numbers of behaviours in the archive, float64 [numbers] each. Raises
+    UsageError.
+    """
+    bounds = parse_bounds(config.behaviour_bounds)
+    validate_entries("behaviour_bounds", len(bounds), numbers)
+    low, high = np.array(bounds * numbers if len(bounds) == 1 else bounds).T
+    return low, high
+
+
+def outside_share(behaviours: Floats, low: Doubles, high: Doubles) -> float:
+    """The share of ``behaviours`` [k, b] outside a box; 0 of none."""
+    outside = ((behaviours < low) | (behaviours > high)).any(axis=1)
+    return int(np.count_nonzero(outside)) / max(1, len(behaviours))
+
+
+def validate_entries(name: str, count: int, numbers: int) -> None:
+    """Raises UsageError unless a setting has one entry, or one for each number of a behaviour."""
+    if count not in (1, numbers):
+        raise UsageError(
+            f"{name} has {count} entries, but a behaviour has {numbers} numbers: use one entry "
+            f"for all of them, or {numbers}"
+        )
 
 
 def validate_count(kind: str, sides: tuple[int, ...]) -> None:
@@ -187,9 +208,15 @@ def parse_bounds(text: str) -> list[tuple[float, float]]:
 @lru_cache(maxsize=4)
 def centroids_of(count: int, numbers: int) -> Doubles:
     """Centroids of ``count`` cells of a box from 0 to 1 with ``numbers`` dimensions, float64
-    [count, numbers], read-only.
+    [count, numbers], read-only. Raises UsageError if they take too long.
     """
     samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
+    if numbers > FEW_NUMBERS and count * samples * numbers > MAX_PRODUCTS:
+        most = math.isqrt(MAX_PRODUCTS // (SAMPLES_PER_CENTROID * numbers))
+        raise UsageError(
+            f"cells is {count}, but so many centroids of {numbers} numbers take long: use at most "
+            f"{most}, or a behaviour of fewer numbers"
+        )
     # The seed is not the run's: all runs with these settings have the same cells.
     points = uniforms(0, MEMBER, 0, samples * numbers).reshape(samples, numbers)
     centroids = points[:count].copy()
@@ -216,21 +243,42 @@ def nearest(points: Doubles, centroids: Doubles) -> Integers:
     """The nearest of ``centroids`` [c, b] to each of ``points`` [k, b], int64 [k]; ties to the
     lower number. All are in a box from 0 to 1.
 
-    Points that are close together are compared only with the centroids that can be the nearest of
-    some point in the smallest box around them.
+    In few dimensions, points that are close together are compared only with the centroids that can
+    be the nearest of some point in the smallest box around them.
     """
-    each = max(1, min(POINTS, DISTANCES // len(centroids)))
-    order, result = order_by_tile(points, each), np.empty(len(points), np.int64)
-    for start in range(0, len(points), each):
+    count = len(points)
+    if count <= POINTS or points.shape[1] > FEW_NUMBERS:
+        return nearest_of_all(points, centroids)
+    each = max(POINTS, math.ceil(count / TILES))
+    order, result = order_by_tile(points, each), np.empty(count, np.int64)
+    for start in range(0, count, each):
         rows = order[start : start + each]
         piece = points[rows]
         low, high = piece.min(axis=0), piece.max(axis=0)
         inside = np.clip(centroids, low, high)  # the point of the box that is nearest
         corner = np.where(2 * centroids < low + high, high, low)  # and the farthest
         least, most = (squared_lengths(centroids - point) for point in (inside, corner))
-        # Rounding must not exclude the nearest one.
-        near = np.flatnonzero(least <= most.min() * (1 + 1e-9))
-        result[rows] = near[np.argmin(squared_distances(piece, centroids[near]), axis=1)]
+        near = np.flatnonzero(least <= most.min() + ROUNDING)
+        result[rows] = near[nearest(piece, centroids[near])]
+    return result
+
+
+def nearest_of_all(points: Doubles, centroids: Doubles) -> Integers:
+    """The same, by a product of matrices. Centroids whose distances differ by no more than its
+    rounding are compared in a fixed order of sums, so every CPU finds the same.
+    """
+    result = np.empty(len(points), np.int64)
+    each = max(1, DISTANCES // len(centroids))
+    lengths = squared_lengths(centroids)
+    for start in range(0, len(points), each):
+        piece = points[start : start + each]
+        distances = lengths - 2 * (piece @ centroids.T)  # less the points' own squared lengths
+        best = distances.argmin(axis=1)
+        is_close = distances <= distances.min(axis=1)[:, np.newaxis] + ROUNDING
+        for row in np.flatnonzero(np.count_nonzero(is_close, axis=1) > 1).tolist():
+            close = np.flatnonzero(is_close[row])
+            best[row] = close[np.argmin(squared_lengths(piece[row] - centroids[close]))]
+        result[start : start + each] = best
     return result
 
 
@@ -238,9 +286,10 @@ def order_by_tile(points: Doubles, each: int) -> Integers:
     """The order of ``points`` [k, b] by tiles of their first two numbers, to and fro, with about
     ``each`` points per tile.
     """
-    first, second = points[:, 0], points[:, min(1, points.shape[1] - 1)]
     tiles = max(1, math.ceil(math.sqrt(len(points) / each)))
-    column, row = ((values * tiles).astype(np.int64) for values in (first, second))
+    low, high = points.min(axis=0), points.max(axis=0)
+    places = (tiles * (points - low) / np.maximum(high - low, ROUNDING)).astype(np.int64)
+    column, row = places[:, 0], places[:, min(1, points.shape[1] - 1)]
     return np.lexsort((np.where(column % 2, -row, row), column))
 
 
@@ -249,14 +298,4 @@ def squared_lengths(rows: Doubles) -> Doubles:
     total = np.zeros(len(rows))
     for column in rows.T:
         total += column * column
-    return total
-
-
-def squared_distances(points: Doubles, others: Doubles) -> Doubles:
-    """float64 [k, c], summed in the order of the dimensions."""
-    total = np.zeros((len(points), len(others)))
-    for column, other in zip(points.T, others.T, strict=True):
-        difference = column[:, np.newaxis] - other
-        np.multiply(difference, difference, out=difference)
-        np.add(total, difference, out=total)
     return total

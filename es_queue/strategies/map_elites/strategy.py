@@ -12,6 +12,7 @@ learns.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from typing import ClassVar
@@ -39,7 +40,9 @@ from es_queue.strategies.map_elites.cells import (
     CVT,
     GRID,
     MAX_CELLS,
+    box,
     make_cells,
+    outside_share,
     parse_bounds,
     validate_count,
 )
@@ -55,6 +58,10 @@ from es_queue.strategies.map_elites.emitters import (
 )
 from es_queue.strategies.map_elites.evolution import Searches, searched
 
+LOGGER = logging.getLogger("es_queue.strategies")
+#: A larger share of behaviours outside the bounds is noted, with the range of each number unless
+#: there are more.
+MOST_OUTSIDE, MOST_PAIRS = 0.5, 4
 #: Individuals of a search, its centre included, that make a gradient.
 LEAST_SEARCH = 4
 #: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
@@ -199,6 +206,33 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
                 f"{MAX_ARCHIVE_BYTES // (4 * self.size)} cells"
             )
 
+    def begin_behaviours(self, state: State, numbers: int) -> State:
+        """With the cells, whose centroids can take long."""
+        if self.config.archive == CVT:
+            LOGGER.info(
+                f"computing {math.prod(self.config.cells):,} centroids of {numbers} numbers for "
+                "the archive"
+            )
+        return {**state, **self.archive(state, numbers).to_arrays()}
+
+    def behaviour_note(self, behaviour: Floats) -> str:
+        """Bounds that most behaviours are outside of make an archive of its edge."""
+        seen = behaviour[np.isfinite(behaviour).all(axis=1)]
+        low, high = box(self.config, behaviour.shape[1])
+        share = outside_share(seen, low, high)
+        if share <= MOST_OUTSIDE:
+            return ""
+        lowest, highest = seen.min(axis=0), seen.max(axis=0)
+        if len(low) > MOST_PAIRS:
+            lowest, highest = lowest.min(keepdims=True), highest.max(keepdims=True)
+        pairs = zip(lowest.tolist(), highest.tolist(), strict=True)
+        return (
+            f"{share:.0%} of the behaviours are outside behaviour_bounds "
+            f"{self.config.behaviour_bounds}, and so in few cells: begin a new run with "
+            "--behaviour-bounds LOW:HIGH for each number; these behaviours have "
+            f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
+        )
+
     def validate_state(self, state: State) -> None:
         """Its archive, the searches and what is drawn by number."""
         Archive.read(self.config, state, self.size)
@@ -305,7 +339,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         return after, {
             **self.figures(after, gradient_norm, norm(best - before)),
             "accepted": float(len(chosen)),
-            "outside": archive.cells.outside_share(behaviour),
+            "outside": outside_share(behaviour, archive.cells.low, archive.cells.high),
         }
 
     def next_searches(self, state: State, batch: Batch, archive: Archive) -> tuple[Searches, float]:

@@ -20,9 +20,17 @@ from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.base import BatchSegment
 from es_queue.strategies.capabilities.hooks import SlotDraw
 from es_queue.strategies.map_elites import Archive, MapElites, load_archive
-from es_queue.strategies.map_elites.cells import centroids_of, make_cells, nearest
+from es_queue.strategies.map_elites.cells import (
+    centroids_of,
+    make_cells,
+    nearest,
+    outside_share,
+)
 from es_queue.strategies.map_elites.emitters import Parents, draw_parents, line_normals
+from master.run.setup import prepare_run
 from tests.cases import each_case
+from tests.parts import TABLE
+from tests.ring import quick_config, run_ring
 
 NOISE, SIZE = testing.NOISE, testing.SIZE
 BOUNDS = "-1:1,0:4"
@@ -53,10 +61,10 @@ def test_a_behaviour_is_in_the_box_of_the_grid_that_a_naive_loop_finds() -> None
     assert cells.shape == (5, 3) and cells.count == 15
     assert np.array_equal(cells.locate(cells.centroids.astype(np.float32)), np.arange(15))
     outside = [not (-1 <= x <= 1 and 0 <= y <= 4) for x, y in behaviours.tolist()]
-    assert cells.outside_share(behaviours) == sum(outside) / 400
+    assert outside_share(behaviours, cells.low, cells.high) == sum(outside) / 400
 
 
-@each_case(("numbers", "count"), [(1, 40), (2, 300), (2, 3), (5, 60)])
+@each_case(("numbers", "count"), [(1, 40), (2, 300), (2, 3), (3, 200), (5, 60), (40, 30)])
 def test_the_nearest_centroid_is_that_of_a_naive_loop_and_ties_go_to_the_lower_number(
     numbers: int, count: int
 ) -> None:
@@ -67,9 +75,40 @@ def test_the_nearest_centroid_is_that_of_a_naive_loop_and_ties_go_to_the_lower_n
         assert cell == squares.index(min(squares))
 
 
-def test_centroids_have_the_same_bits_on_every_machine() -> None:
-    digest = hashlib.blake2b(centroids_of(50, 2).tobytes(), digest_size=8).hexdigest()
-    assert digest == "cd6847812cf8c48b"
+@each_case(("numbers", "digest"), [(2, "cd6847812cf8c48b"), (24, "88dfe283cb2c43b9")])
+def test_centroids_have_the_same_bits_on_every_machine(numbers: int, digest: str) -> None:
+    units = centroids_of(50, numbers)
+    assert hashlib.blake2b(units.tobytes(), digest_size=8).hexdigest() == digest
+
+
+def test_the_cells_are_made_before_the_first_generation(caplog: pytest.LogCaptureFixture) -> None:
+    """They can take long, and the settings may fit no behaviour of the environment."""
+    strategy = made(archive="cvt", cells=(30,))
+    with caplog.at_level("INFO", "es_queue"):
+        state = strategy.begin_behaviours(strategy.start(np.zeros(SIZE, np.float32)), 2)
+    assert caplog.messages == ["computing 30 centroids of 2 numbers for the archive"]
+    assert np.array_equal(state["archive_centroids"], centroids_of(30, 2))
+    strategy.validate_state(state)
+    config = quick_config(strategy="map_elites", cells=(2, 2))
+    with pytest.raises(UsageError, match="cells has 2 entries, but a behaviour has 4 numbers"):
+        prepare_run(config, table=TABLE).initial_state()
+
+
+def test_centroids_that_take_too_long_are_refused() -> None:
+    config = RunConfig(archive="cvt", cells=(100_000,))
+    with pytest.raises(UsageError, match="use at most 8838"):
+        make_cells(config, 128)
+
+
+def test_bounds_that_most_behaviours_are_outside_of_are_noted_with_their_range() -> None:
+    strategy = made(behaviour_bounds="0:1")
+    behaviour = np.array([[-3.0, 0.5], [2.25, 7.0], [0.5, 0.5], [np.nan, 9.0]], np.float32)
+    assert strategy.behaviour_note(behaviour) == (
+        "67% of the behaviours are outside behaviour_bounds 0:1, and so in few cells: begin a new "
+        "run with --behaviour-bounds LOW:HIGH for each number; these behaviours have -3:2.25,0.5:7"
+    )
+    assert strategy.behaviour_note(np.tile(behaviour, 3)).endswith("have -3:7")
+    assert strategy.behaviour_note(behaviour[2:]) == strategy.behaviour_note(behaviour[3:]) == ""
 
 
 def test_centroids_are_spread_more_evenly_than_random_points() -> None:
@@ -399,6 +438,18 @@ def test_a_run_does_not_continue_from_planted_searches(name: str) -> None:
     for planted in (state[name].astype("U3"), state[name][np.newaxis], np.empty((2, 2))):
         with pytest.raises(RunFolderError, match=name):
             strategy.validate_state({**state, name: planted})
+
+
+def test_a_run_notes_once_that_its_bounds_do_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    config = quick_config(
+        strategy="map_elites", cells=(3,), behaviour_bounds="50:51", population=8, generations=3
+    )
+    with caplog.at_level("WARNING", "es_queue.loop"):
+        run_ring(config)
+    (note,) = [text for text in caplog.messages if "behaviour_bounds" in text]
+    assert note.startswith(
+        "generation 0: 100% of the behaviours are outside behaviour_bounds 50:51"
+    )
 
 
 @each_case(
