@@ -93,7 +93,10 @@ def flags(values: dict[str, Any]) -> list[str]:
     return [
         word
         for name, value in given(values).items()
-        for word in (f"--{name.replace('_', '-')}", str(value))
+        for word in (
+            f"--{name.replace('_', '-')}",
+            ",".join(map(str, value)) if isinstance(value, tuple) else str(value),
+        )
     ]
 
 

@@ -51,6 +51,15 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "tune_generations": 2,
             "generations": 6,
         },
+        "map_elites": {"behaviour_bounds": "0:6", "cells": (6, 6), "step_limit": "60"},
+        "centroids": {
+            "strategy": "map_elites",
+            "emitter": "me_es",
+            "searches": 2,
+            "archive": "cvt",
+            "cells": (20,),
+            "behaviour": "feet-contact",
+        },
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
     }.items()
 }
@@ -96,6 +105,23 @@ def test_three_workers_of_which_one_is_killed_give_the_same_bits(
     assert run.total("recovered") + run.total("reissued") >= training, (
         "what it held was played by another"
     )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", ["map_elites", "centroids"])
+def test_an_archive_has_the_same_bits_by_one_worker_and_by_two(
+    name: str,
+    count: int,
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    workers = [processes.worker(valkey_url) for _ in range(count)]
+    run = start_master("archive", {**SEARCHES[name], "block": 1})
+    for worker in workers:
+        Seen(redis_client, "archive").joined(worker)
+    assert run.summary()["digest"] == quiet_digest(SEARCHES[name])
 
 
 @each_search

@@ -30,9 +30,9 @@ MAX_CELLS, MAX_CENTROIDS = 2**20, 100_000
 SAMPLES_PER_CENTROID, LEAST_SAMPLES, ROUNDS = 10, 10_000, 20
 #: Points that are compared together, tiles of more points, and the most distances at once.
 POINTS, TILES, DISTANCES = 64, 64, 2**21
-#: Behaviours of so many numbers lie in tiles; of more, each sample is compared with each centroid,
-#: in at most so many products per round, about ten seconds of one core.
-FEW_NUMBERS, MAX_PRODUCTS = 3, 10**11
+#: Behaviours of so many numbers lie in tiles. Of more, each sample is compared with each centroid,
+#: which costs as much as so many further numbers; the most numbers that are compared in a round.
+FEW_NUMBERS, NUMBERS_OF_COMPARISON, MOST_COMPARED = 2, 32, 5 * 10**10
 #: Bound of the rounding of a squared distance, of at most 512.
 ROUNDING = 1e-9
 
@@ -211,8 +211,9 @@ def centroids_of(count: int, numbers: int) -> Doubles:
     [count, numbers], read-only. Raises UsageError if they take too long.
     """
     samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
-    if numbers > FEW_NUMBERS and count * samples * numbers > MAX_PRODUCTS:
-        most = math.isqrt(MAX_PRODUCTS // (SAMPLES_PER_CENTROID * numbers))
+    each = numbers + NUMBERS_OF_COMPARISON
+    if numbers > FEW_NUMBERS and count * samples * each > MOST_COMPARED:
+        most = math.isqrt(MOST_COMPARED // (SAMPLES_PER_CENTROID * each))
         raise UsageError(
             f"cells is {count}, but so many centroids of {numbers} numbers take long: use at most "
             f"{most}, or a behaviour of fewer numbers"

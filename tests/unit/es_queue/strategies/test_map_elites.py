@@ -96,7 +96,7 @@ def test_the_cells_are_made_before_the_first_generation(caplog: pytest.LogCaptur
 
 def test_centroids_that_take_too_long_are_refused() -> None:
     config = RunConfig(archive="cvt", cells=(100_000,))
-    with pytest.raises(UsageError, match="use at most 8838"):
+    with pytest.raises(UsageError, match="use at most 5590"):
         make_cells(config, 128)
 
 
