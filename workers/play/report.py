@@ -110,8 +110,6 @@ def format_summary(summary: Mapping[str, Any]) -> list[str]:
             "(another CPU type or another version of numpy or of the environment gives different "
             "bits)"
         )
-    elif seed is None and not summary.get("stochastic") and not summary.get("elite"):
-        lines.append("the checkpoint records no final evaluation of these episodes to compare with")
     return lines
 
 

@@ -202,6 +202,10 @@ def test_fewer_episodes_are_the_first_of_the_final_ones_and_compare_with_nothing
     found = played(capsys, tmp_path, "--episodes", 2)
     assert found["episodes"] == 2 and found["recorded"] is None and found["equal"] is None
     assert seeds_played == evaluation_seeds(CARTPOLE, FINAL_STREAM, 0, 6).tolist()[:2]
+    assert main([str(tmp_path), "--episodes", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "recorded evaluation" not in told
+    assert "to compare with" not in told
 
 
 def test_a_seed_asks_for_other_episodes_one_after_the_other(
