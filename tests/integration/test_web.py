@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from es_queue.protocol.keys import RUNS, RunKeys
+from tests.archives import archived
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 
@@ -218,6 +219,42 @@ def test_runs_are_laid_over_each_other_and_compared(
     page.reload()
     looks_until(
         page, lambda: page.locator("#chart .eval").count() == 3, "the address keeps what was chosen"
+    )
+
+
+def test_a_click_on_the_map_of_an_archive_shows_the_elite_and_how_to_play_it(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any, tmp_path: Path
+) -> None:
+    planted(redis_client, "arms")
+    settings = {"env": "CartPole-v1", "strategy": "map_elites", "cells": (2, 4)}
+    archived(tmp_path / "arms", [[0.2, 0.1], [0.9, 0.7]], [5.0, -7.0], **settings)
+    redis_client.set(RunKeys("arms").config, json.dumps(settings))
+    url, _ = served(processes, valkey_url, "--runs-dir", tmp_path)
+    page.goto(f"{url}#run=arms")
+    looks_until(page, lambda: page.locator("#map").is_visible(), "the map")
+    assert page.locator("#filled").inner_text() == "2 of 8 cells · QD score -2.00"
+    frame = page.locator("#map").bounding_box()
+
+    def click(across: float, down: float) -> list[str]:
+        place = {"x": across * frame["width"], "y": down * frame["height"]}
+        page.locator("#map").click(position=place)
+        texts: list[str] = page.locator("#elite dd").all_inner_texts()
+        return texts
+
+    assert click(0.8, 0.3) == ["-7.00", "0.9, 0.7", "6"]
+    assert click(0.2, 0.9) == ["5.00", "0.2, 0.1", "0"]
+    assert page.locator("#play code").inner_text().endswith("arms --cell=0.25,0.125")
+    assert click(0.2, 0.1) == []
+    assert not page.locator("#play").is_visible()
+    page.set_viewport_size(NARROW)
+    assert overflow(page) <= 0
+    file = next(tmp_path.glob("arms/checkpoints/*.npz"))
+    file.write_bytes(file.read_bytes()[:-90])
+    redis_client.hset(RunKeys("arms").progress, "generation", "41")
+    looks_until(
+        page,
+        lambda: "has no archive" in page.locator("#filled").inner_text(),
+        "it cannot be read any more",
     )
 
 

@@ -155,7 +155,7 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
-RUN_PATH = re.compile(rf"/api/runs/(?P<run>{RUN_ID.pattern})(?P<errors>/errors)?")
+RUN_PATH = re.compile(rf"/api/runs/(?P<run>{RUN_ID.pattern})(?:/(?P<part>errors|archive))?")
 #: Shorter answers gain nothing by being packed.
 WORTH_PACKING = 1400
 
@@ -201,7 +201,8 @@ class WebRoutes:
         match = RUN_PATH.fullmatch(path)
         if match is None:
             return text_reply(404, "there is no such page")
-        query = self._queries.errors if match["errors"] else self._queries.run
+        queries = {"errors": self._queries.errors, "archive": self._queries.archive}
+        query = queries.get(match["part"], self._queries.run)
         return json_reply(lambda: query(match["run"]))
 
     def _metrics(self) -> Reply:

@@ -16,6 +16,7 @@ from es_queue.config.run_config import default_of, option_fields
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RunKeys
 from es_queue.security.sanitize import sanitize
+from es_queue.util.run_folder import find_run
 from master.display.format import METHOD_SETTINGS, drawable_or_none, finite_or_none
 from master.status.discovery import find_sources
 from master.status.errors import make_errors_page
@@ -23,6 +24,7 @@ from master.status.history import History, is_readable, parse_entry
 from master.status.redis_reader import RedisReader, RunDetails, RunSummary
 from master.status.values import to_plain_json, to_text
 from master.status.views import make_run_page, make_runs_page
+from master.status.web.archive import archive_data
 from master.storage.metrics_files import read_json_lines
 
 #: Neighbouring points are averaged when there are so many: a screen has no more columns.
@@ -231,6 +233,11 @@ class DashboardQueries:
         self._validate_listed(run)
         return self._cached_query(f"errors {run}", lambda: self._query_errors(run)).current()
 
+    def archive(self, run: str) -> Data:
+        """Raises UsageError if the run has none, or its folder is not on this host."""
+        self._validate_listed(run)
+        return self._cached_query(f"archive {run}", lambda: self._query_archive(run)).current()
+
     def figures(self) -> Data:
         """For Prometheus: every run; of live ones also refusals and workers."""
         return self._cached_query("figures", self._query_figures).current()
@@ -264,6 +271,18 @@ class DashboardQueries:
             return dict(
                 make_errors_page(location.source, location.summary, RunDetails({}, 0, 0)).data
             )
+
+    def _query_archive(self, run: str) -> Data:
+        with find_sources(self._given) as sources:
+            folder = sources.find_run(run).source.folder
+        named_runs = [
+            *([] if folder is None else find_run(folder).members),
+            find_run(run, self._given.runs_dir),
+        ]
+        for named_run in named_runs:
+            if named_run.run == run and named_run.folder.is_dir():
+                return archive_data(named_run)
+        raise UsageError(f"the archive of {run} is in its folder, which is not on this host")
 
     def _query_figures(self) -> Data:
         with find_sources(self._given) as sources:

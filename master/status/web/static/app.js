@@ -1,5 +1,6 @@
 // The page: which runs are shown, and looking at them again and again.
 
+import { archive, followMap } from "./archive.js";
 import { draw, follow } from "./chart.js";
 import { chip, compare, detail, traces } from "./detail.js";
 import { byId, element, fill, put, showIf } from "./dom.js";
@@ -8,7 +9,7 @@ import { compact, score, whole } from "./words.js";
 const COLORS = 8;
 const view = { x: "env_steps", evaluation: true, training: true };
 const chosen = { focus: null, ticked: [] };
-const data = { runs: [], each: new Map() };
+const data = { runs: [], each: new Map(), archive: null };
 let [timer, every, asked] = [null, 2, 0];
 
 // --- which runs, kept in the address so that it can be sent to others
@@ -83,6 +84,8 @@ async function look() {
     const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}`).catch((error) => ({ gone: error.message }))));
     if (turn !== asked) return;
     data.each = new Map(found.filter((one) => !one.gone).map((one) => [one.run, one]));
+    await lookAtArchive(data.each.get(chosen.focus));
+    if (turn !== asked) return;
     const missing = chosen.focus && !known.includes(chosen.focus) ? `there is no run ${chosen.focus} here` : "";
     pulse(listed.trouble || found.map((one) => one.gone || one.trouble).find(Boolean) || missing, !listed.trouble);
   } catch (error) {
@@ -91,6 +94,15 @@ async function look() {
   }
   render();
   timer = setTimeout(look, document.hidden ? 30000 : 1000 * every);
+}
+
+// Read again only after another generation.
+async function lookAtArchive(run) {
+  if (run?.config.strategy !== "map_elites") return void (data.archive = null);
+  const newest = [run.run, run.generation, run.state].join(" ");
+  if (data.archive?.newest === newest) return;
+  const found = await ask(`/api/runs/${encodeURIComponent(run.run)}/archive`).catch((error) => ({ trouble: error.message }));
+  data.archive = { ...found, newest, run: run.run };
 }
 
 function pulse(trouble, live) {
@@ -113,6 +125,7 @@ function render() {
   put(byId("place"), one ? one.redis : data.runs.length ? data.runs[0].redis : "no runs yet");
   document.title = one ? `${score(one.eval_mean)} · ${one.run}` : "es-queue";
   detail(one);
+  archive(data.archive?.run === chosen.focus ? data.archive : null);
   legend(colored, found, draw(colored, view).expected.length);
   compare(found);
 }
@@ -190,4 +203,5 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) look
 window.addEventListener("hashchange", () => { readAddress(); look(); });
 readAddress();
 follow();
+followMap();
 look();

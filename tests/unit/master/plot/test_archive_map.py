@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from es_queue.config.run_config import RunConfig
-from es_queue.strategies.map_elites.cells import centroids_of, make_cells, nearest
+from es_queue.strategies.map_elites.cells import centroids_of, nearest
 from master.plot import command
 from master.plot.archive_map import archive_map, voronoi_regions
+from tests.archives import archived
 from tests.cases import each_case
 
 matplotlib = pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
-
-
-def archived(folder: Path, behaviour: Any, fitness: list[float], **values: Any) -> Path:
-    """A run whose newest checkpoint has elites with these behaviours."""
-    config = RunConfig(**{"env": "CartPole-v1", "strategy": "map_elites", **values})
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config.to_dict()))
-    (folder / "metrics.jsonl").write_text(json.dumps({"generation": 0}) + "\n")
-    behaviour, count = np.array(behaviour, np.float32), len(fitness)
-    cvt = config.archive == "cvt"
-    arrays = {
-        "archive_centroids": centroids_of(config.cells[0], 2) if cvt else np.empty((0, 0)),
-        "elite_cell": make_cells(config, behaviour.shape[1]).locate(behaviour),
-        "elite_fitness": np.array(fitness, np.float64),
-        "elite_behaviour": behaviour,
-        "elite_parameters": np.zeros((count, 3), np.float32),
-    }
-    np.savez(
-        folder / "checkpoints/generation-00000003.npz",
-        meta=np.array(json.dumps({"config": config.to_dict()})),
-        **dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(3, np.float32)),
-        **{f"strategy.{name}": array for name, array in arrays.items()},
-    )
-    return folder
 
 
 def test_each_elite_colours_its_cell_of_the_grid(tmp_path: Path) -> None:
