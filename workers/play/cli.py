@@ -19,7 +19,7 @@ from es_queue.security.user_code import guarded_imports
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.util.run_folder import BEST, checkpoint_path
 from workers.play.constants import MAX_EPISODES, SEED_LIMIT
-from workers.play.report import format_summary, print_played, summarize
+from workers.play.report import format_summary, print_played, print_row, summarize
 
 if TYPE_CHECKING:
     from workers.play.checkpoint import Checkpoint
@@ -37,6 +37,7 @@ examples:
   es-play runs/RUN --record walk.gif        a film, without a screen
   es-play runs/RUN --export policy.onnx     the policy for other programs
   es-play runs/RUN --cell 0.2,0.5           the elite of map_elites that behaves so
+  es-play runs/RUN --cell 0,1 --cell 1,0 --record row.gif    two of them in one film
   es-play --pretrained BipedalWalker-v2     a bundled policy
 
 exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
@@ -97,7 +98,7 @@ checkpoint CHECKPOINT
     own episodes
 --cell X,Y
     play the elite of map_elites whose cell contains this behaviour, else the nearest elite, from
-    the run's newest checkpoint
+    the run's newest checkpoint; repeat it to play several, in one film with their behaviours
 --record FILE
     film the episodes (one unless --episodes is given) as .gif or .mp4; needs no screen
 --episodes N
@@ -126,6 +127,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         OPTIONS,
         checkpoint={"nargs": "?", "type": Path},
         which={"choices": ("best", "last")},
+        cell={"action": "append"},
         render={"choices": ("human",)},
         **{name: {"type": Path} for name in ("export", "card", "record")},
         **{name: {"type": int} for name in ("episodes", "seed")},
@@ -158,6 +160,8 @@ def validate_arguments(given: argparse.Namespace) -> None:
             raise UsageError(f"--cell names an elite of a run's archive: leave --{name} out")
     if given.cell is not None and given.which is not None:
         raise UsageError("--cell names an elite of the newest checkpoint: leave --which out")
+    if given.export and given.cell is not None and len(given.cell) > 1:
+        raise UsageError("--export writes one policy: give --cell once")
     if given.pretrained is not None and (given.generation is not None or given.which == "last"):
         raise UsageError(
             "--pretrained names the policy already: leave --generation and --which out"
@@ -213,17 +217,17 @@ def play_and_print(given: argparse.Namespace) -> None:
             given.runs_dir,
         )
     )
-    elite: Elite | None = None
+    elites: list[Elite] = []
     if given.cell is not None:
         # start-up: numpy
         from workers.play.elite import find_elite
 
-        elite = find_elite(path, given.cell)
+        elites = [find_elite(path, text) for text in given.cell]
     if given.export:
         # start-up: numpy
         from workers.play.export_policy import export_policy
 
-        export_policy(path, given.export, elite)
+        export_policy(path, given.export, elites[0] if elites else None)
         return
     if given.card:
         # start-up: numpy
@@ -234,17 +238,27 @@ def play_and_print(given: argparse.Namespace) -> None:
     # start-up: numpy
     from workers.play.playback import Drawing, episode_seeds, play_all, validate_display
 
-    checkpoint = load_checkpoint(path, elite)
+    policies = {
+        f"{number}. {elite.title}" if len(elites) > 1 else "": load_checkpoint(path, elite)
+        for number, elite in enumerate(elites, 1)
+    } or {"": load_checkpoint(path)}
+    checkpoint = next(iter(policies.values()))
     if given.render:
         validate_display()
     seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
-    episodes, video_line = play_all(
-        checkpoint, seeds, Drawing.of(given), stochastic=given.stochastic
-    )
+    played, video_line = play_all(policies, seeds, Drawing.of(given), stochastic=given.stochastic)
     compares = given.seed is None and not given.stochastic
     about = {**checkpoint_info(checkpoint), "stochastic": given.stochastic}
-    if elite is not None:
-        about["elite"] = elite.about
+    if len(elites) > 1:
+        summaries = [
+            summarize({**about, "elite": elite.about}, given.seed, episodes, None)
+            for elite, episodes in zip(elites, played, strict=True)
+        ]
+        print_row(summaries, video_line, as_json=given.json)
+        return
+    if elites:
+        about["elite"] = elites[0].about
+    episodes = played[0]
     summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
     print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
 

@@ -32,6 +32,11 @@ class Elite:
     parameters: Floats
 
     @property
+    def title(self) -> str:
+        """In a film of several."""
+        return f"behaviour {', '.join(f'{number:.3g}' for number in self.behaviour)}"
+
+    @property
     def about(self) -> dict[str, Any]:
         """For the report."""
         names = ("requested", "contains", "cell", "behaviour", "fitness")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,15 +99,21 @@ def playable_request(request: EnvironmentRequest, drawing: Drawing) -> Environme
 
 
 def play_all(
-    checkpoint: Checkpoint, seeds: list[int], drawing: Drawing, *, stochastic: bool = False
-) -> tuple[list[Episode], str]:
-    """Play the episodes in order, under an evaluation's rules. Returns them and a line about the
-    film.
+    policies: Mapping[str, Checkpoint],
+    seeds: list[int],
+    drawing: Drawing,
+    *,
+    stochastic: bool = False,
+) -> tuple[list[list[Episode]], str]:
+    """Play the episodes of each policy in order, under an evaluation's rules. Returns them by
+    policy, and a line about the film.
 
-    stochastic: with the action noise of training. Raises EnvironmentFailure.
+    policies: of one run, by their titles in the film; stochastic: with the action noise of
+    training. Raises EnvironmentFailure.
     """
     limit_blas_threads()
     # How an episode behaves is training's business; the code that tells it may not be here.
+    checkpoint = next(iter(policies.values()))
     request = replace(EnvironmentRequest.of(checkpoint.config), behaviour="")
     request = playable_request(request, drawing)
     spec = describe(request)
@@ -116,10 +123,12 @@ def play_all(
         open_playback(request, spec.id, drawing) as (env, recorder),
         np.errstate(all="ignore"),
     ):
-        return play_with_progress(
-            make_player(checkpoint, spec, env, noise_of, recorder.capture if recorder else None),
-            seeds,
-        ), save_video(recorder)
+        played = []
+        for title, checkpoint in policies.items():
+            on_step = partial(recorder.capture, title=title) if recorder else None
+            player = make_player(checkpoint, spec, env, noise_of, on_step)
+            played.append(play_with_progress(player, seeds))
+        return played, save_video(recorder)
 
 
 @contextmanager

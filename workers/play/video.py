@@ -49,7 +49,8 @@ class VideoRecorder:
         self._step, self._frames = 0, list[FrameArray]()
         self.is_truncated = False
 
-    def capture(self, step: int, total: float) -> None:
+    def capture(self, step: int, total: float, title: str = "") -> None:
+        """A step's frame, under the ``title`` of its policy if any."""
         self._step += 1
         if self._step % self._every:
             return
@@ -60,8 +61,9 @@ class VideoRecorder:
         if frame is None:
             raise EnvironmentFailure("the environment renders no images: leave --record out")
         frame = shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame)
-        text = f"step {step}   return {format_return(total)}"
-        self._frames.append(draw_caption(frame, text) if self._has_caption else frame)
+        words = [title, f"step {step}   return {format_return(total)}" if self._has_caption else ""]
+        text = "   ".join(filter(None, words))
+        self._frames.append(draw_caption(frame, text) if text else frame)
 
     def save(self) -> int:
         """Whole or not at all; returns its bytes. Raises RunFolderError."""
