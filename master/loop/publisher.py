@@ -39,6 +39,8 @@ from master.storage import checkpoint
 
 REDIS_CHECKPOINT_BYTES = 8 * 2**20
 REDIS_CHECKPOINT_EVERY = 10
+#: Redis takes no larger value (proto-max-bulk-len); such a checkpoint is only in the run's folder.
+REDIS_CHECKPOINT_MOST = 2**29
 #: Floats of a page of memory.
 PAGE_FLOATS = 1024
 #: Once so many times the table's pages were touched, hardly one is left that was not.
@@ -224,7 +226,9 @@ class Publisher:
             learner.requested.to_json(),
             self._progress_fields(state, learner, digest, last),
             format_values(last) if last else None,
-            saved if is_small or state.generation % REDIS_CHECKPOINT_EVERY == 0 else None,
+            for_redis(saved)
+            if is_small or state.generation % REDIS_CHECKPOINT_EVERY == 0
+            else None,
         )
         scale = learner.requested.scale
         collector.open(ledger, request, data, adopted=adopted is not None, scale=scale)
@@ -292,6 +296,11 @@ class Publisher:
             "updated": f"{time.time():.3f}",
         }
         return format_values(fields)
+
+
+def for_redis(saved: bytes) -> bytes | None:
+    """A checkpoint, unless it is too large for Redis."""
+    return saved if len(saved) <= REDIS_CHECKPOINT_MOST else None
 
 
 def result_shape(learner: Learner) -> ResultShape:

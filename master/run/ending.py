@@ -18,7 +18,7 @@ from master.collect.collector import Collector
 from master.fleet.seat_manager import SeatManager
 from master.loop.generation_loop import Loop
 from master.loop.listeners import Outcome
-from master.loop.publisher import run_digest
+from master.loop.publisher import for_redis, run_digest
 from master.loop.state import RunState
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext
@@ -91,9 +91,9 @@ class RunEnding:
         self._channel.retry.give_up_after(LEAVE_SECONDS)
         generation, data = self._loop.current, None
         if generation is not None:
-            data = generation.checkpoint
+            data = for_redis(generation.checkpoint)
             with suppress(Exception):
-                self._checkpoints.save(generation.state.generation, data)
+                self._checkpoints.save(generation.state.generation, generation.checkpoint)
         unused = generation is None and name == STOPPED and not self._context.is_resumed
         with suppress(Exception):
             self._mark_ended(name, 0 if unused else keys.RUN_SECONDS, data, why=why)

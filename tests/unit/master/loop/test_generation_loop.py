@@ -23,6 +23,7 @@ from es_queue.numerics.slot_plan import CONFIRM_EPISODES
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
 from es_queue.strategies import STRATEGIES
 from master.collect.collector import Interrupted, Unserved
+from master.loop import publisher
 from master.loop.generation_loop import Loop
 from master.loop.learner import Learner
 from master.loop.listeners import Outcome
@@ -33,7 +34,7 @@ from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
 from tests.cases import each_case
 from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
-from tests.ring import QUICK, Sink, collector_of, make_loop, quick_config, workers
+from tests.ring import QUICK, Sink, collector_of, make_loop, quick_config, run_ring, workers
 from tests.tiny import MOODY, QUAD, eventually
 
 TABLE = NoiseTable.in_memory(2**16)
@@ -661,3 +662,15 @@ def test_max_seconds_does_not_count_a_pause() -> None:
         loop.run(run.setup.initial_state())
     assert loop.current is not None and loop.current.state.stage == TRAINING
     assert loop._totals.seconds(loop.current.state) < collector_of(loop).pauses.seconds
+
+
+def test_a_checkpoint_that_is_too_large_for_redis_is_only_in_the_runs_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Redis would close the connection, again and again."""
+    config = quick_config(population=4, generations=1, eval_every=0)
+    for most, is_stored in ((2**29, True), (1000, False)):
+        monkeypatch.setattr(publisher, "REDIS_CHECKPOINT_MOST", most)
+        server = MemoryServer()
+        run_ring(config, server=server)
+        assert (server.checkpoint is not None) is is_stored
