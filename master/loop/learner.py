@@ -167,7 +167,7 @@ class Learner:
         best = state.best
         if self.is_target_passed(figures) or (
             kind == messages.EVAL
-            and (best is None or (not best.confirmed and figures.mean > best.eval_mean))
+            and (best is None or (not best.confirmed and figures.mean >= best.eval_mean))
         ):
             return 1
         if kind == messages.EVAL and is_overdue(with_evaluation(state, figures), self.deadlines):
@@ -178,14 +178,16 @@ class Learner:
         return -int(may_return and has_regressed(state, figures))
 
     def with_best(self, state: RunState, closed: ClosedGeneration) -> RunState:
-        """The state with a new best if this generation's evaluation is better or confirmed."""
+        """The state with a new best if this generation's evaluation is confirmed, or no worse than
+        the best: of equal evaluations the newest counts, as it was trained for longer.
+        """
         evaluation, confirmation, best = closed.evaluation, closed.confirmation, state.best
         if evaluation is None:
             return state
         confirmed = self.is_target_passed(evaluation) and self.is_target_passed(confirmation)
         confirm_mean = confirmation.mean if confirmation else state.confirm_mean
         state = replace(state, last_evaluation=evaluation.mean, confirm_mean=confirm_mean)
-        if confirmed or best is None or not (best.confirmed or evaluation.mean <= best.eval_mean):
+        if confirmed or best is None or not (best.confirmed or evaluation.mean < best.eval_mean):
             best = self.best_policy(state, evaluation.mean, confirmed)
         return replace(state, best=best)
 

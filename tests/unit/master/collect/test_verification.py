@@ -289,7 +289,8 @@ def state_of(best: float | None, *, confirmed: bool = False) -> RunState:
     [
         (EVAL, 9.0, None, 1),
         (EVAL, 9.0, 8.0, 1),
-        (EVAL, 8.0, 8.0, 0),
+        (EVAL, 7.0, 8.0, 0),
+        (EVAL, 8.0, 8.0, 1),
         (EVAL, 500.0, 500.0, 1),
         (CONFIRM, 400.0, 8.0, 0),
         (CONFIRM, 500.0, 8.0, 1),

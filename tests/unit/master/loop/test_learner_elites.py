@@ -360,7 +360,7 @@ def test_lost_elites_are_issued_again_in_blocks_of_their_own_length() -> None:
     lost = bench.server.todo.copy()
     bench.server.todo.clear()
     bench.tick()
-    assert max(block.stop - block.start for block in decoded(bench)) == 6 and lost
+    assert max(block.stop - block.start for block in decoded(bench)) == 7 and lost
     bench.ledger.require_slots(ELITE, range(13))
     bench.server.todo.clear()
     bench.tick()
