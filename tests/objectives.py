@@ -44,6 +44,11 @@ def strange(vector: np.ndarray, seed: int) -> None:
     """No number."""
 
 
+def undefined(vector: np.ndarray, seed: int) -> float:
+    """Not a number."""
+    return float("nan")
+
+
 def restless(vector: np.ndarray, seed: int) -> float:
     """Another value each time."""
     restless.calls = getattr(restless, "calls", 0) + 1  # type: ignore[attr-defined]

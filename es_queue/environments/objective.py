@@ -45,7 +45,12 @@ class ObjectiveEnvironment:
         arguments = (action, self._seed) if self._takes_seed else (action,)
         result = self._function(*arguments)
         value, self._behaviour = result if isinstance(result, tuple) else (result, None)
-        return np.zeros(1, np.float32), float(value), True
+        try:
+            return np.zeros(1, np.float32), float(value), True
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"it returned {type(value).__name__}, but must return a number"
+            ) from None
 
     def behaviour(self) -> Floats:
         """What the last call returned. Raises EnvironmentFailure if that was only a number."""
@@ -108,7 +113,7 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
     env = ObjectiveEnvironment(request)
     try:
         env.reset(0)
-        env.step(vector)
+        value = env.step(vector)[1]
         size = len(env.behaviour()) if request.behaviour else 0
     except EnvironmentFailure:
         raise
@@ -116,6 +121,10 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
         raise EnvironmentFailure(
             f"{request.id} fails with its first vector: {describe_error(error)}"
         ) from error
+    if not np.isfinite(value):
+        raise EnvironmentFailure(
+            f"{request.id} returned {value} for its first vector: it must return a finite number"
+        )
     action = ActionSpec("vector", shape=(request.parameters,))
     spec = EnvironmentSpec(request.id, 1, action, 1, None, None, "stock", clean_reset=True)
     return replace(spec, behaviour=request.behaviour, behaviour_size=size)

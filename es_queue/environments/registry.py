@@ -164,7 +164,8 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
     spec = _find_spec(name) or _find_maker(module, name)
     if spec is None:
         raise EnvironmentFailure(
-            _format_known_to_gym(name) or format_unknown_id(name, list(gymnasium.registry))
+            _format_known_to_gym(name)
+            or format_unknown_id(name, [*_makers_of(module), *gymnasium.registry], module)
         )
     return RegisteredEnvironment(
         spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note
@@ -212,9 +213,22 @@ def _find_maker(module: str, name: str) -> EnvSpec | None:
     maker = getattr(sys.modules.get(module), name, None)
     if isinstance(maker, FunctionType):
         check_called(f"environment {module}:{name}", module, maker)
-    elif not (isinstance(maker, type) and issubclass(maker, gymnasium.Env)):
+    elif not _is_environment_class(maker):
         return None
     return EnvSpec(name, entry_point=f"{module}:{name}")
+
+
+def _is_environment_class(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, gymnasium.Env)
+
+
+def _makers_of(module: str) -> list[str]:
+    """The names of the environments' classes and of the functions in an imported module."""
+    return [
+        name
+        for name, thing in (vars(sys.modules[module]) if module else {}).items()
+        if isinstance(thing, FunctionType) or _is_environment_class(thing)
+    ]
 
 
 def validate_reserved_arguments(request: EnvironmentRequest) -> None:
@@ -235,12 +249,16 @@ def _format_known_to_gym(name: str) -> str:
     return f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
 
 
-def format_unknown_id(name: str, known: list[str]) -> str:
+def format_unknown_id(name: str, known: list[str], module: str = "") -> str:
+    """The error for an id, or for a name of the user's ``module``."""
     bare, _, version = name.rpartition("-v")
-    names = {known_id.rpartition("-v")[0]: known_id for known_id in known}
+    names = {known_id.rpartition("-v")[0]: known_id for known_id in known if "-v" in known_id}
     near = [known_id for known_id in known if known_id.endswith(f"/{name}")]  # ALE/Pong-v5
     near = near or [names[near_name] for near_name in nearest_names(bare, names)]
     hint = f"did you mean {' or '.join(near)}?" if near else format_suggestion(name, known)
+    if module:
+        hint = hint or "name a class or function of it, or an id that it registers"
+        return f"the module {module} has no environment {name!r}: {hint}"
     if version == "5" and not near and "/" not in name:  # as all games of Atari
         hint = f"if it is an Atari game, use ALE/{name} (pip install 'es-queue[atari]')"
     hint = hint or "name your own as module:Class, or module:Id-v0 if the module registers it"

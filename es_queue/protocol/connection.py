@@ -107,6 +107,13 @@ def client_from_url(url: str) -> redis.Redis:
             "the Redis URL cannot be used: its port is not a number, or its password contains "
             "'/', '?' or '#': write %2F, %3F or %23"
         )
+    parts = urlsplit(url)
+    number = parts.path.strip("/")
+    if parts.scheme != "unix" and number and not number.isdecimal():
+        raise RedisError(
+            "the Redis URL cannot be used: the part after its host is no database number: use "
+            "/0, or leave it out"
+        )
     try:
         client = redis.Redis.from_url(url, **connection_arguments())
         settings = settings_of(client)

@@ -135,8 +135,8 @@ def no_run_error(
     """The error for a run that is neither in its folder nor on ``servers``, which have the runs
     ``others``.
     """
-    folders = [] if servers else sorted(run.folder.parent.glob("*"))
-    known = list(dict.fromkeys([*others, *(path.name for path in folders if read_run_name(path))]))
+    folders = [] if servers else run.folder.parent.glob("*")
+    known = sorted({*others, *(path.name for path in folders if read_run_name(path))})
     suggestion = format_suggestion(run.run, known)
     listed = f"existing runs: {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
     if len(known) > MOST_NAMES:

@@ -6,15 +6,24 @@ import difflib
 from collections.abc import Iterable
 
 MOST = 3
+#: How similar a name must be at least, and how much less than the nearest one, from 0 to 1.
+SIMILAR, MARGIN = 0.66, 0.1
 
 
 def nearest_names(word: str, known: Iterable[str]) -> list[str]:
-    """At most three known names: those that begin with ``word``, else those with a similar
-    spelling.
+    """At most three known names: those that begin with ``word``, else those whose spelling is about
+    as similar as the nearest one's. The dashes of a flag do not count.
     """
     names = list(known)
     beginning = [name for name in names if len(word.strip("-")) > 1 and name.startswith(word)]
-    return beginning[:MOST] or difflib.get_close_matches(word, names, n=MOST)
+    matcher = difflib.SequenceMatcher(b=word.lstrip("-"))
+    ratios: dict[str, float] = {}
+    for name in names:
+        matcher.set_seq1(name.lstrip("-"))
+        ratios[name] = matcher.ratio()
+    least = max(SIMILAR, max(ratios.values(), default=0) - MARGIN)
+    near = sorted((name for name in ratios if ratios[name] >= least), key=lambda n: -ratios[n])
+    return (beginning or near)[:MOST]
 
 
 def format_suggestion(word: str, known: Iterable[str]) -> str:

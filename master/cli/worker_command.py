@@ -98,8 +98,11 @@ def work_until_told(given: argparse.Namespace) -> None:
             flush=True,
         )
         while not signals.end_requested:
-            for number in workers.supervise():
-                warn(f"worker {number} ended and was restarted; {logs / f'worker-{number}.log'}")
+            ended = workers.supervise()
+            reason = describe_silence(url) if ended else ""
+            for number in ended:
+                log = logs / f"worker-{number}.log"
+                warn(f"worker {number} ended and was restarted{reason}; {log}")
             signals.wait(LOOK_SECONDS)
     finally:
         signal.signal(signal.SIGINT, signals.kill_and_exit)
@@ -112,6 +115,17 @@ def check_access(url: str) -> None:
         tested_client(url).ping()
     except ANY_ERROR:
         warn(f"Redis at {redacted_url(url)} does not answer yet: the workers keep trying")
+
+
+def describe_silence(url: str) -> str:
+    """Why workers end, if the reason is the server; else empty."""
+    try:
+        tested_client(url).ping()
+    except RedisError as error:
+        return f": {error}"
+    except ANY_ERROR:
+        return f": Redis at {redacted_url(url)} does not answer"
+    return ""
 
 
 def validate_replica(url: str) -> None:

@@ -23,6 +23,7 @@ from es_queue.errors import (
     DecodeError,
     EnvironmentFailure,
     EsQueueError,
+    NoRunError,
     RedisError,
     UsageError,
 )
@@ -97,9 +98,12 @@ def exit_code_of(findings: Sequence[Finding]) -> int:
         return RedisError.exit_code
     if "environment" in failed_names:
         return EnvironmentFailure.exit_code
+    if UNKNOWN_RUN in failed_names:
+        return NoRunError.exit_code
     return UsageError.exit_code if failed_names else EXIT_DONE
 
 
+UNKNOWN_RUN = "unknown run"
 SERVER_CHECKS = {
     "redis",
     "server",
@@ -289,7 +293,7 @@ def examine_runs(
 
 def no_run(which: str) -> Finding:
     fix = "es-status lists the runs"
-    return failed(f"there is no run {which}", fix).named("run")
+    return failed(f"there is no run {which}", fix).named(UNKNOWN_RUN)
 
 
 def examine_run(

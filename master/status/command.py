@@ -53,6 +53,7 @@ exit codes:
   13   failed: it ended with an error
   2    bad usage
   3    Redis
+  6    unknown run
   130  interrupted
 """
 ALL_KEYS = "all keys"

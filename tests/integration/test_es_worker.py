@@ -55,6 +55,7 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
         ([], 2, "no Redis is named: give --redis-url or set RQ_REDIS_URL"),
         (["--redis-url", "redis://localhost", "--workers", "0"], 2, "--workers is 0"),
         (["--redis-url", "localhost"], 2, "--redis-url is not a Redis address"),
+        (["--redis-url", "redis://127.0.0.1:1/abc"], 3, "is no database number: use /0"),
         (["--wokers", "2"], 2, "did you mean --workers?"),
         (
             ["--redis-url", "redis://127.0.0.1:1", "--replica-url", "host:6379"],
@@ -74,6 +75,18 @@ def test_what_is_wrong_is_said_in_a_sentence(
         monkeypatch.delenv(name, raising=False)
     assert es_worker(words) == code
     assert sentence in capsys.readouterr().err
+
+
+def test_a_worker_that_ends_because_redis_does_not_answer_is_restarted_with_that_reason(
+    processes: Processes,
+) -> None:
+    host = processes.start(BIN / "es-worker", "--workers", 1, "--redis-url", "redis://127.0.0.1:1")
+    wait_for(lambda: "was restarted" in host.said(), "its worker has ended")
+    assert "worker 1 ended and was restarted: Redis at redis://127.0.0.1:1 does not answer; " in (
+        host.said()
+    )
+    host.signal(signal.SIGTERM)
+    assert host.wait() == 0
 
 
 def test_a_refused_password_is_said_before_any_worker_begins(

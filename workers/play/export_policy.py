@@ -15,6 +15,7 @@ from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.security.npz_reader import REFERENCE, read_checkpoint
 from es_queue.security.private_directory import replacing
 from es_queue.security.sanitize import escape
+from es_queue.security.user_code import disallowed_reason, modules_by_name, modules_to_allow
 from workers.play.elite import Elite
 
 
@@ -69,9 +70,21 @@ def export_policy(path: Path, target: Path, elite: Elite | None = None) -> None:
             file.write(data)
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
-    played = "; es-play plays it" if target.suffix in (".json", ".npz") else ""
     policy = "the policy" if elite is None else f"the elite of cell {elite.cell}"
-    print(f"{escape(str(target))}: {policy} of {escape(str(path))} in {len(data)} bytes{played}")
+    size = f"{len(data)} bytes{format_play_hint(target)}"
+    print(f"{escape(str(target))}: {policy} of {escape(str(path))} in {size}")
+
+
+def format_play_hint(target: Path) -> str:
+    """Whether es-play plays an exported file, and whether it must be trusted for its own code."""
+    if target.suffix not in (".json", ".npz"):
+        return ""
+    data = target.read_bytes() if target.suffix == ".json" else b""
+    meta = json.loads(data) if data else read_checkpoint(target)[1]
+    modules = modules_to_allow(config_from_json(json.dumps(meta["config"])))
+    if disallowed_reason(modules, modules_by_name()):
+        return f"; es-play --trust plays it, in a folder that holds {', '.join(modules)}"
+    return "; es-play plays it"
 
 
 def export_seed_list(path: Path) -> bytes:

@@ -170,7 +170,20 @@ def test_a_module_that_cannot_be_imported_gives_a_sentence(own: str) -> None:
     assert "ModuleNotFoundError" in failure(EnvironmentRequest("no_such_module:Own-v0"))
     assert "nothing_of_this_name" in failure(EnvironmentRequest("broken_module:Own-v0"))
     assert failure(EnvironmentRequest("own_module:Other-v0")).startswith(
-        "there is no environment 'Other-v0'"
+        "the module own_module has no environment 'Other-v0'"
+    )
+
+
+@each_case(("name", "near"), [("Onw", "Own"), ("Owwn-v0", "Own-v0"), ("Owned", "Own")])
+def test_a_misspelt_name_in_a_module_names_the_close_one(own: str, name: str, near: str) -> None:
+    assert failure(EnvironmentRequest(f"own_module:{name}")) == (
+        f"the module own_module has no environment {name!r}: did you mean {near}?"
+    )
+
+
+def test_an_unlike_name_in_a_module_is_answered_by_what_it_may_name(own: str) -> None:
+    assert failure(EnvironmentRequest("own_module:Xyzzy")).endswith(
+        "name a class or function of it, or an id that it registers"
     )
 
 

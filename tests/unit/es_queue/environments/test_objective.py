@@ -127,7 +127,13 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
         (
             "tests.objectives:strange",
             2,
-            "tests.objectives:strange fails with its first vector: TypeError",
+            "tests.objectives:strange fails with its first vector: TypeError: it returned "
+            "NoneType, but must return a number",
+        ),
+        (
+            "tests.objectives:undefined",
+            2,
+            "tests.objectives:undefined returned nan for its first vector: it must return a finite",
         ),
         (
             "tests.objectives:sphere",

@@ -23,6 +23,7 @@ from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.play.cli import main
+from workers.play.export_policy import format_play_hint
 
 onnx: Any = pytest.importorskip("onnx", reason="pip install 'es-queue[onnx]'")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
@@ -298,3 +299,19 @@ def test_a_package_that_is_not_installed_is_named(
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(UsageError, match=rf"pip install 'es-queue\[{package}\]'"):
         export_bytes(ending, *saved_policy({}, ACTIONS["box"]))
+
+
+@each_case(
+    ("env", "hint"),
+    [
+        ("my_file:Own", "; es-play --trust plays it, in a folder that holds my_file"),
+        ("CartPole-v1", "; es-play plays it"),
+    ],
+)
+def test_an_export_that_names_the_users_code_is_played_only_with_trust(
+    env: str, hint: str, tmp_path: Path
+) -> None:
+    saved, arrays, meta = saved_policy({}, ACTIONS["box"])
+    meta = {**meta, "config": {**meta["config"], "env": env}}
+    (tmp_path / "policy.npz").write_bytes(export_bytes(".npz", saved, arrays, meta))
+    assert format_play_hint(tmp_path / "policy.npz") == hint

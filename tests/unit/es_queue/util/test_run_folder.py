@@ -50,3 +50,7 @@ def test_of_many_runs_an_unknown_one_names_some_and_counts_the_rest(runs: Path) 
     for number in range(12):
         store(runs / f"walk-{number:02d}", "run.json", f"walk-{number:02d}")
     assert str(no_run_error(find_run("lander"))).endswith("walk-08, walk-09 and 2 more")
+    server = no_run_error(
+        find_run("lander"), ["host"], [f"walk-{n:02d}" for n in range(11, -1, -1)]
+    )
+    assert str(server).endswith("walk-08, walk-09 and 2 more")

@@ -139,7 +139,7 @@ def test_an_environment_that_crashes_or_hangs_does_not_take_the_doctor_with_it()
         and "code 7" in by_name["Leave"].error
         and "hangs" in by_name["Hang"].error
     )
-    assert "there is no environment" in by_name["None"].error
+    assert "has no environment 'None-v0'" in by_name["None"].error
     assert by_name["Loud"].error == "" and "3 observations" in by_name["Loud"].description
     assert time.monotonic() - began < 60
 

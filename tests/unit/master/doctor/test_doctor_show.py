@@ -24,7 +24,7 @@ from tests.cases import each_case
 def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
     bad = {
         name: Finding(name, FAILED, "x", "y")
-        for name in ("redis", "version", "environment", "packages", "listening")
+        for name in ("redis", "version", "environment", "packages", "listening", "unknown run")
     }
     assert exit_code_of([Finding("redis", OK, ""), Finding("memory", WARNING, "", "")]) == 0
     assert (
@@ -32,6 +32,7 @@ def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
         and exit_code_of([bad["version"], bad["packages"]]) == 3
     )
     assert exit_code_of([bad["packages"], bad["environment"]]) == 5
+    assert exit_code_of([bad["packages"], bad["unknown run"]]) == 6
     assert exit_code_of([bad["packages"]]) == exit_code_of([bad["listening"]]) == 2
 
 
@@ -111,7 +112,7 @@ def test_without_a_server_a_host_that_has_begun_no_run_or_ended_them_is_healthy(
     redis = [one for one in door.examine(given(), list, None) if one.name == "redis"]
     assert redis[0].state == FAILED and "no Redis server here" in redis[0].text
     assert "there is no run walker-1" in [
-        one.text for one in door.examine(given("walker-1"), list, None) if one.name == "run"
+        one.text for one in door.examine(given("walker-1"), list, None) if one.name == "unknown run"
     ]
 
 
