@@ -173,7 +173,7 @@ def test_an_unknown_run_is_the_same_sentence_and_exit_code_from_every_command(
             command([*words[:1], word, *words[1:]] if command is es_master else [word, *words]) == 6
         )
         assert capsys.readouterr().err.partition(": ")[2] == (
-            "there is no run walkr in runs; did you mean walker or walk-2? "
+            "there is no run walkr in runs; did you mean walker? "
             "existing runs: lander, walk-2, walker\n"
         )
     assert not Path("runs/walkr").exists()
