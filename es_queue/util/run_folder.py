@@ -21,6 +21,8 @@ BEST = "best.npz"
 CHECKPOINT_NAME = re.compile(r"generation-([0-9]{1,10})\.npz")
 #: The newest reports of workers, one JSON text per line.
 ERROR_REPORTS_FILE = "errors.jsonl"
+#: Why the run failed; absent while it trains, and after any other end.
+FAILURE_FILE = "failure.json"
 #: The files that contain their run's name, the most reliable first.
 NAMING_FILES = (STUDY_FILE, "run.json", "summary.json")
 MOST_BYTES = 2**22

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from es_queue.protocol import keys
@@ -13,7 +14,7 @@ from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import ERROR_REPORTS_FILE
+from es_queue.util.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
 from master.collect.collector import Collector
 from master.fleet.seat_manager import SeatManager
 from master.loop.generation_loop import Loop
@@ -82,7 +83,19 @@ class RunEnding:
         return summary
 
     def finish_failed(self, error: BaseException) -> None:
-        self.finish_early(FAILED, why=sanitize(str(error) or type(error).__name__, 300))
+        why = sanitize(str(error) or type(error).__name__, 300)
+        self.finish_early(FAILED, why=why)
+        with suppress(Exception):
+            write_atomically(self._failure_file, json.dumps({"why": why}).encode())
+
+    def forget_failure(self) -> None:
+        """The run trains again."""
+        with suppress(OSError):
+            self._failure_file.unlink(missing_ok=True)
+
+    @property
+    def _failure_file(self) -> Path:
+        return self._context.paths.run_dir / FAILURE_FILE
 
     def finish_early(self, name: str, why: str | None = None) -> None:
         """A failure here does not hide why the run ends."""

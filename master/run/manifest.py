@@ -190,6 +190,7 @@ run.json        all of the above as JSON, with all settings and each master's se
 config.json     the settings, as es-master --resume reads them
 metrics.jsonl   one JSON object per generation; metrics.csv has the main figures as a table
 summary.json    how the run ended, once it has; quote only its eval_mean
+failure.json    why the run failed, if it did
 checkpoints/    the newest two, snapshots, and best.npz: the parameters with the best evaluation
 replay/         what each generation learnt from, for es-master --replay
 slots/          what each individual did, for the generations that --keep-generations keeps

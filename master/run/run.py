@@ -138,6 +138,7 @@ class TrainingRun:
         """
         context, ending = self._context, self._ending
         context.services.stop.start_looping()
+        ending.forget_failure()
         self._renewal.show_sign()
         self._renewal.start()
         film_seconds = 0.0  # nobody who ends a run early waits for its film

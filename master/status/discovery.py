@@ -135,7 +135,7 @@ class RunLocation:
         """The rest of the run; ``history`` reads its new generations."""
         if isinstance(self.source, RunFolder):
             history.read_file(self.source.folder / METRICS)
-            return RunDetails({}, 0, 0, config=self.source.config)
+            return RunDetails({}, 0, self.source.report_count, config=self.source.config)
         history.update(self.source, self.summary.run)
         return self.source.read_details(self.summary.run)
 

@@ -8,11 +8,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from es_queue.protocol.channel import FINISHED, RUNNING, STOPPED
+from es_queue.protocol.channel import FAILED, FINISHED, RUNNING, STOPPED
+from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RUN_ID
-from es_queue.security.private_directory import regular
+from es_queue.security.private_directory import read_end, regular
 from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import CHECKPOINT_NAME, NamedRun, read_stored_name
+from es_queue.util.run_folder import (
+    CHECKPOINT_NAME,
+    ERROR_REPORTS_FILE,
+    FAILURE_FILE,
+    NamedRun,
+    read_stored_name,
+)
 from master.display.format import finite_or_none
 from master.display.reporter import METRICS
 from master.status.history import History, short
@@ -32,6 +39,8 @@ MOST_NAMES = 300
 MOST_ITEMS = 100
 #: What a summary and a generation's record call alike, and progress too.
 CONFIG_FIELDS = ("env", "strategy")
+#: The files that a cached run folder was read from.
+CACHED_FILES = ("config.json", "summary.json", FAILURE_FILE, METRICS, ERROR_REPORTS_FILE)
 
 
 class RunFolder:
@@ -78,6 +87,14 @@ class RunFolder:
         history.read_file(self.folder / METRICS)
         return history
 
+    @cached_property
+    def report_count(self) -> int:
+        """Number of the workers' reports that were kept when the run ended."""
+        try:
+            return read_end(self.folder / ERROR_REPORTS_FILE, MAX_REPLY).count(b"\n")
+        except OSError:
+            return 0
+
     def _progress(self, last: Mapping[str, Any]) -> Texts:
         """As Redis would hold it: settings, the last generation's record, then the summary."""
         finished = self._summary.get("state") == FINISHED
@@ -87,9 +104,13 @@ class RunFolder:
         progress = {name: str(known[name]) for name in PROGRESS_FIELDS if short(known.get(name))}
         if "eval_mean" not in progress and self.history.evaluations:
             progress["eval_mean"] = str(self.history.evaluations[-1][1])
-        progress["state"] = (
-            FINISHED if finished else STOPPED if self._has_orderly_end(last) else RUNNING
-        )
+        if (failure := self.folder / FAILURE_FILE).is_file():
+            why = read_object(failure).get("why")
+            progress |= {"state": FAILED, "why": str(why) if short(why) else ""}
+        else:
+            progress["state"] = (
+                FINISHED if finished else STOPPED if self._has_orderly_end(last) else RUNNING
+            )
         updated = modification_time(self.folder / METRICS)
         return progress if updated is None else {**progress, "updated": str(updated)}
 
@@ -161,9 +182,7 @@ def cached_run_folder(folder: Path) -> RunFolder:
     """A folder's cached content while its files are unchanged: a list that is redrawn each second
     would otherwise read megabytes.
     """
-    return _read(
-        folder, *(file_stamp(folder / name) for name in ("config.json", "summary.json", METRICS))
-    )
+    return _read(folder, *(file_stamp(folder / name) for name in CACHED_FILES))
 
 
 @lru_cache(maxsize=MOST_RUNS)

@@ -289,7 +289,7 @@ def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[
     refused = [(name, count) for name, count in details.refused.items() if name != "audit"]
     reasons = [f"{sanitize(name, 60)} {count:,}" for name, count in refused if count]
     requests = f"{details.requests:,} that the master has not answered yet"
-    errors = f"{details.errors:,} reports of workers; --errors shows them"
+    errors = f"{details.errors:,} reports of workers; es-status {summary.run} --errors shows them"
     return [
         ("folder" if summary.is_on_disk else "redis", sanitize(summary.server)),
         ("master", sanitize(summary.holder, 100) if summary.is_leased else ""),

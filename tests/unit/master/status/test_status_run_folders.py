@@ -99,6 +99,26 @@ def test_a_run_that_was_left_in_order_is_stopped_and_done(
     )
 
 
+def test_a_run_that_failed_is_failed_with_its_reason_and_its_reports(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = folder()
+    (made / "failure.json").write_text(json.dumps({"why": "eval slot 0 failed 3 times"}))
+    (made / "errors.jsonl").write_text('{"reason": "not finite"}\n' * 2)
+    run = told(capsys, 13, "walker-1")
+    assert (run["state"], run["health"], run["health_why"], run["errors"]) == (
+        "failed",
+        "failed",
+        "eval slot 0 failed 3 times",
+        2,
+    )
+    assert main(["walker-1"]) == 13
+    page = capsys.readouterr().out
+    assert "run walker-1: failed" in page
+    assert "eval slot 0 failed 3 times" in page
+    assert "es-status walker-1 --errors" in page
+
+
 def test_a_run_that_an_error_of_its_caller_ended_is_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -205,7 +225,7 @@ HOSTILE = {
 }
 
 
-@each_case("name", ["config.json", "summary.json", "metrics.jsonl"])
+@each_case("name", ["config.json", "summary.json", "failure.json", "metrics.jsonl"])
 @each_case(
     "content",
     [
@@ -230,7 +250,7 @@ def test_no_content_crashes_it_or_reaches_the_terminal(
     made = folder()
     (made / name).write_bytes(content)
     for argv in ([], ["walker-1"], ["walker-1", "--json"]):
-        assert main(argv) in (0, 2, 3, 10, 12)
+        assert main(argv) in (0, 2, 3, 10, 12, 13)
         shown = capsys.readouterr()
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown.out + shown.err)
 
