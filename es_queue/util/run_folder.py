@@ -138,7 +138,8 @@ def no_run_error(
     ``others``.
     """
     folders = [] if servers else run.folder.parent.glob("*")
-    known = sorted({*others, *(path.name for path in folders if read_run_name(path))})
+    names = {*others, *(path.name for path in folders if read_run_name(path))}
+    known = sorted(names - {run.run})
     suggestion = format_suggestion(run.run, known)
     listed = f"existing runs: {', '.join(known[:MOST_NAMES])}" if known else "there are no runs"
     if len(known) > MOST_NAMES:

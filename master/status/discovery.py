@@ -62,7 +62,7 @@ class RunSources:
     def _collect_runs(self) -> list[RunSummary]:
         lists, folders = self.ask_servers(lambda server: server.list_runs())
         runs = [seen for summaries in lists for seen in summaries] + [
-            folder.summarize() for folder in folders if folder.run
+            folder.summarize(name) for name, folder in name_folders(folders) if name
         ]
         return sorted(runs, key=lambda seen: -(seen.started or 0.0))
 
@@ -74,10 +74,12 @@ class RunSources:
         for server, summary in answers:
             if summary is not None:
                 return RunLocation(summary, server)
-        for folder in folders:
-            if folder.run == run or (self.is_named and folder.can_be_run(run)):
+        named_run = find_run(run, self.runs_dir)
+        for name, folder in name_folders(folders):
+            is_meant = name == run or folder.folder == named_run.folder
+            if is_meant or (self.is_named and folder.can_be_run(run)):
                 return RunLocation(folder.summarize(run), folder)
-        raise self.unknown_run_error(find_run(run, self.runs_dir))
+        raise self.unknown_run_error(named_run)
 
     def find_study(self, study: str) -> list[RunSummary]:
         """The runs of a study, newest first."""
@@ -108,6 +110,17 @@ class RunSources:
         if trouble is not None and not answers and not folders:
             raise trouble
         return answers, folders
+
+
+def name_folders(folders: list[RunFolder]) -> list[tuple[str, RunFolder]]:
+    """Each folder with its run's name. A copy beside the original has the name of its folder, empty
+    if that is no valid name.
+    """
+    originals = {folder.run for folder in folders if folder.folder.name == folder.run}
+    return [
+        (folder.folder_name if folder.run in originals else folder.run, folder)
+        for folder in folders
+    ]
 
 
 def unknown_run_error(run: NamedRun, url: str) -> NoRunError:

@@ -58,7 +58,12 @@ class RunFolder:
     @property
     def run(self) -> str:
         """The stored id, else the folder's name; empty if neither is valid."""
-        return self._named_run or (self.folder.name if RUN_ID.fullmatch(self.folder.name) else "")
+        return self._named_run or self.folder_name
+
+    @property
+    def folder_name(self) -> str:
+        """The folder's name; empty if it is no valid id."""
+        return self.folder.name if RUN_ID.fullmatch(self.folder.name) else ""
 
     def can_be_run(self, run: str) -> bool:
         """Whether the folder can be that run's. A folder of another name can be, unless its summary
@@ -69,7 +74,10 @@ class RunFolder:
     def summarize(self, run: str = "") -> RunSummary:
         """The run, from the folder, under the given id if any."""
         run = run or self.run
-        command, word = format_command("es-master"), NamedRun(run, self.folder).word
+        command, word = (
+            format_command("es-master"),
+            NamedRun(self._named_run or run, self.folder).word,
+        )
         return RunSummary(
             run,
             f"{self.folder} (its server has ended)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,19 @@ def test_a_folder_elsewhere_is_found_by_its_flag_under_the_runs_own_id(
     run = told(capsys, 10, "walker-9", "--run-dir", "elsewhere/My_Run")
     assert run["run"] == "walker-9" and run["purge"].endswith("es-master --purge elsewhere/My_Run")
     assert told(capsys, 10, "elsewhere/My_Run")["run"] == "My_Run"
+
+
+def test_a_copy_of_a_folder_is_shown_under_its_own_name_beside_the_original(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    original = folder("first", summary={"state": "finished", "run": "first"})
+    shutil.copytree(original, "runs/copied")
+    run = told(capsys, 10, "copied")
+    assert run["run"] == "copied" and run["redis"].startswith("runs/copied ")
+    assert run["resume"].endswith("es-master --resume runs/copied")
+    places = {run["run"]: run["redis"].split()[0] for run in told(capsys, 0)["runs"]}
+    assert places == {"first": "runs/first", "copied": "runs/copied"}
+    assert told(capsys, 10, "first")["redis"].startswith("runs/first ")
 
 
 def test_a_folder_whose_summary_names_another_run_is_not_taken_for_it(
