@@ -69,7 +69,9 @@ def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
         lines += [f"Mean return: {score} {over} that played no part in training."]
     lines += [
         f"Run `{run}`: strategy {config.strategy}, policy {config.policy_name}, seed "
-        f"{config.seed}. Parameters' digest: `{array_digest(checkpoint.policy.parameters)}`.",
+        f"{config.seed}. Digest of this policy's parameters alone: "
+        f"`{array_digest(checkpoint.policy.parameters)}` (the run's digest covers all that its last "
+        "generation published).",
         "",
         *(f"- `{name}`" for name in files),
         "",
