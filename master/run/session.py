@@ -204,8 +204,9 @@ class Session:
             supervisor = self._processes.supervisor
             news = () if supervisor is None else supervisor.read_news()
             raise NoRunError(
-                f"there is no run {paths.run} to resume: neither {paths.run_dir} nor Redis has "
-                f"a checkpoint of it{''.join(f'; {text}' for text in news)}"
+                f"run {paths.run} cannot be resumed: neither {paths.run_dir} nor Redis has a "
+                f"checkpoint of it that can be read"
+                f"{''.join(f'; {text}' for text in (*checkpoints.warnings, *news))}"
             )
         paths.prepare()
         channel.forget_gone_runs()

@@ -88,7 +88,7 @@ def set_unfit_aside(folder: Path, *, is_own: bool = False) -> str:
         return ""
     return (
         f"the private server's data was not loaded, because {why}: it is kept in "
-        f"{folder / moved[0]}{ending}, and the run resumes from its newest checkpoint"
+        f"{folder / moved[0]}{ending}. A run resumes from the newest checkpoint in its folder"
     )
 
 

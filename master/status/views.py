@@ -309,8 +309,8 @@ def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[
 def format_worker_count(details: RunDetails) -> str:
     more = " or more" if details.ever_claimed > MOST_WORKERS else ""
     return (
-        f"{len(details.workers):,}{more} living of {details.ever_claimed:,} that have "
-        f"joined{', a mixed fleet' if len(fingerprints(details)) > 1 else ''}"
+        f"{len(details.workers):,}{more} living of {details.ever_claimed:,} "
+        f"known{', a mixed fleet' if len(fingerprints(details)) > 1 else ''}"
     )
 
 

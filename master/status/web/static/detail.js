@@ -90,7 +90,7 @@ function budget(run) {
 function workers(run) {
   const shownWorkers = [...run.living].sort((one, other) => String(one.host).localeCompare(String(other.host)) || (one.pid || 0) - (other.pid || 0)).slice(0, MOST_WORKERS);
   const more = run.living.length - shownWorkers.length;
-  put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} that have joined${more > 0 ? `, ${whole(more)} not shown` : ""}`);
+  put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} known${more > 0 ? `, ${whole(more)} not shown` : ""}`);
   const columns = [["host", ""], ["pid", "right"], ["back end", ""], ["steps/s", "right"], ["busy", "right"], ["generation", "right"], ["block", ""], ["late", "right"], ["joined", "right"], ["seen", "right"]];
   showIf(byId("workers").closest("section"), run.living.length || run.health !== "done");
   table(byId("workers"), shownWorkers.length ? columns : [], shownWorkers.map((one) => [

@@ -167,7 +167,7 @@ def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
         )
     )
     assert (
-        "2 living of 3" in text
+        "2 living of 3 known" in text
         and "stale 4" in text
         and "digest 0" not in text
         and "2 reports" in text
