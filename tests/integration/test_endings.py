@@ -18,7 +18,7 @@ import master.run.ending as ending_module
 import master.run.run as drive_module
 import master.run.session as session_module
 from es_queue.config.resolution import resolve
-from es_queue.errors import FencedError, RedisError, RunBusyError, RunFolderError
+from es_queue.errors import FencedError, NoRunError, RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import VARIABLE
 from master import train
@@ -165,6 +165,14 @@ def test_a_finished_run_that_plays_no_more_episodes_lets_go_of_its_lease(runs: R
     summary = runs.resume("done", final_episodes=0)
     assert (summary["state"], summary["generation"]) == ("finished", 1)
     runs.assert_left("done", "finished")
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_is_refused_with_their_names(runs: Runs) -> None:
+    folder = runs.folder / "torn" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "generation-00000004.npz").write_bytes(b"torn")
+    with pytest.raises(NoRunError, match=r"can be read; checkpoint .*00000004\.npz was skipped"):
+        runs.resume("torn")
 
 
 # --- Redis goes away

@@ -70,8 +70,8 @@ def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
     lines += [
         f"Run `{run}`: strategy {config.strategy}, policy {config.policy_name}, seed "
         f"{config.seed}. Digest of this policy's parameters alone: "
-        f"`{array_digest(checkpoint.policy.parameters)}` (the run's digest covers all that its last "
-        "generation published).",
+        f"`{array_digest(checkpoint.policy.parameters)}` (the run's digest covers all that "
+        "its last generation published).",
         "",
         *(f"- `{name}`" for name in files),
         "",
