@@ -25,14 +25,18 @@ def config_from_json(text: str | bytes) -> RunConfig:
         data = strict_json.loads(text, MAX_JSON)
     except DecodeError as error:
         raise UsageError(f"the configuration is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise UsageError("the configuration is not a JSON object")
-    data.pop("member_sigma", None)  # of a revision before member_init; only a run's start used it
+    if isinstance(data, dict):
+        # of a revision before member_init; only a run's start used it
+        data.pop("member_sigma", None)
     return config_from_values(data, "the stored configuration")
 
 
 def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
-    """A checked RunConfig from plain values; ``source`` names their origin in error messages."""
+    """A checked RunConfig from plain values; ``source`` names their origin in error messages.
+    Raises UsageError.
+    """
+    if not isinstance(values, dict):
+        raise UsageError(f"the settings of {source} are not a JSON object")
     known = option_fields()
     values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     for name in values:

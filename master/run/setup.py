@@ -59,7 +59,7 @@ class Setup:
         states = [state.strategy, *([state.anchor.strategy] if state.anchor else ())]
         try:
             for strategy_state in states:
-                hooks.validate_state(self.strategy, strategy_state)
+                hooks.validate_state(self.strategy, strategy_state, self.spec.behaviour_size)
         except (RunFolderError, UsageError) as error:
             raise RunFolderError(f"the checkpoint cannot be resumed: {error}") from None
 

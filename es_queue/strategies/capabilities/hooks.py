@@ -78,14 +78,16 @@ class ValidatesState(ABC):
     """The state of a checkpoint is checked before a run continues from it."""
 
     @abstractmethod
-    def validate_state(self, state: State) -> None:
-        """Raises RunFolderError for a state that these settings cannot have."""
+    def validate_state(self, state: State, numbers: int) -> None:
+        """Raises RunFolderError for a state that these settings cannot have, with behaviours of so
+        many numbers.
+        """
 
 
-def validate_state(strategy: object, state: State) -> None:
+def validate_state(strategy: object, state: State, numbers: int) -> None:
     """Nothing unless the strategy ``ValidatesState``."""
     if isinstance(strategy, ValidatesState):
-        strategy.validate_state(state)
+        strategy.validate_state(state, numbers)
 
 
 class BuildsIndividuals(ABC):

@@ -86,8 +86,14 @@ class Archive:
         if not ((centroids >= 0) & (centroids <= 1)).all():
             raise RunFolderError("its centroids are not in a box from 0 to 1")
         archive = cls.of(config, state)
-        places = archive.cells.locate(archive.behaviour) if archive.cells else cell[:0]
-        if not np.array_equal(cell, places) or len(np.unique(cell)) < len(cell):
+        count = archive.cells.count if archive.cells else 0
+        if len(np.unique(centroids, axis=0)) < len(centroids):
+            raise RunFolderError("its centroids are not all different")
+        # The comparison with centroids takes long, so an impossible number of elites comes first.
+        is_placed = ((cell >= 0) & (cell < count)).all() and len(np.unique(cell)) == len(cell)
+        if not is_placed or (
+            archive.cells and not np.array_equal(cell, archive.cells.locate(archive.behaviour))
+        ):
             raise RunFolderError("its elites are not each in a cell of their own behaviour")
         return archive
 
@@ -185,7 +191,7 @@ def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[A
     path = checkpoint_path(run, "last", runs_dir)
     try:
         vectors, meta = read_checkpoint(path)
-        config = config_from_values(meta["config"], str(path))
+        values = meta["config"]
         arrays = read_arrays(path, tuple(f"strategy.{name}" for name in ARRAYS))
         size = len(finite_vector(vectors, "parameters"))
     except (RunFolderError, KeyError, *UNREADABLE) as error:
@@ -195,6 +201,7 @@ def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[A
         ) from None
     state = {name.removeprefix("strategy."): array for name, array in arrays.items()}
     try:
+        config = config_from_values(values, str(path))
         return Archive.read(config, state, size), config
     except (RunFolderError, UsageError) as error:
         raise RunFolderError(f"the archive in {path} cannot be used: {error}") from None

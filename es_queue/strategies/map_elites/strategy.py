@@ -22,7 +22,7 @@ import numpy as np
 from es_queue.config.declarations import Setting, WithoutEffect
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.schedules import RateFactors
-from es_queue.errors import UsageError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.security.npz_reader import MAX_FILE, typed_array
@@ -56,7 +56,7 @@ from es_queue.strategies.map_elites.emitters import (
     draw_parents,
     line_normals,
 )
-from es_queue.strategies.map_elites.evolution import Searches, searched
+from es_queue.strategies.map_elites.evolution import DRAWS, Searches, searched
 
 LOGGER = logging.getLogger("es_queue.strategies")
 #: A larger share of behaviours outside the bounds is noted, with the range of each number unless
@@ -233,15 +233,20 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
             f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
         )
 
-    def validate_state(self, state: State) -> None:
+    def validate_state(self, state: State, numbers: int) -> None:
         """Its archive, the searches and what is drawn by number."""
-        Archive.read(self.config, state, self.size)
+        archive = Archive.read(self.config, state, self.size)
+        if archive.cells and len(archive.cells.low) != numbers:
+            raise RunFolderError(
+                f"its behaviours have {len(archive.cells.low)} numbers, but those of this run have "
+                f"{numbers}"
+            )
         typed_array(state, "parameters", np.float32, (self.size,))
-        typed_array(state, "updates", np.int64, ())
+        validate_counts(state, "updates", ())
         if self.is_search:
             count = self.config.searches
             typed_array(state, "search_centres", np.float32, (count, self.size))
-            typed_array(state, "search_steps", np.int64, (count,))
+            validate_counts(state, "search_steps", (count,))
 
     # --- what is published: the best elite, and the parents
 
@@ -394,3 +399,10 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
             "elites": float(len(archive)),
             "best_fitness": float(archive.fitness[archive.best]),
         }
+
+
+def validate_counts(state: State, name: str, shape: tuple[int, ...]) -> None:
+    """Raises RunFolderError unless an array has this shape, and counts that a run can reach."""
+    counts = typed_array(state, name, np.int64, shape)
+    if not ((counts >= 0) & (counts < DRAWS)).all():
+        raise RunFolderError(f"its array {name!r} holds a number that is no count of a run")

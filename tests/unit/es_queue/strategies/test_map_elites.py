@@ -88,7 +88,7 @@ def test_the_cells_are_made_before_the_first_generation(caplog: pytest.LogCaptur
         state = strategy.begin_behaviours(strategy.start(np.zeros(SIZE, np.float32)), 2)
     assert caplog.messages == ["computing 30 centroids of 2 numbers for the archive"]
     assert np.array_equal(state["archive_centroids"], centroids_of(30, 2))
-    strategy.validate_state(state)
+    strategy.validate_state(state, 2)
     config = quick_config(strategy="map_elites", cells=(2, 2))
     with pytest.raises(UsageError, match="cells has 2 entries, but a behaviour has 4 numbers"):
         prepare_run(config, table=TABLE).initial_state()
@@ -386,6 +386,7 @@ PLANTED: dict[str, Any] = {
         lambda centroids: np.array(5.0),
         lambda centroids: np.full((30, 2), 2.0),
         lambda centroids: np.full((30, 2), np.nan),
+        lambda centroids: np.full((30, 2), 0.5),
     ],
 }
 
@@ -396,13 +397,42 @@ def test_a_planted_archive_is_refused_in_a_sentence(kind: str, name: str, tmp_pa
     """By the commands that read it, and before a run continues from it."""
     strategy = made(archive=kind, cells=(30,), env="CartPole-v1", behaviour_bounds="-1:1")
     state = testing.begin(strategy)
-    strategy.validate_state(state)
+    strategy.validate_state(state, 2)
     for plant in PLANTED[name]:
         planted = {**state, name: plant(state[name])}
         with pytest.raises(RunFolderError, match="cannot be used: "):
             load_archive(saved_archive(tmp_path / "a.npz", planted, strategy.config))
         with pytest.raises((RunFolderError, UsageError)):
-            strategy.validate_state(planted)
+            strategy.validate_state(planted, 2)
+
+
+def test_identical_centroids_are_refused_before_elites_are_compared_with_them(
+    tmp_path: Path,
+) -> None:
+    """Each would be compared with all of them, in an order that is slow."""
+    count = 2_000
+    config = RunConfig(env="CartPole-v1", strategy="map_elites", archive="cvt", cells=(count,))
+    planted = {
+        "archive_centroids": np.full((count, 2), 0.5),
+        "elite_cell": np.arange(count),
+        "elite_fitness": np.zeros(count),
+        "elite_behaviour": np.full((count, 2), 0.5, np.float32),
+        "elite_parameters": np.zeros((count, SIZE), np.float32),
+    }
+    file = saved_archive(tmp_path / "a.npz", planted, config)
+    with pytest.raises(RunFolderError, match="its centroids are not all different"):
+        load_archive(file)
+
+
+@each_case("config", [[], "text", None, {"sigma": "wide"}, {"sigmas": 1}])
+def test_an_archive_with_planted_settings_is_refused(config: Any, tmp_path: Path) -> None:
+    strategy = made(env="CartPole-v1")
+    file = saved_archive(tmp_path / "a.npz", testing.begin(strategy), strategy.config)
+    with np.load(file) as saved:
+        arrays = dict(saved)
+    np.savez(file, **{**arrays, "meta": np.array(json.dumps({"config": config}))})
+    with pytest.raises(RunFolderError, match="cannot be used: "):
+        load_archive(file)
 
 
 @each_case(
@@ -434,10 +464,29 @@ def test_an_archive_that_declares_too_much_is_refused_before_it_takes_memory(
 def test_a_run_does_not_continue_from_planted_searches(name: str) -> None:
     strategy = made(emitter="me_es", searches=4)
     state = testing.begin(strategy)
-    strategy.validate_state(state)
+    strategy.validate_state(state, 2)
     for planted in (state[name].astype("U3"), state[name][np.newaxis], np.empty((2, 2))):
         with pytest.raises(RunFolderError, match=name):
-            strategy.validate_state({**state, name: planted})
+            strategy.validate_state({**state, name: planted}, 2)
+
+
+@each_case("name", ["updates", "search_steps"])
+def test_a_run_does_not_continue_from_planted_counts(name: str) -> None:
+    strategy = made(emitter="me_es", searches=4)
+    state = testing.begin(strategy)
+    for value in (-(2**62), -1, 2**63 - 1):
+        with pytest.raises(RunFolderError, match=f"{name}' holds a number that is no count"):
+            strategy.validate_state({**state, name: np.full_like(state[name], value)}, 2)
+
+
+def test_a_run_does_not_continue_from_an_archive_of_other_behaviours() -> None:
+    setup = prepare_run(quick_config(strategy="map_elites", cells=(2,)), table=TABLE)
+    state, archive = setup.initial_state(), Archive.of(setup.config, setup.initial_state().strategy)
+    setup.validate_state(state)
+    assert archive.cells is not None
+    planted = replace(archive, behaviour=np.empty((0, 2), np.float32)).to_arrays()
+    with pytest.raises(RunFolderError, match="have 2 numbers, but those of this run have 4"):
+        setup.validate_state(replace(state, strategy={**state.strategy, **planted}))
 
 
 def test_a_run_notes_once_that_its_bounds_do_not_fit(caplog: pytest.LogCaptureFixture) -> None:
