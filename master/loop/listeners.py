@@ -22,7 +22,7 @@ from master.storage.checkpoint import Checkpoints
 
 LOGGER = logging.getLogger("es_queue.loop")
 LEAST_SECONDS_BETWEEN_SAVES = 5.0
-#: Generations after which a note on behaviours is repeated.
+#: Generations between two notes on behaviours.
 NOTED_EVERY = 100
 
 
@@ -79,7 +79,7 @@ class SinkListener(GenerationListener):
     """Shows each generation to people."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink, self._is_noted = sink, False
+        self._sink, self._last_noted = sink, -NOTED_EVERY
 
     def on_generation(self, report: GenerationReport) -> None:
         ledger, closed = report.generation.ledger, report.closed
@@ -114,15 +114,15 @@ class SinkListener(GenerationListener):
         self._sink.generation(report.record)
 
     def _note_behaviour(self, report: GenerationReport) -> None:
-        """When a note begins to hold, and every so many generations while it does."""
+        """The strategy's note, at most every so many generations."""
         learner, number = report.generation.learner, report.generation.state.generation
         note = ""
         if isinstance(learner.strategy, ComparesBehaviour):
             behaviour = learner.behaviour(report.closed.counted, learner.strategy.per_slot)
             note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
-        if note and (not self._is_noted or number % NOTED_EVERY == 0):
+        if note and number >= self._last_noted + NOTED_EVERY:
             LOGGER.warning(f"generation {number}: {note}")
-        self._is_noted = bool(note)
+            self._last_noted = number
 
 
 class CheckpointWriter(GenerationListener):

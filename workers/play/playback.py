@@ -120,7 +120,7 @@ def play_all(
     validate_spaces(checkpoint, spec)
     noise_of = make_noise(checkpoint) if stochastic else no_noise
     with (
-        open_playback(request, spec.id, drawing) as (env, recorder),
+        open_playback(request, spec.id, drawing, len(policies)) as (env, recorder),
         np.errstate(all="ignore"),
     ):
         played = []
@@ -133,15 +133,17 @@ def play_all(
 
 @contextmanager
 def open_playback(
-    request: EnvironmentRequest, name: str, drawing: Drawing
+    request: EnvironmentRequest, name: str, drawing: Drawing, policies: int = 1
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
-    """The environment, and its film if requested. Raises EnvironmentFailure."""
+    """The environment, and its film of so many policies if requested. Raises EnvironmentFailure."""
     recorder: VideoRecorder | None = None
     try:
         env: Environment
         if drawing.record is not None:
             env = rendered = open_environment(request, "rgb_array")
-            recorder = VideoRecorder(rendered, drawing.record, rendered.fps, drawing.caption)
+            recorder = VideoRecorder(
+                rendered, drawing.record, rendered.fps, drawing.caption, policies
+            )
         elif drawing.render is not None:
             env = open_environment(request, drawing.render)
         else:
@@ -162,11 +164,11 @@ def save_video(recorder: VideoRecorder | None) -> str:
     """A line about the film, empty if there is none."""
     if recorder is None:
         return ""
-    size = recorder.save()
-    return (
-        f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} "
-        f"kB{', its end cut off' if recorder.is_truncated else ''})"
-    )
+    size, cut = recorder.save(), ""
+    if recorder.is_truncated:
+        several = recorder.policies > 1
+        cut = f", only the first {recorder.most:,} frames{' of each' if several else ''}"
+    return f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} kB{cut})"
 
 
 def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:

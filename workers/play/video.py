@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections import Counter
 from contextlib import suppress
 from ctypes.util import find_library
 from pathlib import Path
@@ -36,17 +37,25 @@ class VideoRecorder:
     """Records frames of ``env``: every n-th, so that the film runs at the environment's own speed.
 
     path: of the film; fps: the environment's frames per second; has_caption: whether frames show
-    step and return; is_truncated: whether frames were left out because the film grew too long
+    step and return; policies: number of titles; most: frames of each title; is_truncated: whether
+    frames were left out because the film grew too long
     """
 
     def __init__(
-        self, env: RenderedEnvironment, path: Path, fps: float, has_caption: bool = False
+        self,
+        env: RenderedEnvironment,
+        path: Path,
+        fps: float,
+        has_caption: bool = False,
+        policies: int = 1,
     ) -> None:
         self._env, self.path, self._has_caption = env, path, has_caption
         self._gif = path.suffix.lower() == ".gif"
         self._every = max(1, round(fps / GIF_FPS)) if self._gif else 1
         self.fps = fps / self._every
-        self._step, self._frames = 0, list[FrameArray]()
+        self.policies = policies
+        self.most = max(1, (MAX_GIF_FRAMES if self._gif else MAX_FRAMES) // policies)
+        self._step, self._frames, self._filmed = 0, list[FrameArray](), Counter[str]()
         self.is_truncated = False
 
     def capture(self, step: int, total: float, title: str = "") -> None:
@@ -54,9 +63,10 @@ class VideoRecorder:
         self._step += 1
         if self._step % self._every:
             return
-        if len(self._frames) >= (MAX_GIF_FRAMES if self._gif else MAX_FRAMES):
+        if self._filmed[title] >= self.most:
             self.is_truncated = True
             return
+        self._filmed[title] += 1
         frame = self._env.render()
         if frame is None:
             raise EnvironmentFailure("the environment renders no images: leave --record out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import tracemalloc
 from dataclasses import replace
@@ -27,6 +28,7 @@ from es_queue.strategies.map_elites.cells import (
     outside_share,
 )
 from es_queue.strategies.map_elites.emitters import Parents, draw_parents, line_normals
+from master.loop import listeners
 from master.run.setup import prepare_run
 from tests.cases import each_case
 from tests.parts import TABLE
@@ -499,6 +501,19 @@ def test_a_run_notes_once_that_its_bounds_do_not_fit(caplog: pytest.LogCaptureFi
     assert note.startswith(
         "generation 0: 100% of the behaviours are outside behaviour_bounds 50:51"
     )
+
+
+def test_a_note_that_comes_and_goes_is_not_repeated_each_time(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = itertools.cycle(["far", ""])
+    monkeypatch.setattr(MapElites, "behaviour_note", lambda self, behaviour: next(notes))
+    monkeypatch.setattr(listeners, "NOTED_EVERY", 5)
+    config = quick_config(strategy="map_elites", cells=(3,), population=8, generations=12)
+    with caplog.at_level("WARNING", "es_queue.loop"):
+        run_ring(config)
+    noted = [text for text in caplog.messages if text.endswith("far")]
+    assert noted == ["generation 0: far", "generation 6: far", "generation 12: far"]
 
 
 @each_case(

@@ -99,6 +99,20 @@ def test_several_elites_are_played_in_one_film_under_their_behaviours(
     assert "give --cell once" in refused(capsys, 2, tmp_path, *words, *export)
 
 
+def test_a_long_film_of_several_elites_shows_each_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
+    run_with_elites(tmp_path)
+    titles: list[str] = []
+    monkeypatch.setattr(video, "draw_caption", lambda frame, text: titles.append(text) or frame)
+    monkeypatch.setattr(video, "MAX_GIF_FRAMES", 6)
+    words = ("--cell", "9,1", "--cell=-9,0", "--episodes", "5")
+    assert main([str(tmp_path), *words, "--record", str(tmp_path / "row.gif")]) == 0
+    assert titles == ["1. behaviour 8, 0.9"] * 3 + ["2. behaviour -8, 0.1"] * 3
+    assert "kB, only the first 3 frames of each)" in capsys.readouterr().out
+
+
 def test_the_report_names_the_elite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_with_elites(tmp_path)
     assert main([str(tmp_path), "--cell", "-9,0.9", "--episodes", "1"]) == 0
