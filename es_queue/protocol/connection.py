@@ -109,7 +109,7 @@ def client_from_url(url: str) -> redis.Redis:
         )
     parts = urlsplit(url)
     number = parts.path.strip("/")
-    if parts.scheme != "unix" and number and not number.isdecimal():
+    if parts.scheme in ("redis", "rediss") and number and not number.isdecimal():
         raise RedisError(
             "the Redis URL cannot be used: the part after its host is no database number: use "
             "/0, or leave it out"

@@ -19,7 +19,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.behaviour_descriptor import (
     FEET,
     LAST,
-    MAX_NUMBERS,
     POSITION,
     RAM,
     behaviour_vector,
@@ -172,7 +171,7 @@ def where(environment: gymnasium.Env[Any, Any]) -> float:
         (asked("CartPole-v1", "tests.deceptive:quarter"), "cannot be read: AttributeError"),
         (
             asked(MAZE, "tests.deceptive:nothing"),
-            f"the behaviour has 0 numbers, but must have 1 to {MAX_NUMBERS}",
+            f"the behaviour has 0 numbers, but must have 1 to {messages.MAX_BEHAVIOUR_NUMBERS}",
         ),
     ],
 )
@@ -191,7 +190,7 @@ def test_a_behaviour_that_cannot_be_had_is_refused_in_one_sentence(
         (["a"], "not an array of numbers"),
         (None, "not finite"),
         ([[1.0], [1.0, 2.0]], "not an array"),
-        (np.zeros(MAX_NUMBERS + 1), "513 numbers"),
+        (np.zeros(messages.MAX_BEHAVIOUR_NUMBERS + 1), "513 numbers"),
     ],
 )
 def test_a_vector_that_cannot_be_sent_is_refused(values: Any, sentence: str) -> None:
@@ -599,7 +598,7 @@ def test_the_largest_honest_answer_has_room_for_behaviours() -> None:
     )
     size = len(dataclasses.replace(ANSWER, results=many, failures=()).encode())
     assert (
-        messages.max_answer_bytes(50, 2, 0, 4, MAX_NUMBERS)
+        messages.max_answer_bytes(50, 2, 0, 4, messages.MAX_BEHAVIOUR_NUMBERS)
         >= size
         > messages.max_answer_bytes(50, 2, 0, 4)
     )
