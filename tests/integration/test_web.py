@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 
 from es_queue.protocol.keys import RUNS, RunKeys
+from es_queue.strategies.map_elites import load_archive
 from tests.archives import archived
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
@@ -256,6 +258,59 @@ def test_a_click_on_the_map_of_an_archive_shows_the_elite_and_how_to_play_it(
         lambda: "has no archive" in page.locator("#filled").inner_text(),
         "it cannot be read any more",
     )
+
+
+def test_the_play_command_names_the_clicked_cell_with_narrow_bounds_far_from_zero(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any, tmp_path: Path
+) -> None:
+    planted(redis_client, "arms")
+    settings = {
+        "env": "CartPole-v1",
+        "strategy": "map_elites",
+        "cells": (50, 1),
+        "behaviour_bounds": "10000:10001,0:1",
+    }
+    folder = archived(tmp_path / "arms", [[10000.55, 0.5]], [5.0], **settings)
+    redis_client.set(RunKeys("arms").config, json.dumps(settings))
+    url, _ = served(processes, valkey_url, "--runs-dir", tmp_path)
+    page.goto(f"{url}#run=arms")
+    looks_until(page, lambda: page.locator("#map").is_visible(), "the map")
+    frame = page.locator("#map").bounding_box()
+    page.locator("#map").click(position={"x": 0.55 * frame["width"], "y": 0.5 * frame["height"]})
+    cell = page.locator("#play code").inner_text().partition("--cell=")[2]
+    archive, _ = load_archive(folder)
+    assert archive.cells is not None
+    place = np.array([[float(number) for number in cell.split(",")]])
+    assert archive.cells.locate(place).tolist() == archive.cell.tolist() == [27]
+
+
+def test_the_map_of_an_archive_is_drawn_only_when_it_changes_and_delays_no_curve(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any, tmp_path: Path
+) -> None:
+    planted(redis_client, "arms")
+    settings = {"env": "CartPole-v1", "strategy": "map_elites", "cells": (2, 4)}
+    archived(tmp_path / "arms", [[0.2, 0.1]], [5.0], **settings)
+    redis_client.set(RunKeys("arms").config, json.dumps(settings))
+    url, _ = served(processes, valkey_url, "--runs-dir", tmp_path)
+    waiting: list[Any] = []
+    page.route("**/api/runs/arms/archive", lambda route: waiting.append(route))
+    page.goto(f"{url}#run=arms")
+    looks_until(page, lambda: page.locator("#chart .eval").count() == 1, "its curve")
+    assert len(waiting) == 1 and not page.locator("#map").is_visible()
+    waiting[0].continue_()
+    looks_until(page, lambda: page.locator("#map").is_visible(), "the map")
+
+    def look() -> None:
+        with page.expect_response(lambda response: response.url.endswith("/api/runs/arms")):
+            pass
+
+    look()
+    page.evaluate("document.getElementById('map').getContext('2d').fillRect(0, 0, 9, 9)")
+    for _ in range(3):
+        look()
+    drawn = "document.getElementById('map').getContext('2d').getImageData(4, 4, 1, 1).data[3]"
+    assert page.evaluate(drawn) == 255
+    assert len(waiting) == 1
 
 
 def test_a_narrow_page_shows_the_focused_run_the_ends_of_names_and_three_ticks(

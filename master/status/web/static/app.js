@@ -10,7 +10,7 @@ const COLORS = 8;
 const view = { x: "env_steps", evaluation: true, training: true };
 const chosen = { focus: null, ticked: [] };
 const data = { runs: [], each: new Map(), archive: null };
-let [timer, every, asked] = [null, 2, 0];
+let [timer, every, asked, reading] = [null, 2, 0, null];
 
 // --- which runs, kept in the address so that it can be sent to others
 
@@ -84,8 +84,7 @@ async function look() {
     const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}`).catch((error) => ({ gone: error.message }))));
     if (turn !== asked) return;
     data.each = new Map(found.filter((one) => !one.gone).map((one) => [one.run, one]));
-    await lookAtArchive(data.each.get(chosen.focus));
-    if (turn !== asked) return;
+    lookAtArchive(data.each.get(chosen.focus));
     const missing = chosen.focus && !known.includes(chosen.focus) ? `there is no run ${chosen.focus} here` : "";
     pulse(listed.trouble || found.map((one) => one.gone || one.trouble).find(Boolean) || missing, !listed.trouble);
   } catch (error) {
@@ -96,13 +95,17 @@ async function look() {
   timer = setTimeout(look, document.hidden ? 30000 : 1000 * every);
 }
 
-// Read again only after another generation.
+// Read again only after another generation, while the page shows the rest. It can take longer than a look.
 async function lookAtArchive(run) {
   if (run?.config.strategy !== "map_elites") return void (data.archive = null);
   const newest = [run.run, run.generation, run.state].join(" ");
-  if (data.archive?.newest === newest) return;
+  if (data.archive?.newest === newest || reading === run.run) return;
+  reading = run.run;
   const found = await ask(`/api/runs/${encodeURIComponent(run.run)}/archive`).catch((error) => ({ trouble: error.message }));
+  if (reading === run.run) reading = null;
+  if (chosen.focus !== run.run) return;
   data.archive = { ...found, newest, run: run.run };
+  archive(data.archive);
 }
 
 function pulse(trouble, live) {

@@ -5,9 +5,11 @@ import { score, trimmed, whole } from "./words.js";
 
 const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const DOT = 4;
-let [shown, picked] = [null, null];
+let [shown, picked] = [undefined, null];
 
+// Drawn anew only if another one was read.
 export function archive(found) {
+  if (found === shown) return;
   showIf(byId("archive"), found);
   if (found?.run !== shown?.run) picked = null;
   shown = found;
@@ -44,7 +46,7 @@ function about(row) {
   const found = row >= 0;
   pairs(byId("elite"), found ? [["fitness", score(shown.fitness[row]), ""], ["behaviour", shown.behaviour[row].map((one) => trimmed(one, 4)).join(", "), ""], ["cell", String(shown.cell[row]), ""]] : []);
   showIf(byId("play"), found);
-  put(byId("play").firstChild, found ? shown.command + shown.place[row].map((one) => String(Number(one.toPrecision(shown.shape ? 6 : 9)))).join(",") : "");
+  put(byId("play").firstChild, found ? shown.command + shown.place[row].join(",") : "");
   put(byId("pick"), found ? "This command plays the elite; add --record FILE.gif to film it." : "Click a cell to see its elite and the command that plays it.");
 }
 
