@@ -172,7 +172,7 @@ class BlockWorker:
         size = 4 * task.size
         sources = [partial(self._channel.parameters, task.publication, size)]
         if self._replica is not None and size >= MIN_SHARED_BYTES:
-            sources.insert(0, partial(self._replica.read, task.publication, size))
+            sources.insert(0, partial(self._replica.read, task.publication, size, task.digest))
         data = self._cache.get(task.publication, size, task.digest, *sources)
         if data is None:
             return None

@@ -7,10 +7,12 @@ states for each command whether it may be sent twice, so the clients themselves 
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
 import socket
 import ssl
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -195,17 +197,20 @@ class ReplyTooLarge(redis.exceptions.RedisError):
 
 
 class LimitedSocket:
-    """A socket that gives at most ``most`` bytes for each request. Raises ReplyTooLarge."""
+    """A socket that gives at most ``most`` bytes in ``seconds`` for each request. Raises
+    ReplyTooLarge and redis-py's TimeoutError.
+    """
 
-    def __init__(self, socket: Any, most: int) -> None:
-        self._socket, self._most, self._received = socket, most, 0
+    def __init__(self, socket: Any, most: int, seconds: float) -> None:
+        self._socket, self._most, self._seconds = socket, most, seconds
+        self.begin()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
 
     def begin(self) -> None:
-        """A new request is sent: its reply may be as large as any other."""
-        self._received = 0
+        """A new request is sent: its reply may be as large and as slow as any other."""
+        self._received, self._deadline = 0, time.monotonic() + self._seconds
 
     def recv(self, *arguments: Any) -> bytes:
         data: bytes = self._socket.recv(*arguments)
@@ -221,19 +226,27 @@ class LimitedSocket:
         self._received += received
         if self._received > self._most:
             raise ReplyTooLarge(f"a reply of Redis is larger than {self._most:,} bytes")
+        if time.monotonic() > self._deadline:
+            raise redis.exceptions.TimeoutError(
+                f"a reply of Redis took longer than {self._seconds:g} s"
+            )
 
 
-def limit_replies(client: redis.Redis, most: int = MAX_REPLY) -> redis.Redis:
-    """Limit a client's replies to ``most`` bytes: a key may grow after it was measured.
+def limit_replies(
+    client: redis.Redis, most: int = MAX_REPLY, seconds: float = math.inf
+) -> redis.Redis:
+    """Limit a client's replies to ``most`` bytes, because a key may grow after it was measured, and
+    to ``seconds``, because the socket's own timeout begins again at each byte.
 
-    Commands then raise ReplyTooLarge. A pipeline's replies count together.
+    Commands then raise ReplyTooLarge or redis-py's TimeoutError. A pipeline's replies count
+    together.
     """
     pool = client.connection_pool
     base: Any = pool.connection_class
 
     class LimitedConnection(base):  # type: ignore[misc]
         def _connect(self) -> LimitedSocket:
-            return LimitedSocket(super()._connect(), most)
+            return LimitedSocket(super()._connect(), most, seconds)
 
         def send_packed_command(self, *arguments: Any, **more: Any) -> None:
             if self._sock is not None:

@@ -40,7 +40,7 @@ from es_queue.security import bounded_reads
 from es_queue.security.bounded_reads import decode_hash
 from es_queue.security.bounded_reads import decode_text as _text
 
-__all__ = ["RedisMasterChannel", "RedisWorkerChannel", "read_parameters"]
+__all__ = ["PIECE", "RedisMasterChannel", "RedisWorkerChannel", "read_parameters"]
 
 #: Parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector.
 PIECE = 2**20
@@ -58,11 +58,19 @@ def _flatten(mapping: Mapping[str, Any]) -> list[Any]:
 
 
 def read_parameters(getrange: Callable[..., Any], name: str, size: int) -> bytes | None:
-    """``size`` bytes of a key, in pieces; None if it has fewer."""
-    data = b"".join(
-        getrange(name, start, min(size, start + PIECE) - 1) for start in range(0, size, PIECE)
-    )
-    return data if len(data) == size else None
+    """``size`` bytes of a key, in pieces; None if it has fewer. Raises DecodeError for a reply that
+    is no such piece.
+    """
+    pieces = []
+    for start in range(0, size, PIECE):
+        count = min(size - start, PIECE)
+        piece = getrange(name, start, start + count - 1)
+        if not isinstance(piece, bytes) or len(piece) > count:
+            raise DecodeError(f"the reply to GETRANGE is not a string of at most {count:,} bytes")
+        if len(piece) < count:
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _with_count(items: Sequence[Any]) -> list[Any]:

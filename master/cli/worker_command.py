@@ -12,7 +12,8 @@ from pathlib import Path
 
 from es_queue.errors import EXIT_DONE, EsQueueError, RedisError, UsageError
 from es_queue.protocol.connection import ANY_ERROR, client_from_url, redacted_url, tested_client
-from es_queue.protocol.replica import VARIABLE
+from es_queue.protocol.replica import replica_client
+from es_queue.security.passwords import REPLICA_URL, password_of
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
@@ -23,7 +24,7 @@ from es_queue.util.command_parser import (
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from master.cli.options import MOST_WORKERS, parse_whole_number
 from master.services.local_workers import LocalWorkers, default_workers
-from master.services.redis_url import named_url
+from master.services.redis_url import SHOWN_REPLICA_PASSWORD, named_url
 from master.services.supervisor import SignalFlags
 
 EPILOG = """examples:
@@ -46,7 +47,8 @@ queue QUEUE
     number of workers [default: one per core of this host]
 --replica-url URL
     a replica of that server, from which this host reads large parameters; without a user or
-    password it uses the server's [default: ES_QUEUE_REPLICA_URL]
+    password it uses the server's; put a password in ES_QUEUE_REPLICA_URL, not here [default:
+    ES_QUEUE_REPLICA_URL]
 --log-dir PATH
     folder for worker-1.log and so on [default: a new folder for temporary files]
 """
@@ -83,11 +85,12 @@ def work_until_told(given: argparse.Namespace) -> None:
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
     check_access(url)
-    if replica := given.replica_url or os.environ.get(VARIABLE):
-        validate_replica(replica)
-        os.environ[VARIABLE] = replica  # for the workers
+    if given.replica_url and password_of(given.replica_url) is not None:
+        warn(SHOWN_REPLICA_PASSWORD)
+    replica = given.replica_url or os.environ.get(REPLICA_URL, "")
+    validate_replica(replica, url)
     logs = given.log_dir or Path(tempfile.mkdtemp(prefix="es-worker-"))
-    workers = LocalWorkers(count, given.queue, url, logs)
+    workers = LocalWorkers(count, given.queue, url, logs, replica=replica)
     signals = SignalFlags(workers.kill)
     signal.signal(signal.SIGINT, signals.request_end)
     try:
@@ -128,12 +131,13 @@ def describe_silence(url: str) -> str:
     return ""
 
 
-def validate_replica(url: str) -> None:
-    """Raises UsageError for a URL that no client can use."""
+def validate_replica(url: str, redis_url: str) -> None:
+    """Raises UsageError for a URL that no client can use, or that may not get Redis's password."""
     try:
-        client_from_url(url)
+        if url:
+            replica_client(url, client_from_url(redis_url))
     except RedisError as error:
-        raise UsageError(f"--replica-url or {VARIABLE}: {error}") from None
+        raise UsageError(f"--replica-url or {REPLICA_URL}: {error}") from None
 
 
 def describe_metrics(endpoint: tuple[str, int] | None, count: int) -> str:

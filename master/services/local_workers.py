@@ -19,7 +19,7 @@ from pathlib import Path
 import es_queue
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
-from es_queue.security.passwords import environment_without_redis
+from es_queue.security.passwords import REPLICA_URL, environment_without_redis
 from es_queue.security.user_code import environment_allowing
 from master.services.child_process import (
     RestartTimer,
@@ -86,6 +86,7 @@ class LocalWorkers:
 
     noise_folder: of the noise table, None for the default
     modules: of the user's own code, which these workers may import because the user named it here
+    replica: URL of a replica of this Redis, from which they read parameters; empty for none
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class LocalWorkers:
         log_folder: Path,
         noise_folder: Path | None = None,
         modules: Sequence[str] = (),
+        replica: str = "",
     ) -> None:
-        self._queue = queue
+        self._queue, self._replica = queue, replica
         self._redis_url = redis_url
         self._log_folder = log_folder
         self._noise_folder = noise_folder
@@ -200,6 +202,7 @@ class LocalWorkers:
             **numeric_environment(),
             **classes,
             **environment_without_redis(os.environ),
+            **({REPLICA_URL: self._replica} if self._replica else {}),
             **noise,
             **environment_allowing(self._modules),
             SUPERVISOR_PID: str(os.getpid()),

@@ -18,14 +18,15 @@ from es_queue.protocol.connection import (
     is_password_set,
     verifies_certificate,
 )
-from es_queue.security.passwords import password_of, with_password
+from es_queue.security.passwords import REPLICA_URL, password_of, with_password
 from es_queue.security.sanitize import sanitize
 
 SCHEMES = ("redis://", "rediss://", "unix://")
+READABLE = "every user of this host can read the password on the command line: remove it from "
 SHOWN_PASSWORD = (
-    "every user of this host can read the password on the command line: remove it from "
-    "--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
+    f"{READABLE}--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
 )
+SHOWN_REPLICA_PASSWORD = f"{READABLE}--replica-url, and use {REPLICA_URL}"
 SETTINGS = ("bind", "protected-mode")
 THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 SILENCE_HINT = "--insecure hides this warning"

@@ -62,6 +62,16 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
             2,
             "--replica-url or ES_QUEUE_REPLICA_URL: the Redis URL cannot be used: ",
         ),
+        (
+            ["--redis-url", "rediss://:x@127.0.0.1:1", "--replica-url", "redis://192.0.2.2"],
+            2,
+            "--replica-url or ES_QUEUE_REPLICA_URL: the password of the run's Redis would be less ",
+        ),
+        (
+            ["--redis-url", "redis://127.0.0.1:1", "--replica-url", "redis://:x@h:port"],
+            2,
+            "remove it from --replica-url, and use ES_QUEUE_REPLICA_URL",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(

@@ -162,7 +162,7 @@ class Copy:
         self._channel, self._data = MemoryWorkerChannel(server, "host-3-abcdef"), data
         self.asked: list[int] = []
 
-    def read(self, publication: str, size: int) -> bytes | None:
+    def read(self, publication: str, size: int, digest: str) -> bytes | None:
         self.asked.append(size)
         return self._data or self._channel.parameters(publication, size)
 

@@ -13,6 +13,7 @@ import pytest
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.timing import Clocks
+from es_queue.security.passwords import REPLICA_URL
 from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
 from master.run import supervisor_client
 from master.run.launch import Launch
@@ -24,6 +25,7 @@ from master.run.supervisor_client import (
 )
 from master.services import child_process
 from master.services import supervisor_files as guardian_files
+from master.services.private_server import PrivateServer
 from master.services.supervisor import LeaseReader, OrphanTimer
 from master.services.supervisor_files import (
     ENDING,
@@ -343,9 +345,13 @@ def test_only_a_run_with_a_private_server_or_local_workers_has_a_guardian(
     monkeypatch.setattr(supervisor_client, "SupervisorClient", make)
     place = RunPaths("run", tmp_path)
     assert make_supervisor_client(Launch("redis://:secret@host:1"), place, CLOCKS, None) is None
+    monkeypatch.setenv(REPLICA_URL, "redis://replica")
     make_supervisor_client(Launch("redis://:secret@host:1", workers=2), place, CLOCKS, None)
-    ((spec, environment),) = made
+    server = PrivateServer(tmp_path / "redis")
+    make_supervisor_client(Launch(None, workers=2), place, CLOCKS, server)
+    (spec, environment), (_, private) = made
     assert environment["RQ_REDIS_URL"] == "redis://:secret@host:1"
+    assert (environment[REPLICA_URL], private) == ("redis://replica", {})
     assert "secret" not in spec.to_json()
 
 
