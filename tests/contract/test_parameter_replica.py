@@ -15,11 +15,11 @@ import pytest
 import redis
 from rq.timeouts import JobTimeoutException
 
-from es_queue.errors import RedisError
+from es_queue.errors import DecodeError, RedisError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol import keys, replica
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
+from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel, read_parameters
 from es_queue.protocol.replica import (
     ParameterReplica,
     replica_client,
@@ -214,6 +214,12 @@ def test_a_server_with_odd_replies_is_reported_once_and_left_alone(
         assert [reader.read(P0, SMALL, DIGEST) for _ in range(3)] == [None] * 3
         assert server.connections == 1
     assert len(notes) == 1 and "does not serve parameters" in notes[0]
+
+
+@each_case("piece", [7, [b"x"], None, bytes(9)])
+def test_a_piece_of_another_type_or_length_is_refused(piece: object) -> None:
+    with pytest.raises(DecodeError, match="not a string of at most 8 bytes"):
+        read_parameters(lambda *_: piece, "name", 8)
 
 
 def drip(connection: socket.socket) -> None:
