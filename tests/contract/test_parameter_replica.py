@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,25 +248,6 @@ def test_a_slow_or_large_reply_is_not_read_to_its_end(
     assert reason in notes[0]
 
 
-def test_a_publication_in_many_slow_pieces_has_one_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(replica, "READ_SECONDS", 0.3)
-    monkeypatch.setattr(replica, "SLOWEST", 2**40)
-    notes: list[str] = []
-    piece = b"$1048576\r\n" + bytes(2**20) + b"\r\n"
-
-    def answer(connection: socket.socket) -> None:
-        time.sleep(0.4)  # what this server is
-        connection.sendall(piece)
-
-    with odd_server(answer) as server:
-        reader, begun = reader_of(server.url, notes), time.monotonic()
-        assert reader.read(P0, 64 * 2**20, DIGEST) is None
-        assert time.monotonic() - begun < 4.0
-    assert "it sends too slowly" in notes[0]
-
-
 class Client:
     """As redis-py's; each GETRANGE raises or returns what comes next."""
 
@@ -281,6 +264,19 @@ class Client:
         if isinstance(reply, BaseException):
             raise reply
         return reply
+
+
+def test_a_publication_in_many_slow_pieces_has_one_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = itertools.count()
+    clock = SimpleNamespace(monotonic=seconds.__next__, sleep=print)
+    monkeypatch.setattr(replica, "time", clock)
+    notes: list[str] = []
+    client: Any = Client(*[bytes(2**20)] * 64)
+    assert ParameterReplica(client, RUN, notes.append).read(P0, 64 * 2**20, DIGEST) is None
+    assert "it sends too slowly" in notes[0]
+    assert 16 <= next(seconds) <= 22
 
 
 @each_case("error", [KeyboardInterrupt(), SystemExit(1), JobTimeoutException()])
