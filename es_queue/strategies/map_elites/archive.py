@@ -25,6 +25,7 @@ from es_queue.strategies.map_elites.cells import (
     CVT,
     Cells,
     CentroidCells,
+    is_crowded,
     make_cells,
     validate_count,
 )
@@ -91,6 +92,10 @@ class Archive:
             raise RunFolderError("its centroids are not all different")
         # The comparison with centroids takes long, so an impossible number of elites comes first.
         is_placed = ((cell >= 0) & (cell < count)).all() and len(np.unique(cell)) == len(cell)
+        if isinstance(archive.cells, CentroidCells) and (
+            is_crowded(centroids) or is_crowded(archive.cells.to_units(archive.behaviour))
+        ):
+            raise RunFolderError("its centroids or its elites are too close together")
         if not is_placed or (
             archive.cells and not np.array_equal(cell, archive.cells.locate(archive.behaviour))
         ):

@@ -33,6 +33,9 @@ POINTS, TILES, DISTANCES = 64, 64, 2**21
 #: Behaviours of so many numbers lie in tiles. Of more, each sample is compared with each centroid,
 #: which costs as much as so many further numbers; the most numbers that are compared in a round.
 FEW_NUMBERS, NUMBERS_OF_COMPARISON, MOST_COMPARED = 2, 32, 5 * 10**10
+#: More centroids, or elites of different cells, are never in a box of this side, because the
+#: centroids are spread out.
+CROWD, CROWD_SIDE = 64, 1e-5
 #: Bound of the rounding of a squared distance, of at most 512.
 ROUNDING = 1e-9
 
@@ -70,8 +73,12 @@ class Cells(ABC):
 
     def locate(self, behaviours: Floats) -> Integers:
         """The cell of each of ``behaviours`` [k, b], finite: int64 [k]."""
+        return self.locate_units(self.to_units(behaviours))
+
+    def to_units(self, behaviours: Floats) -> Doubles:
+        """``behaviours`` [k, b], or the nearest points in the box, as if it were from 0 to 1."""
         units = (behaviours.astype(np.float64) - self.low) / (self.high - self.low)
-        return self.locate_units(np.clip(units, 0.0, 1.0))
+        return np.clip(units, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,7 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
         validate_entries("cells", len(sides), numbers)
     low, high = box(config, numbers)
     if kind == CVT:
+        validate_time(math.prod(sides), numbers)
         known = centroids_of(math.prod(sides), numbers) if centroids is None else centroids
         return CentroidCells(low, high, known)
     whole = sides * numbers if len(sides) == 1 else sides
@@ -188,6 +196,26 @@ def validate_count(kind: str, sides: tuple[int, ...]) -> None:
         )
 
 
+def validate_time(count: int, numbers: int) -> None:
+    """Raises UsageError if so many centroids of so many numbers take too long."""
+    samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
+    each = numbers + NUMBERS_OF_COMPARISON
+    if numbers > FEW_NUMBERS and count * samples * each > MOST_COMPARED:
+        most = math.isqrt(MOST_COMPARED // (SAMPLES_PER_CENTROID * each))
+        raise UsageError(
+            f"cells is {count}, but so many centroids of {numbers} numbers take long: use at most "
+            f"{most}, or a behaviour of fewer numbers"
+        )
+
+
+def is_crowded(units: Doubles) -> bool:
+    """Whether more points of a box from 0 to 1 are close together than any run's centroids or
+    elites. The comparison of all of them would take long.
+    """
+    counts = np.unique(np.floor(units / CROWD_SIDE), axis=0, return_counts=True)[1]
+    return bool((counts > CROWD).any())
+
+
 def parse_bounds(text: str) -> list[tuple[float, float]]:
     """The (lowest, highest) of each number of a behaviour in ``LOW:HIGH,…``. Raises UsageError."""
     bounds = []
@@ -208,16 +236,9 @@ def parse_bounds(text: str) -> list[tuple[float, float]]:
 @lru_cache(maxsize=4)
 def centroids_of(count: int, numbers: int) -> Doubles:
     """Centroids of ``count`` cells of a box from 0 to 1 with ``numbers`` dimensions, float64
-    [count, numbers], read-only. Raises UsageError if they take too long.
+    [count, numbers], read-only.
     """
     samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
-    each = numbers + NUMBERS_OF_COMPARISON
-    if numbers > FEW_NUMBERS and count * samples * each > MOST_COMPARED:
-        most = math.isqrt(MOST_COMPARED // (SAMPLES_PER_CENTROID * each))
-        raise UsageError(
-            f"cells is {count}, but so many centroids of {numbers} numbers take long: use at most "
-            f"{most}, or a behaviour of fewer numbers"
-        )
     # The seed is not the run's: all runs with these settings have the same cells.
     points = uniforms(0, MEMBER, 0, samples * numbers).reshape(samples, numbers)
     centroids = points[:count].copy()

@@ -22,6 +22,7 @@ from es_queue.strategies.base import BatchSegment
 from es_queue.strategies.capabilities.hooks import SlotDraw
 from es_queue.strategies.map_elites import Archive, MapElites, load_archive
 from es_queue.strategies.map_elites.cells import (
+    CentroidCells,
     centroids_of,
     make_cells,
     nearest,
@@ -408,22 +409,37 @@ def test_a_planted_archive_is_refused_in_a_sentence(kind: str, name: str, tmp_pa
             strategy.validate_state(planted, 2)
 
 
-def test_identical_centroids_are_refused_before_elites_are_compared_with_them(
+CIRCLE = np.exp(1j * np.linspace(0, 2 * np.pi, 2_000, endpoint=False)).view(float).reshape(-1, 2)
+
+
+@each_case(
+    ("centroids", "behaviour", "sentence"),
+    [
+        (np.full((2_000, 2), 0.5), np.full((2_000, 2), 0.5), "centroids are not all different"),
+        (0.5 + 1e-9 * CIRCLE, np.full((2_000, 2), 0.5), "too close together"),
+        (0.5 + 0.4 * CIRCLE, 0.5 + 1e-7 * CIRCLE, "too close together"),
+        (np.zeros((20_000, 3)), np.zeros((20_000, 3)), "take long: use at most"),
+    ],
+)
+def test_centroids_that_take_long_to_compare_are_refused_before_they_are(
+    centroids: Any,
+    behaviour: Any,
+    sentence: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each would be compared with all of them, in an order that is slow."""
-    count = 2_000
-    config = RunConfig(env="CartPole-v1", strategy="map_elites", archive="cvt", cells=(count,))
+    monkeypatch.setattr(CentroidCells, "locate_units", None)
+    cells = (len(centroids),)
+    config = RunConfig(env="CartPole-v1", strategy="map_elites", archive="cvt", cells=cells)
     planted = {
-        "archive_centroids": np.full((count, 2), 0.5),
-        "elite_cell": np.arange(count),
-        "elite_fitness": np.zeros(count),
-        "elite_behaviour": np.full((count, 2), 0.5, np.float32),
-        "elite_parameters": np.zeros((count, SIZE), np.float32),
+        "archive_centroids": centroids,
+        "elite_cell": np.arange(len(centroids)),
+        "elite_fitness": np.zeros(len(centroids)),
+        "elite_behaviour": behaviour.astype(np.float32),
+        "elite_parameters": np.zeros((len(centroids), SIZE), np.float32),
     }
-    file = saved_archive(tmp_path / "a.npz", planted, config)
-    with pytest.raises(RunFolderError, match="its centroids are not all different"):
-        load_archive(file)
+    with pytest.raises(RunFolderError, match=sentence):
+        load_archive(saved_archive(tmp_path / "a.npz", planted, config))
 
 
 @each_case("config", [[], "text", None, {"sigma": "wide"}, {"sigmas": 1}])
