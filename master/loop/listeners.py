@@ -116,11 +116,12 @@ class SinkListener(GenerationListener):
     def _note_behaviour(self, report: GenerationReport) -> None:
         """The strategy's note, at most every so many generations."""
         learner, number = report.generation.learner, report.generation.state.generation
-        note = ""
-        if isinstance(learner.strategy, ComparesBehaviour):
-            behaviour = learner.behaviour(report.closed.counted, learner.strategy.per_slot)
-            note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
-        if note and number >= self._last_noted + NOTED_EVERY:
+        is_due = number >= self._last_noted + NOTED_EVERY
+        if not (is_due and isinstance(learner.strategy, ComparesBehaviour)):
+            return
+        behaviour = learner.behaviour(report.closed.counted, learner.strategy.per_slot)
+        note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
+        if note:
             LOGGER.warning(f"generation {number}: {note}")
             self._last_noted = number
 

@@ -205,7 +205,7 @@ class Session:
             news = () if supervisor is None else supervisor.read_news()
             raise NoRunError(
                 f"run {paths.run} cannot be resumed: neither {paths.run_dir} nor Redis has a "
-                f"checkpoint of it that can be read"
+                "checkpoint of it that can be read"
                 f"{''.join(f'; {text}' for text in (*checkpoints.warnings, *news))}"
             )
         paths.prepare()

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from tests.contract.places import closing
+from tests.contract.places import closing, stop_listening
 
 
 class DeafProxy:
@@ -33,9 +33,7 @@ class DeafProxy:
             self._left = replies
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        stop_listening(self._listener)
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -302,3 +303,10 @@ def closing(resource: Any) -> Iterator[Any]:
     finally:
         with suppress(OSError):
             resource.close()
+
+
+def stop_listening(listener: socket.socket) -> None:
+    """Close a listener; a thread that waits in its ``accept`` ends."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()

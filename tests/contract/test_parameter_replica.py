@@ -30,7 +30,7 @@ from es_queue.protocol.replica import (
 from es_queue.security.passwords import REPLICA_URL
 from tests.abuse.servers import WHEEL, serving
 from tests.cases import each_case
-from tests.contract.places import P0, P1, RUN, wait_until, worker_name
+from tests.contract.places import P0, P1, RUN, stop_listening, wait_until, worker_name
 from tests.faults.servers import free_port
 from tests.leaks import simple_password
 from workers.parameter_cache import ParameterCache
@@ -149,9 +149,7 @@ class OddServer:
         self.connections = 0
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        stop_listening(self._listener)
 
     def serve(self) -> None:
         with suppress(OSError):

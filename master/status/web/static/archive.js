@@ -7,7 +7,7 @@ const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 2
 const DOT = 4;
 let [shown, picked] = [undefined, null];
 
-// Drawn anew only if another one was read.
+// Draws only an archive that is not the one shown.
 export function archive(found) {
   if (found === shown) return;
   showIf(byId("archive"), found);
