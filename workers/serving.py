@@ -65,8 +65,8 @@ class ServedSeat(Seat):
         channel = RedisWorkerChannel(
             self._client, self.run, make_worker_id(platform.node()), self.rq_name, retry
         )
-        time.sleep(guard.begin_seat())
         try:
+            self._wait_after_crashes(guard.begin_seat(), control)
             if self._horse and (trace := guard.start_trace(self.run)):
                 # Python's last words: the process that crashed could tell nobody.
                 reason = "the seat before this one crashed on this RQ worker"
@@ -88,6 +88,14 @@ class ServedSeat(Seat):
             guard.end_seat()
         finally:
             channel.depart()
+
+    def _wait_after_crashes(self, seconds: float, control: EpisodeControl) -> None:
+        if seconds > 0:
+            self.print_line(
+                f"joins in {seconds:g} s: the last seat on RQ worker {self.rq_name} crashed or was "
+                "killed"
+            )
+            wait_or_leave(control, seconds, self.clocks.leave_poll)
 
     def _serve(self, channel: RedisWorkerChannel, control: EpisodeControl) -> None:
         raw = channel.config()

@@ -33,9 +33,17 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def processes(tmp_path: Path, short_folder: Path) -> Iterator[Processes]:
-    """Starts processes; all of them and their children are ended with the test."""
+    """Starts processes; all of them and their children are ended with the test.
+
+    Each test has its own folder for temporary files: in it, a worker remembers by its name how
+    often it was killed, and then waits before it joins.
+    """
     own = Processes(
-        tmp_path, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)}
+        tmp_path,
+        {
+            FOLDER_VARIABLE: str(short_folder / "noise"),
+            "TMPDIR": tempfile.mkdtemp(dir=short_folder),
+        },
     )
     yield own
     own.end()

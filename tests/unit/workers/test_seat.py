@@ -370,6 +370,30 @@ def test_each_seat_that_did_not_end_cleanly_makes_the_next_wait_longer(
     assert guard.begin_seat() == 0
 
 
+def test_the_wait_after_crashes_is_said_and_ends_when_the_worker_is_told_to_leave(
+    sitting: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slept: list[float] = []
+
+    def told_to_leave(seconds: float) -> None:
+        slept.append(seconds)
+        signal.raise_signal(signal.SIGTERM)
+
+    (tmp_path / "rq_worker_1.seat").write_text("7")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "sleep", told_to_leave)
+        sitting(lambda *_: None)
+    assert capsys.readouterr().out == (
+        "es-queue run: joins in 60 s: the last seat on RQ worker rq worker/1 crashed or was "
+        "killed\nes-queue run: left: SIGTERM\n"
+    )
+    assert slept == [QUICK.leave_poll]
+
+
 def test_counts_of_workers_that_were_killed_long_ago_go(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
