@@ -167,7 +167,6 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.timing import clocks_from_environment
     from master.display.notes import TERMINAL, NoteHandler
-    from master.run.ending import UNSERVED
     from master.run.session import Session, resumable_settings
     from master.services.stop_signals import StopSignals
 
@@ -207,8 +206,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     finally:
         for report in reports:
             report.close()
-    is_interrupted = summary["state"] == "stopped" and summary["reason"] != UNSERVED
-    return EXIT_INTERRUPTED if is_interrupted else EXIT_DONE
+    return EXIT_INTERRUPTED if summary["interrupted"] else EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -51,9 +51,10 @@ class RunEnding:
         self._loop, self._checkpoints = loop, checkpoints
         self._is_ended = False
 
-    def finish_stopped(self, reason: str = "") -> dict[str, Any]:
-        """End a run without loss: on request, or for a reason. Raises KeyboardInterrupt before the
-        first publication, because there is nothing to resume.
+    def finish_stopped(self, *, is_unserved: bool = False) -> dict[str, Any]:
+        """End a run without loss: on request, or because no worker is there for its final
+        evaluation. Raises KeyboardInterrupt before the first publication, because there is nothing
+        to resume.
         """
         generation, context = self._loop.current, self._context
         if generation is None:
@@ -63,13 +64,14 @@ class RunEnding:
         try:
             path = self._checkpoints.save(state.generation, generation.checkpoint)
         finally:
-            self.finish_early(STOPPED, why=reason or None)
+            self.finish_early(STOPPED, why=UNSERVED if is_unserved else None)
         summary = self._make_summary(STOPPED, state, None)
-        summary["reason"] = reason or summary["reason"]
+        if is_unserved:
+            summary |= {"reason": UNSERVED, "interrupted": False}
         context.view.summary(summary)
         listen_flag = "" if context.services.launch.listen is None else " --listen"
         resume = f"{format_command('es-master')} --resume {context.run_words}{listen_flag}"
-        if reason == UNSERVED:
+        if is_unserved:
             LOGGER.warning(
                 "--max-seconds has passed, and no worker was there for the final evaluation: "
                 f"start one and continue with {resume}, or play the policy here with "
@@ -162,6 +164,7 @@ class RunEnding:
         best, last = self._checkpoints.best_path, self._checkpoints.last_path
         return {
             "state": name,
+            "interrupted": name == STOPPED,
             "reason": state.reason,
             "run": paths.run,
             "run_dir": str(paths.run_dir),

@@ -36,7 +36,7 @@ from master.loop.listeners import CheckpointWriter
 from master.loop.publisher import RunIdentity
 from master.loop.schedule import ASYNC_LABEL
 from master.loop.state import FINAL, RunState, vector_digest
-from master.run.ending import UNSERVED, RunEnding
+from master.run.ending import RunEnding
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext, RunView, StopSignal
 from master.run.supervisor_client import SupervisorWatch
@@ -150,7 +150,7 @@ class TrainingRun:
             film_seconds = LAST_VIDEO_SECONDS
             return ending.finish_completed(outcome)
         except Unserved:
-            return ending.finish_stopped(UNSERVED)
+            return ending.finish_stopped(is_unserved=True)
         except Interrupted:
             return ending.finish_stopped()
         except FencedError:

@@ -33,6 +33,7 @@ from tests.integration.processes import (
 SUMMARY = {
     "event",
     "state",
+    "interrupted",
     "reason",
     "run",
     "run_dir",

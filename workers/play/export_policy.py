@@ -60,49 +60,38 @@ def export_policy(path: Path, target: Path, elite: Elite | None = None) -> None:
     """Write the policy of the checkpoint, or of its elite, in the form that the target's name ends
     with. Raises RunFolderError or UsageError in one sentence.
     """
-    data = (
-        export_seed_list(path)
-        if target.suffix == ".json"
-        else export_other_format(path, target.suffix, elite)
-    )
+    arrays, meta = read_contents(path, elite)
+    if target.suffix == ".json":
+        data = export_seed_list(path, arrays, meta)
+    else:
+        data = export_bytes(target.suffix, load_policy_from(path, arrays, meta), arrays, meta)
     try:
         with replacing(target) as file:  # no link in its place is followed
             file.write(data)
     except OSError as error:
         raise RunFolderError(f"{target} cannot be written: {error.strerror}") from None
     policy = "the policy" if elite is None else f"the elite of cell {elite.cell}"
-    size = f"{len(data)} bytes{format_play_hint(target)}"
+    size = f"{len(data)} bytes{format_play_hint(target.suffix, meta)}"
     print(f"{escape(str(target))}: {policy} of {escape(str(path))} in {size}")
 
 
-def format_play_hint(target: Path) -> str:
+def format_play_hint(ending: str, meta: dict[str, Any]) -> str:
     """Whether es-play plays an exported file, and whether it must be trusted for its own code."""
-    if target.suffix not in (".json", ".npz"):
+    if ending not in (".json", ".npz"):
         return ""
-    data = target.read_bytes() if target.suffix == ".json" else b""
-    meta = json.loads(data) if data else read_checkpoint(target)[1]
     modules = modules_to_allow(config_from_json(json.dumps(meta["config"])))
     if disallowed_reason(modules, modules_by_name()):
         return f"; es-play --trust plays it, in a folder that holds {', '.join(modules)}"
     return "; es-play plays it"
 
 
-def export_seed_list(path: Path) -> bytes:
+def export_seed_list(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> bytes:
     """The checkpoint's policy as a seed list; a seed list stays unchanged. Raises RunFolderError in
     one sentence.
     """
     if path.suffix == ".json":
-        read_contents(path)  # refuses what is none
         return path.read_bytes()
     try:
-        return f"{format_seed_list(path, *read_checkpoint(path))}\n".encode()
+        return f"{format_seed_list(path, arrays, meta)}\n".encode()
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
-
-
-def export_other_format(path: Path, ending: str, elite: Elite | None) -> bytes:
-    """The policy of a checkpoint or seed list for other programs. Raises RunFolderError or
-    UsageError in one sentence.
-    """
-    arrays, meta = read_contents(path, elite)
-    return export_bytes(ending, load_policy_from(path, arrays, meta), arrays, meta)
