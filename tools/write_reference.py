@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from es_queue import errors  # noqa: E402 - the checkout's own
-from es_queue.config.run_config import flag_name, option_fields  # noqa: E402
+from es_queue.config.run_config import flag_name, option_fields, option_text  # noqa: E402
 from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.cli.worker_command import main as es_worker  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
-from tools import write_settings  # noqa: E402
+from tools import write_facts  # noqa: E402
 from workers.play.cli import main as es_play  # noqa: E402
 
 WRITTEN = "<!-- written by tools/write_reference.py -->"
@@ -40,11 +40,9 @@ GROUPS = {
 
 
 def main() -> None:
-    modules = write_settings.written()
-    if any(path.read_text("utf-8") != text for path, text in modules.items()):
-        for path, text in modules.items():
-            path.write_text(text, "utf-8")
-        # The settings that this process has imported are not current.
+    if write_facts.FILE.read_text("utf-8") != (text := write_facts.written()):
+        write_facts.FILE.write_text(text, "utf-8")
+        # The facts that this process has imported are not current.
         raise SystemExit(subprocess.run([sys.executable, "-m", "tools.write_reference"]).returncode)
     for name, text in written().items():
         (ROOT / "docs" / "reference" / name).write_text(text, "utf-8")
@@ -144,7 +142,7 @@ def setting(one: Field[Any]) -> str:
         f", `--no-{flag_name(one.name)}`" if one.type == "bool" else ""
     )
     return (
-        f"| {flag} | {cell(about['text'])} | {about['unit']} | "
+        f"| {flag} | {cell(option_text(one))} | {about['unit']} | "
         f"{cell(default_with_number(one))} | {allowed} | {cell(str(one.type))} |"
     )
 

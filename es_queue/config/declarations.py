@@ -1,4 +1,4 @@
-"""Declarations of settings, and facts about strategies and policies, readable without numpy."""
+"""How settings are declared, and facts about strategies and policies, readable without numpy."""
 
 from __future__ import annotations
 
@@ -61,32 +61,6 @@ Rule = WithoutEffect | Conflict | GivesWay | Grows
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A setting that strategies or policies declare. ``python -m tools.write_reference`` makes its
-    flag.
-
-    Classes that share a setting declare the same object. Its value is ``config.<name>``.
-
-    choices: of a text; a form such as module:Class among them allows the user's own code
-    low, high: bounds of a number, inclusive
-    optimizers: those that use it; empty if all do
-    default_word: replaces the default number for people, such as ``auto``
-    rules: how it depends on other settings
-    """
-
-    name: str
-    default: bool | int | float | str | tuple[int, ...]
-    text: str
-    unit: str = ""
-    choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    optimizers: tuple[str, ...] = ()
-    default_word: str = ""
-    rules: tuple[Rule, ...] = ()
-
-
-@dataclass(frozen=True)
 class ScaleRule:
     """How a strategy uses a larger population (``es_queue.config.scaling``).
 
@@ -139,8 +113,10 @@ def option(
     """A dataclass field with its data for ``--help`` and the checks.
 
     text: the sentence of ``--help``
-    allowed: choices, as of a :class:`Setting`, or the lowest and highest number, None for no bound
-    default_word, rules: as of a :class:`Setting`
+    allowed: choices, where a form such as module:Class allows the user's own code; or the lowest
+    and highest number, None for no bound
+    default_word: replaces the default number for people, such as ``auto``
+    rules: how it depends on other settings
     """
     choices = tuple(value for value in allowed if isinstance(value, str))
     low, high = allowed if allowed and not choices else (None, None)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from es_queue.config.algorithm_settings import PolicySettings
 from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
-from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.recipes import recipe_for
 from es_queue.config.run_config import RunConfig, default_of, option_fields
 from es_queue.config.validation import (

@@ -10,6 +10,8 @@ import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any
 
+from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
+from es_queue.config.algorithm_settings import PolicySettings, StrategySettings
 from es_queue.config.declarations import (
     Conflict,
     GivesWay,
@@ -18,8 +20,6 @@ from es_queue.config.declarations import (
     WithoutEffect,
     option,
 )
-from es_queue.config.policy_settings import POLICIES, PolicySettings
-from es_queue.config.strategy_settings import STRATEGIES, StrategySettings
 from es_queue.environments import BACKENDS, format_backends
 
 AUTO = "auto"
@@ -667,6 +667,20 @@ def option_fields() -> dict[str, Field[Any]]:
     named = {option_field.name: option_field for option_field in fields(RunConfig)}
     declared = {*PolicySettings.__annotations__, *StrategySettings.__annotations__}
     return {name: named[name] for name in sorted(named, key=declared.__contains__)}
+
+
+def option_text(option: Field[Any]) -> str:
+    """The sentence of ``--help``, with the strategies or policies that use the option unless all
+    do.
+    """
+    text = str(option.metadata["text"])
+    users = users_of(option.name)
+    if not users or len(users) == len(POLICIES if users[0] in POLICIES else STRATEGIES):
+        return text
+    if option.name != "optimizer":
+        return f"{text} ({', '.join(users)})"
+    choices = (f"{user}: {', '.join(STRATEGIES[user].optimizers)}" for user in users)
+    return f"{text} ({'; '.join(choices)})"
 
 
 def default_of(name: str) -> Any:

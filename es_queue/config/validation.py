@@ -10,6 +10,12 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
+from es_queue.config.algorithm_facts import STRATEGIES
+from es_queue.config.algorithm_settings import (
+    OPTIMIZER_USERS,
+    PolicySettings,
+    StrategySettings,
+)
 from es_queue.config.declarations import Conflict, GivesWay, StrategyFacts, WithoutEffect
 from es_queue.config.episode_rules import (
     parse_deadlines,
@@ -20,10 +26,8 @@ from es_queue.config.episode_rules import (
     parse_target,
 )
 from es_queue.config.observe import parse_observe
-from es_queue.config.policy_settings import PolicySettings
 from es_queue.config.run_config import ASYNC, flag_name, option_fields, users_of
 from es_queue.config.schedules import parse_schedule, parse_tune
-from es_queue.config.strategy_settings import OPTIMIZER_USERS, STRATEGIES, StrategySettings
 from es_queue.errors import UsageError
 from es_queue.util.suggestions import format_suggestion
 

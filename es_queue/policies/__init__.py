@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from es_queue.config.algorithm_facts import POLICIES as FACTS
 from es_queue.config.observe import parse_observe
-from es_queue.config.policy_settings import POLICIES as FACTS
 from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec

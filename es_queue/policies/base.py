@@ -10,24 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.layers.initial_weights import INITS
 
 Forward = Callable[[Floats], Floats]
 
 #: Of one individual. A run's settings come over the network: whoever joins makes no larger vector
 #: for them.
 MAX_PARAMETERS = 2**28
-
-INIT = Setting(
-    "init",
-    "auto",
-    "initial parameters; auto is zero for linear policies, normal for images, and orthogonal for "
-    "all others",
-    choices=("auto", *INITS),
-)
 
 
 @dataclass(frozen=True)
@@ -103,8 +93,8 @@ class Policy(ABC):
 
     #: Names under ``--policy``; a class without any is not registered.
     kinds: ClassVar[tuple[str, ...]] = ()
-    #: The settings that shape it.
-    settings: ClassVar[tuple[Setting, ...]] = (INIT,)
+    #: Names of the settings that shape it.
+    settings: ClassVar[tuple[str, ...]] = ("init",)
 
     observation_size: int
     outputs: int

@@ -20,7 +20,6 @@ from es_queue.policies.layers.convolution import PatchExtractor
 from es_queue.policies.layers.image_shape import ImageShape, image_shape_of
 from es_queue.policies.layers.initial_weights import draw_initial_weights
 from es_queue.policies.layers.virtual_norm import (
-    BATCH_NORM,
     fold_normalisation,
     require_reference,
 )
@@ -46,7 +45,7 @@ class ConvPolicy(Policy):
     """
 
     kinds = tuple(ARCHITECTURES)
-    settings = (*Policy.settings, BATCH_NORM)
+    settings = (*Policy.settings, "batch_norm")
     takes_pixels = True
 
     @classmethod

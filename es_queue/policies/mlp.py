@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
@@ -20,24 +19,12 @@ from es_queue.policies.base import (
     row_product,
     stacked_product,
 )
-from es_queue.policies.layers.activations import ACTIVATION, ACTIVATIONS, GAINS, Activation
+from es_queue.policies.layers.activations import ACTIVATIONS, GAINS, Activation
 from es_queue.policies.layers.initial_weights import draw_initial_weights
 from es_queue.policies.layers.virtual_norm import (
-    BATCH_NORM,
     fold_normalisation,
     require_reference,
 )
-
-HIDDEN = Setting(
-    "hidden",
-    (64, 64),
-    "widths of the hidden layers, or of the recurrent layers, separated by commas",
-    unit="units",
-    low=1,
-    high=65536,
-)
-
-BIASES = Setting("biases", True, "each layer adds a bias to its outputs")
 
 Layer = tuple[Floats, Floats]  # weights float32[B, rows, columns], bias float32[B, columns]
 
@@ -50,7 +37,7 @@ class MlpPolicy(Policy):
     """
 
     kinds = ("mlp",)
-    settings = (*Policy.settings, HIDDEN, ACTIVATION, BATCH_NORM, BIASES)
+    settings = (*Policy.settings, "hidden", "activation", "batch_norm", "biases")
 
     @classmethod
     def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:

@@ -12,7 +12,7 @@ from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import BoundPolicy, Policy, PolicyInputs, stacked_product
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.layers.initial_weights import draw_initial_weights
-from es_queue.policies.mlp import HIDDEN, Layer, layer_views
+from es_queue.policies.mlp import Layer, layer_views
 
 
 class RecurrentPolicy(Policy):
@@ -28,7 +28,7 @@ class RecurrentPolicy(Policy):
     """
 
     kinds = tuple(CELLS)
-    settings = (*Policy.settings, HIDDEN)
+    settings = (*Policy.settings, "hidden")
 
     @classmethod
     def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:

@@ -6,10 +6,10 @@ from inspect import isabstract
 
 import numpy as np
 
+from es_queue.config.algorithm_facts import STRATEGIES as FACTS
 from es_queue.config.run_config import AUTO, NONE, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.schedules import rate_factors
-from es_queue.config.strategy_settings import STRATEGIES as FACTS
 from es_queue.config.validation import validate_strategy
 from es_queue.errors import UsageError
 from es_queue.security.user_code import load_attribute

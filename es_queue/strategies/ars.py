@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Grows, ScaleRule, Setting
+from es_queue.config.declarations import ScaleRule
 from es_queue.numerics.arrays import Doubles, Integers
 from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
+from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
 
 
@@ -26,18 +26,7 @@ class ARS(GradientStrategy):
     name = "ars"
     asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=8.0, rate=1.0)}
-    settings: ClassVar[tuple[Setting, ...]] = (
-        AVERAGE_DECAY,
-        Setting(
-            "top",
-            0,
-            "number of directions that are used, best first",
-            "pairs",
-            low=0,
-            default_word="all",
-            rules=(Grows(1.0),),
-        ),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("average_decay", "top")
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA = 0.03
     #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a

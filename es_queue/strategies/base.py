@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import ScaleRule, Setting, StrategyFacts
+from es_queue.config.declarations import ScaleRule, StrategyFacts
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
@@ -110,8 +110,8 @@ class Strategy(ABC):
     name: ClassVar[str] = ""
     #: Individuals per slot: 2 for a pair θ ± σε, which shares its environment seed.
     per_slot: ClassVar[int] = 2
-    #: Settings that this class adds to those of its bases; ``used_settings`` has all.
-    settings: ClassVar[tuple[Setting, ...]] = ()
+    #: Names of settings that this class adds to those of its bases; ``used_settings`` has all.
+    settings: ClassVar[tuple[str, ...]] = ()
     #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
     reevaluates: ClassVar[bool] = False
     #: True when workers must say how individuals behaved (see
@@ -142,20 +142,18 @@ class Strategy(ABC):
         self.fitness_by_sign = "shaping" in self.used_settings() and config.shaping in BY_SIGN
 
     @classmethod
-    def used_settings(cls) -> dict[str, Setting]:
-        """The settings of this class and of its bases, by name."""
-        return {
-            setting.name: setting
-            for base in reversed(cls.__mro__)
-            for setting in vars(base).get("settings", ())
-        }
+    def used_settings(cls) -> tuple[str, ...]:
+        """The names of the settings of this class and of its bases, in order."""
+        return tuple(
+            sorted({name for base in cls.__mro__ for name in vars(base).get("settings", ())})
+        )
 
     @classmethod
     def facts(cls) -> StrategyFacts:
         return StrategyFacts(
             f"{cls.__module__}:{cls.__qualname__}",
             cls.per_slot == 2,
-            tuple(sorted(cls.used_settings())),
+            cls.used_settings(),
             cls.asynchronous,
             cls.optimizers,
             cls.scale_rules,

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Grows, Setting
 from es_queue.config.run_config import ASYNC
 from es_queue.genetics.mutation_chain import (
     HEADER_FLOATS,
@@ -60,19 +59,7 @@ class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     name = "ga"
     per_slot = 1
     asynchronous = True
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "truncation",
-            0,
-            "number of parents: the elite and the best others of the population; auto is 20, or "
-            "a smaller population",
-            "individuals",
-            low=0,
-            high=1_000_000,
-            default_word="auto",
-            rules=(Grows(0.5, PARENTS),),
-        ),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("truncation",)
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
     #: want Uber's 0.002 to 0.005.
     SIGMA = 0.05

@@ -184,7 +184,7 @@ def many_of(base: type[Islands], kind: type[Strategy]) -> type[Islands]:
     facts = {
         "island_kind": kind,
         "per_slot": kind.per_slot,
-        "settings": tuple(kind.used_settings().values()),
+        "settings": kind.used_settings(),
         "optimizers": kind.optimizers,
     }
     return type(f"{kind.__name__}{base.__name__}", (base,), facts)

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
@@ -117,49 +116,13 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     """
 
     name = "novelty"
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "behaviour_episodes",
-            5,
-            "episodes whose mean behaviour is archived for each updated member",
-            low=1,
-            high=1000,
-        ),
-        Setting(
-            "novelty",
-            "nsr",
-            "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture "
-            "that moves to novelty while the reward stagnates (nsra)",
-            choices=("ns", "nsr", "nsra"),
-        ),
-        Setting(
-            "members",
-            5,
-            "number of unperturbed policies (members); the more novel ones are trained more often",
-            low=1,
-            high=100,
-        ),
-        Setting(
-            "member_init",
-            "near",
-            "first parameters of the other members: near the first member's, with a standard "
-            "deviation of 0.05, or own, which draws each by --init",
-            choices=("near", "own"),
-        ),
-        Setting(
-            "neighbours",
-            10,
-            "number of nearest behaviours in the archive; their mean distance is the novelty",
-            low=1,
-            high=1000,
-        ),
-        Setting(
-            "archive_size",
-            2000,
-            "size of the archive of behaviours; the oldest are removed",
-            low=1,
-            high=100_000,
-        ),
+    settings: ClassVar[tuple[str, ...]] = (
+        "behaviour_episodes",
+        "novelty",
+        "members",
+        "member_init",
+        "neighbours",
+        "archive_size",
     )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:

@@ -13,18 +13,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule, Setting
+from es_queue.config.declarations import ScaleRule
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
+from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.optimizers import (
-    OPTIMIZER_SETTINGS,
     Optimizer,
     chosen_optimizer,
     make_optimizer,
 )
-from es_queue.strategies.shaping import SHAPING, utilities
+from es_queue.strategies.shaping import utilities
 
 
 class SharedSigmaGradient(GradientStrategy):
@@ -34,17 +33,7 @@ class SharedSigmaGradient(GradientStrategy):
     more. If ``gradient_form`` is true, the sum is divided by σ, as in the paper.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (
-        *OPTIMIZER_SETTINGS,
-        Setting(
-            "gradient_form",
-            "starter",
-            "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in "
-            "the paper",
-            choices=("starter", "true"),
-        ),
-        Setting("l2", 0.0, "coefficient of -l2*parameters added to the gradient", low=0.0),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("optimizer", "momentum", "gradient_form", "l2")
     optimizers = ("adam", "sgd")
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
         "adam": ScaleRule(noise=8.0, rate=0.5),
@@ -84,7 +73,7 @@ class OpenaiES(SharedSigmaGradient):
 
     name = "openai_es"
     asynchronous = True
-    settings: ClassVar[tuple[Setting, ...]] = (SHAPING, AVERAGE_DECAY)
+    settings: ClassVar[tuple[str, ...]] = ("shaping", "average_decay")
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         gradient = self.gradient(state["parameters"], batch)

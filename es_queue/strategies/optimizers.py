@@ -13,28 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
 from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm
-
-#: What strategies declare that use an optimizer.
-OPTIMIZER_SETTINGS = (
-    Setting(
-        "optimizer",
-        AUTO,
-        "optimizer of the update",
-        choices=(AUTO, "adam", "sgd", "clipup"),
-    ),
-    Setting(
-        "momentum",
-        0.9,
-        "momentum of sgd and clipup",
-        low=0.0,
-        high=0.9999,
-        optimizers=("clipup", "sgd"),
-    ),
-)
 
 Moments = dict[str, NDArray[Any]]
 

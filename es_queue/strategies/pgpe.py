@@ -13,16 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule, Setting, WithoutEffect
+from es_queue.config.declarations import ScaleRule
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
-from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
-from es_queue.strategies.optimizers import OPTIMIZER_SETTINGS, chosen_optimizer, make_optimizer
-from es_queue.strategies.shaping import SHAPING, utilities
+from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.optimizers import chosen_optimizer, make_optimizer
+from es_queue.strategies.shaping import utilities
 
 
 class PGPE(AdaptiveSigma):
@@ -30,33 +30,13 @@ class PGPE(AdaptiveSigma):
 
     name = "pgpe"
     asynchronous = True
-    settings: ClassVar[tuple[Setting, ...]] = (
-        *OPTIMIZER_SETTINGS,
-        SHAPING,
-        SIGMA_LEARNING_RATE,
-        Setting(
-            "max_speed",
-            0.0,
-            "longest step of clipup; auto is twice the learning rate",
-            low=0.0,
-            default_word="auto",
-            optimizers=("clipup",),
-        ),
-        Setting(
-            "sigma_max_change",
-            0.2,
-            "largest relative change of the learnt sigma per generation",
-            low=0.0,
-            high=0.99,
-            rules=(
-                WithoutEffect(
-                    "sigma_learning_rate",
-                    0.0,
-                    "sigma_learning_rate is 0, so sigma is fixed",
-                    "set sigma_learning_rate above 0",
-                ),
-            ),
-        ),
+    settings: ClassVar[tuple[str, ...]] = (
+        "optimizer",
+        "momentum",
+        "shaping",
+        "sigma_learning_rate",
+        "max_speed",
+        "sigma_max_change",
     )
     optimizers = ("clipup", "adam", "sgd")
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {

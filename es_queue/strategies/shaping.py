@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.ordered_sums import unit_scaled
 from es_queue.numerics.portable import recombination_weights
@@ -114,7 +113,3 @@ SHAPINGS: dict[str, Callable[[Doubles], Doubles]] = {
     "sign": raw_fitness,
     "z-score": z_score,
 }
-
-SHAPING = Setting(
-    "shaping", "centered-rank", "how fitness is converted to utility", choices=tuple(SHAPINGS)
-)

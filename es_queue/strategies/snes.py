@@ -14,12 +14,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule, Setting
+from es_queue.config.declarations import ScaleRule
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.adaptive_sigma import SIGMA_LEARNING_RATE, AdaptiveSigma
+from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
 from es_queue.strategies.shaping import all_equal, blended_rank, with_failures_last
 
 
@@ -30,16 +30,7 @@ class SNES(AdaptiveSigma):
     per_slot = 1
     asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0, rate=1.0)}
-    settings: ClassVar[tuple[Setting, ...]] = (
-        SIGMA_LEARNING_RATE,
-        Setting(
-            "linear_share",
-            0.0,
-            "share of centred ranks in the utilities; the rest are the paper's log ranks",
-            low=0.0,
-            high=1.0,
-        ),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("sigma_learning_rate", "linear_share")
     #: η_μ (table 1).
     LEARNING_RATE = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.

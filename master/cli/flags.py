@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
 from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.recipes import recipe_names
-from es_queue.config.run_config import flag_name, option_fields
+from es_queue.config.run_config import flag_name, option_fields, option_text
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
     CommandParser,
@@ -295,7 +295,7 @@ def _format_help(option: Field[Any]) -> str:
     )
     unit = option.metadata["unit"]
     shown_unit = "" if unit in UNIT_METAVARS else unit
-    return f"{option.metadata['text']} [{'; '.join(filter(None, (allowed, shown_unit, default)))}]"
+    return f"{option_text(option)} [{'; '.join(filter(None, (allowed, shown_unit, default)))}]"
 
 
 def format_default(option: Field[Any]) -> str:

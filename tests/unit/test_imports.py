@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from es_queue.config.policy_settings import POLICIES
-from es_queue.config.strategy_settings import STRATEGIES
+from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
 from tests.cases import each_case
 
 HOUSE = Path(__file__).resolve().parents[2]

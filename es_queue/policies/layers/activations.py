@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Floats
 
 Activation = Callable[[Floats, Floats], object]
@@ -58,10 +57,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "elu": elu,
     "lrelu": lrelu,
 }
-ACTIVATION = Setting(
-    "activation", "tanh", "activation function between the layers", choices=tuple(ACTIVATIONS)
-)
-
 # Half of a relu's inputs are lost, sqrt(2) keeps the variance (He et al. 2015); selu keeps it by
 # itself.
 GAINS = {

@@ -12,19 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
-from es_queue.config.run_config import VIRTUAL
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 
 EPSILON = 1e-5
-BATCH_NORM = Setting(
-    "batch_norm",
-    "none",
-    "virtual: normalise units or convolutions with a reference batch of observations, which "
-    "depends only on the seed",
-    choices=("none", VIRTUAL),
-)
 
 
 def fold_normalisation(

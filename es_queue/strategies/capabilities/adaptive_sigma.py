@@ -8,27 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
-from es_queue.strategies.capabilities.gradient import AVERAGE_DECAY, GradientStrategy
+from es_queue.strategies.capabilities.gradient import GradientStrategy
 from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
-
-#: What strategies declare whose learnt sigma has a rate.
-SIGMA_LEARNING_RATE = Setting(
-    "sigma_learning_rate",
-    -1.0,
-    "step size of the learnt sigma; 0 keeps sigma fixed, auto is the strategy's own default",
-    low=-1.0,
-    default_word="auto",
-)
 
 
 class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
     """A strategy whose state also has ``sigma``, float32 [n]."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (AVERAGE_DECAY,)
+    settings: ClassVar[tuple[str, ...]] = ("average_decay",)
 
     def spread(self, state: State) -> Floats:
         """The deviations, float32 [n]."""

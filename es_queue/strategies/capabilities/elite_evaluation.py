@@ -13,27 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Doubles, Integers
 from es_queue.numerics.return_statistics import sum_in_order
-
-#: What strategies declare that evaluate their best individuals again.
-ELITE_SETTINGS = (
-    Setting(
-        "candidates",
-        10,
-        "number of best individuals evaluated again before one of them becomes the elite",
-        low=1,
-        high=1000,
-    ),
-    Setting(
-        "elite_episodes",
-        30,
-        "fresh episodes of that evaluation, the same for all of these individuals",
-        low=1,
-        high=1000,
-    ),
-)
 
 PENDING, PLAYED, FAILED = range(3)
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats, Integers
@@ -21,7 +20,7 @@ from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
-from es_queue.strategies.capabilities.elite_evaluation import ELITE_SETTINGS, best_and_centre
+from es_queue.strategies.capabilities.elite_evaluation import best_and_centre
 
 State = dict[str, NDArray[Any]]
 
@@ -111,7 +110,7 @@ class Reevaluates:
     """The best individuals are evaluated again, on fresh seeds, before the strategy learns."""
 
     reevaluates: ClassVar[bool] = True
-    settings: ClassVar[tuple[Setting, ...]] = ELITE_SETTINGS
+    settings: ClassVar[tuple[str, ...]] = ("candidates", "elite_episodes")
     per_slot: ClassVar[int]
     config: RunConfig
 
@@ -171,23 +170,7 @@ class ComparesBehaviour:
     """Results contain behaviours (``es_queue.environments.behaviour_descriptor``)."""
 
     wants_behaviour: ClassVar[bool] = True
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "behaviour",
-            "auto",
-            "descriptor of an episode's behaviour: last-observation, final-position, feet-contact "
-            "(walkers), ram (Atari games), or your own function of the environment at the "
-            "episode's end; auto suits the environment",
-            choices=(
-                "auto",
-                "last-observation",
-                "final-position",
-                "feet-contact",
-                "ram",
-                "module:function",
-            ),
-        ),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("behaviour",)
 
     def begin_behaviours(self, state: State, numbers: int) -> State:
         """The first state, for behaviours of so many numbers. Raises UsageError if the settings fit

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import steady_exp
@@ -87,15 +86,7 @@ def power_of(base: float, exponent: float) -> float:
 class Restarts(LearntSigma):
     """A strategy with ``--restarts``."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "restarts",
-            NONE,
-            "what follows a descent that stagnates: nothing (none), a descent with a larger "
-            "population (ipop), or with larger and smaller ones in turn (bipop)",
-            choices=(NONE, IPOP, BIPOP),
-        ),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("restarts",)
 
     def start(self, parameters: Floats) -> State:
         """With restarts, also ``first``, float32 [size], the start of every descent; ``descent``;

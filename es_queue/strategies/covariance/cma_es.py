@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
@@ -21,7 +20,6 @@ from es_queue.numerics.ordered_sums import add_outer_products, combine_rows, nor
 from es_queue.strategies.base import State
 from es_queue.strategies.covariance.csa_es import CSAES
 from es_queue.strategies.covariance.recombination import Constants, RankedSample, constants_for
-from es_queue.strategies.covariance.sep_cma_es import ACTIVE
 
 #: A matrix for so many parameters is 16 MB, which every host fetches in every generation.
 MOST_PARAMETERS = 2000
@@ -34,7 +32,7 @@ class CMAES(CSAES):
     """
 
     name = "cma_es"
-    settings: ClassVar[tuple[Setting, ...]] = (ACTIVE,)
+    settings: ClassVar[tuple[str, ...]] = ("active",)
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for more than ``MOST_PARAMETERS``."""

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import dot
 from es_queue.numerics.portable import power, steady_exp
@@ -29,16 +28,7 @@ class LMMAES(CSAES):
     """Individuals are m + σ P z: for j = 1, 2, …, d ← (1 − c_d,j) d + c_d,j m_j (m_jᵀ d)."""
 
     name = "lm_ma_es"
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "directions",
-            0,
-            "number of evolution paths that form the matrix; auto is 4 + 3 ln n for n parameters",
-            low=0,
-            high=1000,
-            default_word="auto",
-        ),
-    )
+    settings: ClassVar[tuple[str, ...]] = ("directions",)
 
     @property
     def directions(self) -> int:

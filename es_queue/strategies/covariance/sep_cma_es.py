@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import power
@@ -20,19 +19,12 @@ from es_queue.strategies.base import State
 from es_queue.strategies.covariance.csa_es import CSAES, accumulate, expected_norm
 from es_queue.strategies.covariance.recombination import Constants, RankedSample, constants_for
 
-#: What strategies declare that learn a covariance.
-ACTIVE = Setting(
-    "active",
-    True,
-    "the covariance also learns from the worse half of a generation, by negative weights",
-)
-
 
 class SepCMAES(CSAES):
     """Individuals are m + σ D⊙z, and D² ← (1 − c_1 − c_μ) D² + c_1 p² + c_μ Σ w (D⊙z)²."""
 
     name = "sep_cma_es"
-    settings: ClassVar[tuple[Setting, ...]] = (ACTIVE,)
+    settings: ClassVar[tuple[str, ...]] = ("active",)
 
     def start(self, parameters: Floats) -> State:
         """In addition to those of csa_es: ``deviations`` (D), ``covariance_path`` (p), float32

@@ -19,7 +19,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import Setting, WithoutEffect
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import RunFolderError, UsageError
@@ -38,8 +37,6 @@ from es_queue.strategies.capabilities.hooks import (
 from es_queue.strategies.map_elites.archive import Archive
 from es_queue.strategies.map_elites.cells import (
     CVT,
-    GRID,
-    MAX_CELLS,
     box,
     make_cells,
     outside_share,
@@ -47,7 +44,6 @@ from es_queue.strategies.map_elites.cells import (
     validate_count,
 )
 from es_queue.strategies.map_elites.emitters import (
-    GAUSSIAN,
     HEADER_FLOATS,
     ISO_LINE,
     ME_ES,
@@ -66,11 +62,6 @@ MOST_OUTSIDE, MOST_PAIRS = 0.5, 4
 LEAST_SEARCH = 4
 #: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
 MAX_ARCHIVE_BYTES = MAX_FILE // 2
-#: Settings of the searches.
-ONLY_ME_ES = tuple(
-    WithoutEffect("emitter", name, f"the emitter {name} has no searches", "use the emitter me_es")
-    for name in (ISO_LINE, GAUSSIAN)
-)
 
 
 class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesState, Strategy):
@@ -87,96 +78,17 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
     compares_generations: ClassVar[bool] = True
     #: σ of the paper on ``iso_line``; parameters of policies are about 1.
     SIGMA: ClassVar[float] = 0.01
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting(
-            "archive",
-            GRID,
-            "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids "
-            "(cvt), for behaviours of many numbers",
-            choices=(GRID, CVT),
-        ),
-        Setting(
-            "cells",
-            (32, 32),
-            "cells along each number of a behaviour; one entry holds for all of them; the product "
-            "is the number of centroids of archive cvt",
-            low=1,
-            high=MAX_CELLS,
-        ),
-        Setting(
-            "behaviour_bounds",
-            "0:1",
-            "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
-            "them; behaviours outside count in the nearest cell",
-        ),
-        Setting(
-            "emitter",
-            ISO_LINE,
-            "how individuals are made of elites: noise and a step towards or away from a second "
-            "elite (iso_line), only noise (gaussian), or several searches that begin at elites "
-            "(me_es)",
-            choices=(ISO_LINE, GAUSSIAN, ME_ES),
-        ),
-        Setting(
-            "line_sigma",
-            0.2,
-            "standard deviation of the step to the second elite, in distances of the two",
-            low=0.0,
-            high=1000.0,
-            rules=(
-                WithoutEffect(
-                    "emitter",
-                    GAUSSIAN,
-                    "the emitter gaussian takes no step to a second elite",
-                    "use the emitter iso_line",
-                ),
-                WithoutEffect(
-                    "emitter",
-                    ME_ES,
-                    "the emitter me_es takes no step to a second elite",
-                    "use the emitter iso_line",
-                ),
-            ),
-        ),
-        Setting(
-            "searches",
-            8,
-            "searches of emitter me_es at once; half of them climb towards fitness, the others "
-            "towards novelty",
-            low=1,
-            high=10_000,
-            rules=ONLY_ME_ES,
-        ),
-        Setting(
-            "search_steps",
-            10,
-            "steps of a search before it begins again at another elite",
-            low=1,
-            high=100_000,
-            rules=ONLY_ME_ES,
-        ),
-        Setting(
-            "step_length",
-            0.5,
-            "length of such a step: root mean square change of a parameter, in sigma",
-            low=0.0,
-            high=1000.0,
-            rules=ONLY_ME_ES,
-        ),
-        Setting(
-            "initial_sigma",
-            0.0,
-            "standard deviation of the first individuals around the first parameters; auto is "
-            "sigma",
-            low=0.0,
-            high=1000.0,
-            default_word="auto",
-        ),
-        Setting(
-            "qd_offset",
-            0.0,
-            "lowest possible fitness, subtracted from that of each elite in qd_score",
-        ),
+    settings: ClassVar[tuple[str, ...]] = (
+        "archive",
+        "cells",
+        "behaviour_bounds",
+        "emitter",
+        "line_sigma",
+        "searches",
+        "search_steps",
+        "step_length",
+        "initial_sigma",
+        "qd_offset",
     )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from es_queue.config.algorithm_facts import STRATEGIES
 from es_queue.config.parsing import config_from_json, config_from_values
 from es_queue.config.run_config import RunConfig, option_fields, users_of
-from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
 from tests.cases import each_case
 

@@ -15,12 +15,20 @@ import numpy as np
 import pytest
 
 from es_queue import testing
-from es_queue.config.run_config import RunConfig
-from es_queue.config.strategy_settings import STRATEGIES as FACTS
+from es_queue.config.algorithm_facts import POLICIES
+from es_queue.config.algorithm_facts import STRATEGIES as FACTS
+from es_queue.config.algorithm_settings import PolicySettings, StrategySettings
+from es_queue.config.run_config import NONE, RunConfig, option_fields
 from es_queue.errors import UsageError
+from es_queue.policies.layers.activations import ACTIVATIONS
+from es_queue.policies.layers.initial_weights import INITS
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
+from es_queue.strategies.capabilities.restarts import BIPOP, IPOP
+from es_queue.strategies.map_elites.cells import CVT, GRID
+from es_queue.strategies.map_elites.emitters import GAUSSIAN, ISO_LINE, ME_ES
+from es_queue.strategies.shaping import SHAPINGS
 from tests.cases import each_case
-from tools import write_settings
+from tools import write_facts
 
 NOISE, SIZE, FIGURES = testing.NOISE, testing.SIZE, testing.FIGURES
 VARIANTS: list[dict[str, Any]] = [
@@ -303,9 +311,24 @@ def test_every_pair_may_be_kept_by_name() -> None:
 
 
 def test_what_settings_know_of_strategies_is_what_their_classes_say() -> None:
-    pages = write_settings.written()
-    current = all(path.read_text("utf-8") == text for path, text in pages.items())
-    assert current, "run python -m tools.write_reference"
+    is_current = write_facts.FILE.read_text("utf-8") == write_facts.written()
+    assert is_current, "run python -m tools.write_reference"
+
+
+def test_every_setting_of_strategies_and_policies_is_used_and_every_used_one_declared() -> None:
+    for facts, settings in ((FACTS, StrategySettings), (POLICIES, PolicySettings)):
+        used = {name for about in facts.values() for name in about.settings}
+        assert used == set(settings.__annotations__)
+
+
+def test_the_choices_of_a_setting_are_all_that_there_is() -> None:
+    choices = {name: field.metadata["choices"] for name, field in option_fields().items()}
+    assert choices["shaping"] == tuple(SHAPINGS)
+    assert choices["activation"] == tuple(ACTIVATIONS)
+    assert choices["init"] == ("auto", *INITS)
+    assert choices["archive"] == (GRID, CVT)
+    assert choices["emitter"] == (ISO_LINE, GAUSSIAN, ME_ES)
+    assert choices["restarts"] == (NONE, IPOP, BIPOP)
 
 
 def test_the_facts_of_strategies_are_readable_without_numpy() -> None:

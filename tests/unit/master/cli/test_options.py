@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.algorithm_facts import STRATEGIES
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.resolution import recipe_values, resolve
 from es_queue.config.run_config import RunConfig, option_fields
-from es_queue.config.strategy_settings import STRATEGIES
 from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
 from master.cli.options import parse_command_line
