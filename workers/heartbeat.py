@@ -188,7 +188,8 @@ class Heartbeat(threading.Thread):
             # a thread that dies silently would leave a worker that nobody can tell to go
             except Exception as error:
                 self._control.leave(f"{type(error).__name__}: {error}")
-            if self._report is not None and now - reported >= REPORT_SECONDS:
+            has_played = self._control.steps > 0
+            if self._report is not None and has_played and now - reported >= REPORT_SECONDS:
                 self._report(f"{(self._control.steps - steps) / (now - reported):,.0f} steps/s")
                 reported, steps = now, self._control.steps
 

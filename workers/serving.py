@@ -156,8 +156,12 @@ class ServedSeat(Seat):
                     )
                     block_worker.run()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
-                    about["refuses"] = f"{type(error).__name__}: {error}"[:400]
-                    self.print_line(f"cannot join: {error}")
+                    # By this word, the master knows that no other worker may be able to join.
+                    cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
+                    reason = f"{cause}{error}"[:400]
+                    if about.get("refuses") != reason:
+                        self.print_line(f"cannot join: {error}; it tries again")
+                    about["refuses"] = reason
                     wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
                     refusals += 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
 from es_queue.config.algorithm_settings import PolicySettings, StrategySettings
@@ -21,6 +21,7 @@ from es_queue.config.declarations import (
     option,
 )
 from es_queue.environments import BACKENDS, format_backends
+from es_queue.util.suggestions import format_suggestion
 
 AUTO = "auto"
 NONE = "none"
@@ -637,6 +638,13 @@ class RunConfig(PolicySettings, StrategySettings):
         "machinery",
         "train even if the environment is not reproducible",
     )
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Raises TypeError for an unknown setting, with the nearest names."""
+        for name in settings.keys() - cls.__dataclass_fields__.keys():
+            hint = format_suggestion(name, cls.__dataclass_fields__)
+            raise TypeError(f"RunConfig has no setting {name!r}{hint and f'; {hint}'}")
+        return super().__new__(cls)
 
     @property
     def task(self) -> str:

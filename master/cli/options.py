@@ -23,21 +23,19 @@ from master.cli.flags import (
 from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
-from master.services.local_workers import default_workers
+from master.services.local_workers import checked_workers, default_workers
 from master.services.redis_url import named_url
 from master.storage.trackers import parse_trackers
 from master.sweep.seeds import parse_seeds
 
-#: More local processes than any one host serves well; it catches a slip of the keyboard.
-MOST_WORKERS = 4096
-#: More are warned of.
-MOST_PER_CORE = 4
+#: More local workers per core cause a warning.
+USEFUL_PER_CORE = 4
 MOST_GENERATIONS = 2**31
 
 
 #: How the text of a flag becomes the launch's value; the others stay as they are.
 LAUNCH_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "workers": lambda text: parse_whole_number("workers", text, MOST_WORKERS),
+    "workers": lambda text: checked_workers(text, COMMAND_LINE),
     "video_every": lambda text: parse_whole_number("video_every", text, MOST_GENERATIONS),
     "track": lambda texts: parse_trackers(",".join(texts)),
     "seeds": parse_seeds,
@@ -158,10 +156,10 @@ def _make_launch(given: dict[str, Any]) -> Launch:
                 f"existing run: leave --{flag_name(name)} out"
             )
     warnings: list[str] = []
-    if (workers := given.get("workers", 0)) > MOST_PER_CORE * (cores := default_workers()):
+    if (workers := given.get("workers", 0)) > USEFUL_PER_CORE * (cores := default_workers()):
         warnings.append(
-            f"--workers is {workers}, but this host has {cores} cores: a worker keeps one core "
-            "busy, so more of them only wait for each other and use memory"
+            f"--workers is {workers}, but this host has {cores} core{'s' * (cores > 1)}: a worker "
+            f"keeps one core busy, so --workers {cores} trains as fast with less memory"
         )
     url = named_url(given.get("redis_url"), given.get("redis_password_file"), warnings.append)
     return Launch(**{**given, "redis_url": url, "warnings": tuple(warnings)})

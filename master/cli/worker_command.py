@@ -6,10 +6,11 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from es_queue.config.parsing import COMMAND_LINE
 from es_queue.errors import EXIT_DONE, EsQueueError, RedisError, UsageError
 from es_queue.protocol.connection import ANY_ERROR, client_from_url, redacted_url, tested_client
 from es_queue.protocol.replica import replica_client
@@ -22,8 +23,7 @@ from es_queue.util.command_parser import (
     add_version,
 )
 from es_queue.util.metrics_endpoint import metrics_endpoint
-from master.cli.options import MOST_WORKERS, parse_whole_number
-from master.services.local_workers import LocalWorkers, default_workers
+from master.services.local_workers import LocalWorkers, checked_workers, default_workers
 from master.services.redis_url import SHOWN_REPLICA_PASSWORD, named_url
 from master.services.supervisor import SignalFlags
 
@@ -50,7 +50,7 @@ queue QUEUE
     password it uses the server's; put a password in ES_QUEUE_REPLICA_URL, not here [default:
     ES_QUEUE_REPLICA_URL]
 --log-dir PATH
-    folder for worker-1.log and so on [default: a new folder for temporary files]
+    folder for worker-1.log and so on [default: a temporary folder, removed at the end]
 """
 
 
@@ -74,10 +74,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def work_until_told(given: argparse.Namespace) -> None:
-    """Restart workers until a signal ends all. Raises UsageError, RedisError and RunFolderError."""
+    """The command itself. Raises UsageError, RedisError and RunFolderError."""
     count = default_workers()
     if given.workers is not None:
-        count = parse_whole_number("workers", given.workers, MOST_WORKERS)
+        count = checked_workers(given.workers, COMMAND_LINE)
     if count == 0:
         raise UsageError("--workers is 0, so nothing would be done: use 1 or more")
     metrics = metrics_endpoint()
@@ -89,17 +89,24 @@ def work_until_told(given: argparse.Namespace) -> None:
         warn(SHOWN_REPLICA_PASSWORD)
     replica = given.replica_url or os.environ.get(REPLICA_URL, "")
     validate_replica(replica, url)
-    logs = given.log_dir or Path(tempfile.mkdtemp(prefix="es-worker-"))
-    workers = LocalWorkers(count, given.queue, url, logs, replica=replica)
+    with TemporaryDirectory(prefix="es-worker-", ignore_cleanup_errors=True) as temporary:
+        logs = given.log_dir or Path(temporary)
+        keep_workers(
+            LocalWorkers(count, given.queue, url, logs, replica=replica),
+            f"{count} worker{'s' * (count > 1)} for {redacted_url(url)}, queue {given.queue}; logs "
+            f"in {logs}{describe_metrics(metrics, count)}",
+            logs,
+            url,
+        )
+
+
+def keep_workers(workers: LocalWorkers, start_line: str, logs: Path, url: str) -> None:
+    """Restart workers until a signal ends all. Raises RunFolderError."""
     signals = SignalFlags(workers.kill)
     signal.signal(signal.SIGINT, signals.request_end)
     try:
         workers.start()
-        print(
-            f"es-worker: {count} worker{'s' * (count > 1)} for {redacted_url(url)}, queue "
-            f"{given.queue}; logs in {logs}{describe_metrics(metrics, count)}",
-            flush=True,
-        )
+        print(f"es-worker: {start_line}", flush=True)
         while not signals.end_requested:
             ended = workers.supervise()
             reason = describe_silence(url) if ended else ""

@@ -184,7 +184,7 @@ def format_idle_workers(
     slots: of a generation, None if unlimited; busy: the sum of their busy shares, None if unknown
     """
     if busy is not None and workers > 1 and 0 < busy < LEAST_BUSY * workers:
-        larger = scale_for(workers / busy, scale)
+        larger = scale_for(min(workers / busy, workers), scale)
         return (
             f"{max(1, round(busy)):,} of {workers:,} workers are busy on average: "
             f"`--scale {larger:g}` would use them"
@@ -265,10 +265,15 @@ def format_recoveries(record: Mapping[str, Value]) -> str:
     return ", ".join(f"{count} {word}" for count, word in counts)
 
 
-def format_centre_rank(rank: object) -> str:
-    """Empty if the unperturbed policy did not play."""
-    has_rank = finite_or_none(rank) is not None
-    return f"better than {format_percent(rank)} of the perturbed" if has_rank else ""
+def format_unperturbed(record: Mapping[str, Value]) -> str:
+    """The unperturbed policy's return in training, and how many individuals it beat; empty if it
+    did not play.
+    """
+    rank, total = record.get("centre_rank"), record.get("centre_return")
+    if finite_or_none(rank) is None:
+        return ""
+    played = "" if finite_or_none(total) is None else f"{format_score(total)} in one episode, "
+    return f"{played}better than {format_percent(rank)} of the perturbed"
 
 
 def format_progress(done: object, limit: float) -> str:

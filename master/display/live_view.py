@@ -17,7 +17,6 @@ from master.display.format import (
     Value,
     finite_or_none,
     format_bar,
-    format_centre_rank,
     format_compact,
     format_duration,
     format_evaluation,
@@ -28,6 +27,7 @@ from master.display.format import (
     format_score,
     format_summary,
     format_training_return,
+    format_unperturbed,
     format_whole,
 )
 from master.display.log_view import DisplayView, GenerationPace, SafeStream, format_start
@@ -121,7 +121,7 @@ class LiveView(DisplayView):
             ("training", format_training_return(self._last_trained)),
             ("evaluation", self._evaluation()),
             ("", format_graph([mean for _, mean in self._evaluations], GRAPH_WIDTH)),
-            ("unperturbed", format_centre_rank(self._last_trained.get("centre_rank"))),
+            ("unperturbed", format_unperturbed(self._last_trained)),
             ("workers", self._workers(now)),
             ("slots", self._slots(now)),
             ("recovered", format_recoveries(now)),

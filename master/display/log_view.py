@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 import time
@@ -33,6 +34,13 @@ LEAST_LINE_SECONDS = 1.0
 MOST_SILENT_SECONDS = 30.0
 #: A first generation that takes longer is announced after this many seconds.
 LEAST_WAIT_SECONDS = 5.0
+#: Figures of a record that its generation has only if it was trained.
+TRAINING_FIGURES = (
+    *(f"return_{name}" for name in ("mean", "median", "std", "min", "max")),
+    *(f"fitness_{name}" for name in ("mean", "std", "max")),
+    "length_mean",
+    "cut_fraction",
+)
 #: No line has more columns.
 NO_LIMIT = 2**31
 #: For terminals that lack the signs on the left. Each is equally wide, or redrawing would fail.
@@ -203,7 +211,7 @@ class QuietView(DisplayView):
 class LogView(QuietView):
     """Plain lines: one per generation and at most one per second, but always the first, the last
     and the evaluations, unless every generation has one. A long generation has a line every 30
-    seconds; a long first one is announced.
+    seconds; a first one that is long, or longer than --max-seconds, is announced.
     """
 
     def __init__(
@@ -232,7 +240,7 @@ class LogView(QuietView):
             not self._is_pace_known
             and silent >= LEAST_WAIT_SECONDS
             and estimate is not None
-            and estimate[0] > MOST_SILENT_SECONDS
+            and estimate[0] > min(MOST_SILENT_SECONDS, self._config.max_seconds or math.inf)
         )
         if silent < MOST_SILENT_SECONDS and not is_foretold:
             return
@@ -306,15 +314,19 @@ class CallbackView(DisplayView):
     """A view for Python: ``callback`` gets the figures of each generation, and notes become
     warnings.
 
-    keeps_going: False once the callback has returned False; it is not called again
+    keeps_going: False once the callback has returned False; it is not called again. The last
+    generation of a run is only evaluated: its record repeats the training figures of the one before
     """
 
     def __init__(self, callback: Callable[[Record], bool | None] | None) -> None:
         self._callback, self.keeps_going = callback, True
+        self._trained: Record = {}
 
     def generation(self, record: Record) -> None:
+        if finite_or_none(record.get("return_mean")) is not None:
+            self._trained = {name: record[name] for name in TRAINING_FIGURES if name in record}
         if self._callback is not None and self.keeps_going:
-            self.keeps_going = self._callback(dict(record)) is not False
+            self.keeps_going = self._callback({**record, **self._trained}) is not False
 
     def note(self, text: str) -> None:
         warnings.warn(text, stacklevel=2)

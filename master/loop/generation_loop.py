@@ -22,7 +22,7 @@ from master.collect.publication.closed_generation import (
     first_returns,
     total_steps,
 )
-from master.display.format import Record
+from master.display.format import Record, format_duration
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.learner import Learner
 from master.loop.listeners import (
@@ -161,10 +161,19 @@ class Loop:
         state, ledger = generation.state, generation.ledger
         answered, slots = ledger.answer_counts()
         played = sum(total_steps(list(results.values())) for results in ledger.results.values())
-        LOGGER.info(
-            f"--max-seconds has passed: generation {state.generation} is dropped with {answered} "
-            f"of {slots} results, and training ends"
-        )
+        seconds = self._totals.seconds(state)
+        if state.generation:
+            LOGGER.info(
+                f"--max-seconds has passed: generation {state.generation} is dropped with "
+                f"{answered} of {slots} results, and training ends"
+            )
+        else:
+            LOGGER.warning(
+                f"--max-seconds has passed with {answered} of {slots} results of the first "
+                f"generation{format_pace(seconds, answered, slots)}, so nothing was learnt: "
+                "resume the run with more workers or a larger --max-seconds, or begin one with a "
+                "smaller --population"
+            )
         paused = self._collector.pauses.take_seconds()
         counters = state.add_counts(
             lost_steps=ledger.tally.lost_steps + played, seconds=self._totals.take_seconds(paused)
@@ -272,6 +281,11 @@ class Loop:
         for listener in self._listeners:
             listener.on_finished(generation, outcome)
         return outcome
+
+
+def format_pace(seconds: float, answered: int, slots: int) -> str:
+    """How long a whole generation takes; empty if it has no result yet."""
+    return f" (about {format_duration(seconds * slots / answered)} each)" if answered else ""
 
 
 def is_confirmed(state: RunState) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
-from es_queue.util.suggestions import format_suggestion
+from es_queue.util.suggestions import format_suggestion, nearest_names
 from master.display.format import format_mean_std
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def train(
         EsQueueError: In one sentence.
     """
     if unknown := options.keys() - TrainOptions.__annotations__.keys():
-        raise TypeError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
+        raise TypeError(f"train() has no option {min(unknown)!r}{_format_fix(min(unknown))}")
     fix_numeric_environment()
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
@@ -111,10 +111,13 @@ def train(
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.session import Session
+    from master.services.local_workers import checked_workers
 
     if resume is None and ((config is None and env is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
+    if given.get("workers") is not None:
+        given["workers"] = checked_workers(given["workers"], "train()")
     for name in ("run_dir", "runs_dir", "noise_dir"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
@@ -150,10 +153,14 @@ def train(
 
 def _format_fix(name: str) -> str:
     """How to give train() what it does not take by that name; empty if nobody can tell."""
+    cure = "config=RunConfig(env=..., {}=...) instead of env="
     if name in option_fields():
-        return f": it is a setting, so use config=RunConfig(env=..., {name}=...) instead of env="
-    near = format_suggestion(name, (*TrainOptions.__annotations__, "config", "env", "resume"))
-    return near and f"; {near}"
+        return f": it is a setting, so use {cure.format(name)}"
+    own = (*TrainOptions.__annotations__, "config", "env", "resume")
+    if near := format_suggestion(name, own):
+        return f"; {near}"
+    near = next(iter(nearest_names(name, option_fields())), "")
+    return near and f"; did you mean the setting {near}? Use {cure.format(near)}"
 
 
 def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunConfig:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import es_queue
+from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.passwords import REPLICA_URL, environment_without_redis
@@ -34,6 +35,8 @@ LOGGER = logging.getLogger("es_queue.services")
 #: begins anew.
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STOP_SECONDS = 10.0
+#: More workers per core are refused: starting them could take all memory of the host.
+MOST_PER_CORE = 64
 #: RQ ignores a second signal within one second of the first; later it ends its work horse and
 #: itself at once.
 SECOND_SIGNAL_SECONDS = 1.2
@@ -287,6 +290,18 @@ def default_workers(root: Path = Path("/")) -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, int(min(cores, cpu_quota(root))))
+
+
+def checked_workers(given: object, place: str) -> int:
+    """A number of local workers. Raises UsageError, also for more than this host can start."""
+    cores, text = default_workers(), str(given)
+    most = MOST_PER_CORE * cores
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) > most:
+        raise UsageError(
+            f"workers is {given!r} in {place}: use a whole number from 0 to {most}, which is "
+            f"{MOST_PER_CORE} per core; this host has {cores} core{'s' * (cores > 1)}"
+        )
+    return int(text)
 
 
 def cpu_quota(root: Path = Path("/")) -> float:

@@ -16,7 +16,9 @@ from master.display.format import (
     format_bar,
     format_compact,
     format_duration,
+    format_evaluation,
     format_graph,
+    format_mean_std,
     format_percent,
     format_score,
     format_training_return,
@@ -208,8 +210,7 @@ def format_training_rows(
     )
     target = details.config.get("target_reward")
     aim = if_known(target, f", target {format_score(target)}")
-    top = if_known(get("eval_best"), f", best {format_score(get('eval_best'))}")
-    evaluation = f"{format_score(get('eval_mean'))}{top}{aim}"
+    evaluation = f"{format_evaluation_row(progress)}{aim}"
     stage = STAGES.get(get("stage", ""), "")
     curve = format_graph([mean for _, mean in history.evaluations], GRAPH_WIDTH)
     count = f" in {len(history.evaluations):,} evaluations"
@@ -222,6 +223,19 @@ def format_training_rows(
         ("curve", curve and curve + count),
         ("confirming", if_known(get("confirm_mean"), format_score(get("confirm_mean")))),
     ]
+
+
+def format_evaluation_row(progress: Mapping[str, str]) -> str:
+    """The newest evaluation and the run's best; of a finished run the final evaluation, which
+    plays the best policy again.
+    """
+    count = progress.get("eval_episodes")
+    if progress.get("state") != FINISHED or finite_or_none(count) is None:
+        return format_evaluation(progress)
+    figures = format_mean_std(progress.get("eval_mean"), progress.get("eval_std"))
+    best = progress.get("eval_best")
+    chosen = if_known(best, f", which had {format_score(best)} when it was chosen")
+    return f"{figures} over {format_whole(count)} fresh episodes of the best policy{chosen}"
 
 
 def if_known(value: object, text: str) -> str:

@@ -94,7 +94,7 @@ when its rule is taken away.
         faults/test_first_faults.py::test_an_episode_that_hangs_is_reported_and_its_process_replaced
 1.25  A worker that must refuse returns, takes the next seat at once, and eats the seats of the
       others.
-        faults/test_interleavings_workers.py::test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile
+        faults/test_interleavings_workers.py::test_a_worker_that_must_refuse_keeps_its_seat_claims_nothing_and_says_so_once
         unit/workers/test_seat.py::test_the_next_seat_is_opened_while_the_run_is_running
         unit/workers/test_block_worker.py::test_a_worker_that_cannot_read_the_task_takes_no_block_from_the_others
         unit/master/collect/test_collector_workers.py::test_who_refuses_is_named_and_not_counted

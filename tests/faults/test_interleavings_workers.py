@@ -172,8 +172,10 @@ def test_a_worker_is_known_before_its_first_claim(seated: Callable[..., Recorder
     assert verbs[0] == "arrive" and verbs[-1] == "claim"
 
 
-def test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile(
-    seated: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_must_refuse_keeps_its_seat_claims_nothing_and_says_so_once(
+    seated: Callable[..., Recorder],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr(
@@ -186,6 +188,7 @@ def test_a_worker_that_must_refuse_keeps_its_seat_and_claims_nothing_meanwhile(
 
     channel = seated(refuse)
     assert waited == [1.0, 2.0, 4.0]
+    assert capsys.readouterr().out.count("cannot join: noise digest: another table") == 1
     assert channel.verbs.count("claim") == 1, (
         "it was admitted in the end, by the seat that it had kept"
     )

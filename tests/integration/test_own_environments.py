@@ -115,7 +115,7 @@ def test_a_worker_that_lacks_the_module_says_its_name_and_waits_for_those_who_ha
         "the master says why the worker does not work",
     )
     assert (
-        "Refusal: the module loose of the environment loose:Loose-v0 cannot be imported: "
+        "cannot join: the module loose of the environment loose:Loose-v0 cannot be imported: "
         "ModuleNotFoundError: No module named 'loose'"
     ) in said[0]
     assert without.process.poll() is None

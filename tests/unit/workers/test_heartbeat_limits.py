@@ -120,6 +120,15 @@ def test_it_says_how_fast_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[0].endswith(" steps/s") and said[0] != said[1] == "0 steps/s"
 
 
+def test_a_worker_that_has_played_nothing_has_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_module, "REPORT_SECONDS", 0.0)
+    said: list[str] = []
+    channel = Told()
+    with living(channel, EpisodeControl(), report=said.append):
+        assert eventually(lambda: len(channel.beats) > 3)
+    assert said == []
+
+
 def test_a_pace_is_of_the_last_second_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
     now, watch = [100.0], EpisodeControl()
     monkeypatch.setattr(life_module.time, "monotonic", lambda: now[0])

@@ -6,7 +6,38 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from es_queue.errors import UsageError
+from es_queue.util.command_parser import CommandParser, add_options
 from tests.cases import each_case
+
+SENTENCES = [
+    (["--count", "x/y"], "--count is 'x/y': use a whole number"),
+    (["--kind", "c"], "--kind is 'c': use one of a, b"),
+    (["--file"], "--file has no value: use --file PATH"),
+    (["--old=3"], "--old is given '3', but takes no value: leave that out"),
+    (["--old", "--new"], "--new and --old cannot be combined: leave one out"),
+    ([], "RUN is missing: give one"),
+]
+
+
+@each_case(("words", "sentence"), SENTENCES)
+def test_what_argparse_refuses_is_a_sentence_with_option_value_and_fix(
+    words: list[str], sentence: str
+) -> None:
+    parser = CommandParser("es-test", "A test.")
+    add_options(
+        parser,
+        "run RUN\n  a run\n--count N\n  a number\n--kind\n  a or b\n--file PATH\n  a file",
+        count={"type": int},
+        kind={"choices": ["a", "b"]},
+    )
+    add_options(parser.add_mutually_exclusive_group(), "--old\n  a\n--new\n  b")
+    with pytest.raises(UsageError) as refusal:
+        parser.parse_words(["walker", *words] if words else [])
+    assert str(refusal.value) == sentence
+
 
 HELP = "from {module} import main; main(['{flag}'])"
 

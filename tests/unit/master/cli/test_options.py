@@ -18,6 +18,7 @@ from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
 from master.cli.options import parse_command_line
 from master.run.launch import Launch
+from master.run.training import train
 from tests.cases import each_case
 
 WALKER = "BipedalWalker-v3"
@@ -141,8 +142,8 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--run-dir", ""], "run_dir is empty in the command line: leave --run-dir out"),
         (["--queue", ""], "queue is empty"),
         (["--run", "a", "--resume", "b"], "the command line has --run and --resume"),
-        (["--seed"], "argument --seed: expected one argument"),
-        (["--no-obs-norm=3"], "argument --obs-norm/--no-obs-norm: ignored explicit argument '3'"),
+        (["--seed"], "--seed has no value: use --seed N"),
+        (["--no-obs-norm=3"], "--obs-norm is given '3', but takes no value: leave that out"),
     ],
 )
 def test_a_bad_value_of_a_flag_is_refused_in_one_sentence(words: list[str], begins: str) -> None:
@@ -500,10 +501,22 @@ def test_videos_of_a_run_that_keeps_no_individuals_are_refused(
     assert parse_command_line([*words, "1"])[1].video_every == 5
 
 
-@each_case(("workers", "warned"), [("1000", True), ("8", False)])
+@each_case(("workers", "warned"), [("100", True), ("8", False)])
 def test_many_more_workers_than_cores_are_warned_of(
     workers: str, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("master.cli.options.default_workers", lambda: 2)
+    monkeypatch.setattr("master.services.local_workers.default_workers", lambda: 2)
     launch = parse_command_line(["--env", "CartPole-v1", "--workers", workers])[1]
-    assert any("this host has 2 cores" in text for text in launch.warnings) == warned
+    assert any("so --workers 2 trains as fast" in text for text in launch.warnings) == warned
+
+
+def test_more_workers_than_a_host_can_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("master.services.local_workers.default_workers", lambda: 2)
+    sentence = refused("--env", "CartPole-v1", "--workers", "1000")
+    assert sentence == (
+        "workers is '1000' in the command line: use a whole number from 0 to 128, which is 64 per "
+        "core; this host has 2 cores"
+    )
+    with pytest.raises(UsageError, match=r"workers is 1000 in train\(\): use a whole number"):
+        train(env="CartPole-v1", workers=1000)

@@ -182,6 +182,17 @@ def test_a_long_generation_has_a_line_every_thirty_seconds_with_the_time_that_it
     assert out.getvalue().count("open generation") == 4
 
 
+def test_a_first_generation_longer_than_max_seconds_is_foretold(report: Any) -> None:
+    it, out, clock = report(config=RunConfig(env="CartPole-v1", max_seconds=8))
+    for second in range(8):
+        it.live({"workers": 2, "answered": second, "slots": 20, "waiting": None})
+        clock.now += 1.0
+    assert out.getvalue() == (
+        "open generation 5 of 20 results | 2 workers | about 20 s per generation, 15 s of this one "
+        "left\n"
+    )
+
+
 def test_the_start_names_every_place_and_command_whole(report: Any) -> None:
     it, out, _ = report()
     long = "rq worker --url unix:///" + "deep/" * 60
@@ -424,6 +435,7 @@ def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> s
                 eval_mean=-90.0 + generation,
                 eval_best=-88.0,
                 centre_rank=0.61,
+                centre_return=-80.5,
                 eta=600,
                 recovered=2,
                 refused=0,
@@ -444,6 +456,7 @@ def test_a_terminal_shows_a_panel_that_never_exceeds_its_width(
     screen = live_screen(monkeypatch, report, columns)
     last = "".join(part for part in screen[screen.rindex("╭") :])
     plain = [line for line in strip_codes(last).split("\n") if line[:1] in "╭│╰"]
+    assert columns < 80 or "-80.5 in one episode, better than 61 % of the perturbed" in last
     assert len(plain) > 8 and all(len(line.strip("\r")) <= columns for line in plain if line)
     assert "host \\x1b[2J [bold]" in screen
 

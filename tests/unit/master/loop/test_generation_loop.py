@@ -24,7 +24,7 @@ from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
 from es_queue.strategies import STRATEGIES
 from master.collect.collector import Interrupted, Unserved
 from master.loop import publisher
-from master.loop.generation_loop import Loop
+from master.loop.generation_loop import Loop, format_pace
 from master.loop.learner import Learner
 from master.loop.listeners import Outcome
 from master.loop.publisher import required_slots
@@ -608,6 +608,23 @@ def test_a_folder_that_cannot_be_written_stops_no_training_but_the_end_needs_it(
 
     with pytest.raises(RunFolderError, match="no place for the best"):
         Run(tiny(generations=3), saved=Fuller()).play()
+
+
+def test_a_run_whose_time_is_up_before_its_first_generation_says_what_to_change() -> None:
+    run = Run(tiny(generations=4, max_seconds=0.05))
+    loop = run.loop()
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(loop.run, run.setup.initial_state())
+        assert eventually(lambda: loop.current and loop.current.state.stage == CLOSING)
+        with workers(run.server, run.setup.config, TABLE):
+            ended.result(30)
+    slots = 9
+    assert run.sink.notes[0] == (
+        f"--max-seconds has passed with 0 of {slots} results of the first generation, so nothing "
+        "was learnt: resume the run with more workers or a larger --max-seconds, or begin one with "
+        "a smaller --population"
+    )
+    assert format_pace(12.0, 3, slots) == " (about 36 s each)"
 
 
 def test_max_seconds_drops_the_open_generation_and_keeps_the_whole_ones() -> None:

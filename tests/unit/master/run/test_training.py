@@ -11,7 +11,7 @@ from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from master.display.log_view import CallbackView, ProgressLine, SafeStream
-from master.run.training import TrainResult, make_config
+from master.run.training import TrainResult, make_config, train
 
 
 def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
@@ -25,6 +25,22 @@ def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
     for generation in range(4):
         view.generation({"generation": generation})
     assert [record["generation"] for record in records] == [0, 1] and not view.keeps_going
+
+
+def test_the_record_of_the_last_evaluation_repeats_the_training_figures() -> None:
+    records: list[dict[str, Any]] = []
+    view = CallbackView(records.append)
+    view.generation({"generation": 0, "return_mean": 20.5, "eval_mean": None})
+    view.generation({"generation": 1, "return_mean": None, "eval_mean": 31.0})
+    assert [record["return_mean"] for record in records] == [20.5, 20.5]
+    assert [record["eval_mean"] for record in records] == [None, 31.0]
+
+
+@pytest.mark.parametrize("call", [RunConfig, train])
+def test_a_misspelt_setting_is_refused_with_the_nearest_one(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"has no (setting|option) 'populaton'; .*population") as no:
+        call(populaton=3)
+    assert str(no.value).count("\n") == 0
 
 
 def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> None:
