@@ -93,7 +93,7 @@ PAGE_OPTIONS = """
 --errors
     newest reports of RUN's workers, with tracebacks
 --keys KEY
-    all keys of RUN, or of all runs; with KEY, its decoded value
+    all keys of RUN, or of all runs; with KEY, such as config, its decoded value
 --doctor
     check Redis, the workers and this host, and suggest a fix for each problem
 """
@@ -141,7 +141,7 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
     if given.errors and given.run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
     if given.keys not in (None, ALL_KEYS):
-        validate_key(given.keys, run)
+        given.keys = validate_key(given.keys, run)
     if given.watch and given.doctor:
         raise UsageError("--watch and --doctor cannot be combined: the doctor checks once")
     if given.web is not None:
@@ -225,16 +225,14 @@ def choose_keys_page(sources: RunSources, run: str | None, key: str) -> Page:
     answers, _ = sources.ask_servers(
         lambda server: (server, server.ask([("exists", RUNS if key == ALL_KEYS else key)])[0])
     )
-    if key != ALL_KEYS:
-        return make_key_page([server for server, there in answers if there], key)
-    page = make_keys_page([server for server, _ in answers], pattern_of(run))
-    if (
-        run is not None
-        and not page.data["keys"]
-        and isinstance(sources.find_run(run).source, RunFolder)
-    ):
-        return Page(page.data, (Text(f"the keys of {run} stay with its server, which has ended"),))
-    return page
+    holders = [server for server, there in answers if there]
+    if key == ALL_KEYS:
+        page = make_keys_page([server for server, _ in answers], pattern_of(run))
+        holders = page.data["keys"]
+    if run is not None and not holders and isinstance(sources.find_run(run).source, RunFolder):
+        sentence = f"the keys of {run} stay with its server, which has ended"
+        return Page({"keys": [], "notes": []}, (Text(sentence),))
+    return page if key == ALL_KEYS else make_key_page(holders, key)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,11 @@ class Key:
 
 
 def validate_key(key: str, run: str | None) -> str:
-    """The key, if it is one of es-queue's and of the given run. Raises UsageError."""
+    """The whole key, if it is one of es-queue's and of the given run, which need not be repeated:
+    ``config`` of run walker is ``es:walker:config``. Raises UsageError.
+    """
+    if run is not None and not key.startswith(KEY_PREFIX):
+        key = f"{RunKeys(run).prefix}{key}"
     if key.startswith(KEY_PREFIX) and len(key) <= LONGEST_NAME:
         if run is not None and run_of(key) != run:
             raise UsageError(
@@ -84,8 +88,8 @@ def validate_key(key: str, run: str | None) -> str:
             )
         return key
     raise UsageError(
-        f"--keys shows keys that begin with {KEY_PREFIX}, and was given "
-        f"{sanitize(key, 60)!r}; es-status RUN --keys lists those of a run"
+        f"--keys is {sanitize(key, 60)!r}: keys begin with {KEY_PREFIX}, like "
+        f"{KEY_PREFIX}RUN:config; with a run, the rest is enough: es-status RUN --keys config"
     )
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, parse_quarantined
@@ -32,7 +31,9 @@ from master.status.history import History
 from master.status.redis_reader import MOST_WORKERS, ORPHANED, RunDetails, RunSummary
 from master.status.render import (
     BAD,
+    FAINT,
     GOOD,
+    LABEL_WIDTH,
     PLAIN,
     STRONG,
     WARNING,
@@ -136,7 +137,7 @@ def make_runs_page(runs: Sequence[RunSummary]) -> Page:
     for summary, health in rated:
         if health.state == ORPHANED:
             head = Text(f"{summary.run} has no master")
-            parts += [Text(""), head, command_fields(summary)]
+            parts += [Text(""), head, *command_lines(summary)]
     return Page(data, tuple(parts))
 
 
@@ -160,8 +161,14 @@ def format_state(summary: RunSummary, health: Health) -> str:
     return health.state if health.state in (STALLED, ORPHANED) else sanitize(summary.state, 12)
 
 
-def command_fields(summary: RunSummary) -> Table:
-    return page_fields_if_any([("continue", summary.resume), ("remove", summary.purge)])
+def command_lines(summary: RunSummary) -> list[Text]:
+    """Commands that can be copied, also from a narrow terminal."""
+    commands = (("continue", summary.resume), ("remove", summary.purge))
+    return [
+        Text.assemble((f"  {label:<{LABEL_WIDTH}}", FAINT), command)
+        for label, command in commands
+        if command
+    ]
 
 
 # --- one run
@@ -182,7 +189,7 @@ def make_run_page(summary: RunSummary, details: RunDetails, history: History) ->
     if workers.row_count:
         parts += [Text(""), workers, *refusal_lines(details)]
     if health.state == ORPHANED or summary.state in (STOPPED, FAILED):
-        parts += [Text(""), command_fields(summary)]
+        parts += [Text(""), *command_lines(summary)]
     data = run_page_data(summary, details, history, health)
     return Page(data, tuple(parts), health.code, health.is_over)
 
@@ -226,16 +233,14 @@ def format_training_rows(
 
 
 def format_evaluation_row(progress: Mapping[str, str]) -> str:
-    """The newest evaluation and the run's best; of a finished run the final evaluation, which
-    plays the best policy again.
-    """
+    """The newest evaluation and the run's best; of a finished run the final evaluation first."""
     count = progress.get("eval_episodes")
     if progress.get("state") != FINISHED or finite_or_none(count) is None:
         return format_evaluation(progress)
     figures = format_mean_std(progress.get("eval_mean"), progress.get("eval_std"))
     best = progress.get("eval_best")
-    chosen = if_known(best, f", which had {format_score(best)} when it was chosen")
-    return f"{figures} over {format_whole(count)} fresh episodes of the best policy{chosen}"
+    before = if_known(best, f"; best in training {format_score(best)}")
+    return f"{figures} over {format_whole(count)} fresh episodes{before}"
 
 
 def if_known(value: object, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis
@@ -88,15 +89,20 @@ def test_what_is_wrong_is_said_in_a_sentence(
 
 
 def test_a_worker_that_ends_because_redis_does_not_answer_is_restarted_with_that_reason(
-    processes: Processes,
+    processes: Processes, tmp_path: Path
 ) -> None:
-    host = processes.start(BIN / "es-worker", "--workers", 1, "--redis-url", "redis://127.0.0.1:1")
+    host = processes.start(
+        *(BIN / "es-worker", "--workers", 1, "--redis-url", "redis://127.0.0.1:1"),
+        TMPDIR=str(tmp_path),
+    )
     wait_for(lambda: "was restarted" in host.said(), "its worker has ended")
     assert "worker 1 ended and was restarted: Redis at redis://127.0.0.1:1 does not answer; " in (
         host.said()
     )
+    assert [path.name for path in tmp_path.glob("es-worker-*/*")] == ["worker-1.log"]
     host.signal(signal.SIGTERM)
     assert host.wait() == 0
+    assert not list(tmp_path.glob("es-worker-*")), "its logs go with it"
 
 
 def test_a_refused_password_is_said_before_any_worker_begins(

@@ -268,6 +268,30 @@ def test_a_run_that_has_ended_shows_no_time_left(state: str) -> None:
     assert "3 of 10 generations used" in text and "left" not in text
 
 
+def test_a_finished_run_shows_its_final_evaluation_with_spread_and_episodes() -> None:
+    figures = {
+        "eval_mean": "280.5",
+        "eval_std": "20.25",
+        "eval_best": "290",
+        "eval_episodes": "100",
+    }
+    text = said(page_of(seen(state="finished", **figures)))
+    assert "280.5 ± 20.2 over 100 fresh episodes; best in training 290.0" in text
+    assert "280.5 ± 20.2, best 290.0" in said(page_of(seen(**figures)))
+
+
+def test_the_commands_of_a_stopped_run_are_not_broken_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    command = "es-master --resume walker --redis-url redis://a-host.example:6379"
+    stopped = RunSummary("r", "redis://h", command, 0.0, False, {**PROGRESS, "state": "stopped"})
+    out = Terminal()
+    print_page(page_of(stopped), SafeStream(out), as_json=False)
+    assert command in out.getvalue()
+
+
 def test_an_unknown_budget_is_not_guessed() -> None:
     assert "budget" not in said(page_of(seen()))
 

@@ -81,6 +81,7 @@ def test_keys_of_others_are_refused_in_a_sentence(name: str) -> None:
 
 def test_a_key_of_another_run_than_the_one_asked_for_is_refused() -> None:
     assert validate_key(key("task"), "walker-1") == key("task") == validate_key(key("task"), None)
+    assert validate_key("task", "walker-1") == key("task"), "the run need not be repeated"
     with pytest.raises(UsageError, match="not a key of run b"):
         validate_key(key("task"), "b")
 
