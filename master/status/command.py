@@ -140,8 +140,9 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
         run_folder = folder if read_run_name(folder) and not is_listed else None
     if given.errors and given.run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
-    if given.keys not in (None, ALL_KEYS):
-        given.keys = validate_key(given.keys, run)
+    keys = given.keys
+    if keys not in (None, ALL_KEYS):
+        keys = validate_key(keys, run)
     if given.watch and given.doctor:
         raise UsageError("--watch and --doctor cannot be combined: the doctor checks once")
     if given.web is not None:
@@ -159,7 +160,7 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
             f"--every is {sanitize(given.every, 60)!r}: use a number of seconds from "
             f"{INTERVAL_LIMITS[0]:g} to {INTERVAL_LIMITS[1]:g}"
         )
-    checked = {"run": run, "run_folder": run_folder, "every": every}
+    checked = {"run": run, "run_folder": run_folder, "every": every, "keys": keys}
     return argparse.Namespace(**vars(given) | checked)
 
 
