@@ -156,8 +156,8 @@ def _format_fix(name: str) -> str:
     cure = "config=RunConfig(env=..., {}=...) instead of env="
     if name in option_fields():
         return f": it is a setting, so use {cure.format(name)}"
-    own = (*TrainOptions.__annotations__, "config", "env", "resume")
-    if near := format_suggestion(name, own):
+    options = (*TrainOptions.__annotations__, "config", "env", "resume")
+    if near := format_suggestion(name, options):
         return f"; {near}"
     near = next(iter(nearest_names(name, option_fields())), "")
     return near and f"; did you mean the setting {near}? Use {cure.format(near)}"
