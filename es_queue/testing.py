@@ -60,7 +60,6 @@ def sphere(policies: NDArray[Any]) -> Doubles:
 
 
 def run_generation(strategy: Strategy, state: State, seed: int) -> Batch:
-    """A generation on the sphere, in the form that ``learn`` takes."""
     slots = strategy.config.population // strategy.per_slot
     indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
     build, published = make_builder(strategy, NOISE), strategy.published(state)

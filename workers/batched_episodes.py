@@ -227,7 +227,6 @@ class EpisodeBatch:
             return actions.act(raw[finite], None if noise is None else noise[finite])
 
     def add_step(self, observations: Floats, rewards: Doubles, over: Mask) -> None:
-        """Record a step of every unfinished game."""
         self.steps += 1
         self._observations = observations
         self._totals = self._totals + rewards

@@ -48,8 +48,6 @@ def load_task(raw: bytes, digest: str) -> Task:
 
 @dataclass(frozen=True)
 class FetchedPublication:
-    """An open publication, as fetched."""
-
     task: Task
     parameters: Floats
 

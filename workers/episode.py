@@ -79,7 +79,6 @@ class WorkCounts:
         self.busy = self.busy_seconds(), None
 
     def busy_seconds(self) -> float:
-        """Seconds spent on blocks."""
         seconds, began = self.busy
         return seconds if began is None else seconds + time.monotonic() - began
 
@@ -171,8 +170,6 @@ class EpisodeControl:
 
 
 class LifeCounter:
-    """Detects the loss of a life."""
-
     def __init__(self, env: Environment) -> None:
         self._count = cast(LivesEnvironment, env).lives
         self._had = self._count()

@@ -219,7 +219,6 @@ def refusal_delay(count: int) -> float:
 
 
 def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:
-    """Wait, unless the worker must leave."""
     until = time.monotonic() + seconds
     while not control.leave_reason and time.monotonic() < until:
         time.sleep(min(poll, max(0.0, until - time.monotonic())))

@@ -27,8 +27,6 @@ MAX_LINE = 2000
 
 
 class Seat:
-    """One seat of one run on this worker."""
-
     def __init__(self, client: redis.Redis, run: str, nonce: str, job: Any, clocks: Clocks) -> None:
         self._client: Any = client
         self.run, self.nonce, self.clocks = run, nonce, clocks

@@ -134,7 +134,6 @@ class ParameterCache:
 def first_valid(
     sources: Iterable[Callable[[], bytes | None]], size: int, digest: str
 ) -> Data | None:
-    """The published vector from the first source that has it."""
     vectors = (data_if_valid(source(), size, digest) for source in sources)
     return next((vector for vector in vectors if vector is not None), None)
 

@@ -52,8 +52,6 @@ from workers.parameter_cache import ParameterCache
 
 
 class ServedSeat(Seat):
-    """A seat that a worker has taken."""
-
     def join_and_serve(self) -> None:
         """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
         control = EpisodeControl()
@@ -199,7 +197,6 @@ class ServedSeat(Seat):
     def _make_heartbeat(
         self, channel: RedisWorkerChannel, control: EpisodeControl, config: RunConfig, about: Any
     ) -> Heartbeat:
-        """The heartbeat thread, with a channel and a connection of its own."""
         client = clone_client(self._client)
         heartbeat_channel = RedisWorkerChannel(
             client,

@@ -159,7 +159,6 @@ class JobPlanner:
         return training_rules(self._config, task.step_limit, self._strategy.fitness_by_sign)
 
     def training_jobs(self, task: Task, block: Block) -> list[SlotJob]:
-        """Perturbed slots, under training's rules."""
         slots = self._slots(task.generation, block.start, block.stop)
         rules, statistics = self._rules(task), self._statistics(task)
         return [
@@ -602,7 +601,6 @@ def make_result(
 def summarize_episodes(
     spec: EnvironmentSpec, job: SlotJob, played: Sequence[Sequence[Episode]]
 ) -> SlotResult:
-    """``played``: the episodes of each individual."""
     return SlotResult(
         job.slot,
         job.index,

@@ -28,8 +28,6 @@ ONLY_ISO_LINE = tuple(
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """Of policies."""
-
     activation: str = option(
         "tanh",
         "policy",
@@ -70,8 +68,6 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class StrategySettings:
-    """Of strategies."""
-
     active: bool = option(
         True,
         "search",

@@ -50,7 +50,6 @@ def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
 
 
 def format_unknown_option(name: str, source: str) -> str:
-    """One sentence for an unknown option, with the nearest names."""
     hint = format_suggestion(name.replace("-", "_"), option_fields())
     return (
         f"{source} has the unknown option {name!r}; "

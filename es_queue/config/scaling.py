@@ -70,7 +70,6 @@ def scaled(config: RunConfig) -> RunConfig:
 
 
 def scaled_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that ``scale`` changes, with their new values."""
     scale, speed = config.scale, scale_factors(config).speed
     values: dict[str, Any] = {
         name: min(
@@ -91,7 +90,6 @@ def scaled_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def format_scaling(config: RunConfig) -> str:
-    """What ``scale`` does to a run, in one line."""
     factors = scale_factors(config)
     changed = [
         f"{name} {getattr(config, name)} → {value}"

@@ -22,7 +22,6 @@ class Backend:
 
     @property
     def install(self) -> str:
-        """The command that installs its packages."""
         return f"pip install 'es-queue[{self.extra}]'"
 
 

@@ -104,8 +104,6 @@ class BehaviourEnvironment(Environment, Protocol):
 
 
 class LivesEnvironment(Environment, Protocol):
-    """An Environment that counts lives."""
-
     def lives(self) -> int: ...
 
 

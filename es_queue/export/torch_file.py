@@ -40,7 +40,6 @@ def torch_bytes(graph: Graph, about: Mapping[str, str]) -> bytes:
 
 
 def make_module(torch: Any, graph: Graph) -> Any:
-    """A torch.nn.Module that runs the graph, its constants as buffers."""
     table = operations(torch)
     plain = {
         name

@@ -78,7 +78,6 @@ class MutationTree:
         return rows[::-1]
 
     def chain(self, rows: Sequence[int]) -> MutationChain:
-        """The mutations of rows, in their order."""
         return MutationChain(self.mutations.index[rows], self.mutations.sigma[rows])
 
     def ancestors(self, rows: Iterable[int]) -> Integers:

@@ -21,7 +21,6 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
 
 
 def environment_names(folder: Path = FOLDER) -> list[str]:
-    """The environments that have a trained policy."""
     return sorted(path.stem for path in folder.iterdir() if path.suffix in ENDINGS)
 
 
@@ -78,7 +77,6 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
 
 
 def write_policy_file(folder: Path, name: str, ending: str, data: bytes) -> Path:
-    """Write the file in place of a former one of that environment."""
     for other in ENDINGS:
         (folder / f"{name}{other}").unlink(missing_ok=True)
     path = folder / f"{name}{ending}"

@@ -14,7 +14,6 @@ from es_queue.pretrained import FOLDER, add
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code."""
     fix_numeric_environment()
     parser = argparse.ArgumentParser(
         prog="python -m es_queue.pretrained",

@@ -118,8 +118,6 @@ class WorkerFlags:
 
 @dataclass(frozen=True)
 class StreamEntry:
-    """One raw entry of a results stream."""
-
     id: str
     payload: bytes = field(repr=False)
 

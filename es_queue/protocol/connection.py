@@ -79,7 +79,6 @@ def is_silence(error: Exception) -> bool:
 
 
 def refused_error(error: Exception, what: str = "a command") -> RedisError:
-    """The error for a command that Redis permanently refuses."""
     return RedisError(
         f"Redis refused {what}: {first_line(error)}; check the user's rights, the server's "
         "settings and the run's keys"

@@ -90,8 +90,6 @@ def checked_run_id(run: str) -> str:
 
 @dataclass(frozen=True)
 class RunKeys:
-    """The keys of one run."""
-
     run: str
 
     def __post_init__(self) -> None:

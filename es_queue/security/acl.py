@@ -207,7 +207,6 @@ RQ_CONNECTION_CLASS={CONNECTION_CLASS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     extra_users = (SCALER,) if words[1:] == [SCALER_FLAG] else ()
     if words in (["-h"], ["--help"]):

@@ -47,7 +47,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         return self.island_kind(self.config, self.size, self.pace)
 
     def searches(self, state: State) -> list[Strategy]:
-        """The strategy of each island."""
         return [self.island] * len(state["score_sum"])
 
     # --- what is published: for each island what its strategy publishes, then its sigma
@@ -68,7 +67,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
         )
 
     def with_searches(self, state: State) -> list[tuple[Strategy, State]]:
-        """Each island's strategy with its state."""
         return list(zip(self.searches(state), unpack_islands(state), strict=True))
 
     def fits(self, size: int, observations: int) -> bool:
@@ -147,7 +145,6 @@ class Islands(BuildsIndividuals, MigratesState, Strategy):
     def learn_islands(
         self, state: State, batch: Batch
     ) -> tuple[list[Batch], list[tuple[State, Info]]]:
-        """The batch of each island, and what it learns from it."""
         pairs = self.with_searches(state)
         batches = [island_batch(batch, row, len(pairs)) for row in range(len(pairs))]
         learnt = [
@@ -180,7 +177,6 @@ def islands_of(kind: type[Strategy]) -> type[Islands]:
 
 
 def many_of(base: type[Islands], kind: type[Strategy]) -> type[Islands]:
-    """The subclass of ``base`` whose islands are ``kind``."""
     facts = {
         "island_kind": kind,
         "per_slot": kind.per_slot,
@@ -213,7 +209,6 @@ def unpack_islands(state: State) -> list[State]:
 
 
 def island_batch(batch: Batch, row: int, count: int) -> Batch:
-    """The slots of one of ``count`` islands."""
     return replace(
         batch,
         noise_indices=batch.noise_indices[row::count],

@@ -117,7 +117,6 @@ class ClipUp(Optimizer):
 
 
 def chosen_optimizer(config: RunConfig, offered: tuple[str, ...]) -> str:
-    """The configured optimizer, or the strategy's first."""
     return offered[0] if config.optimizer == AUTO else config.optimizer
 
 

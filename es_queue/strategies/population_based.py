@@ -52,7 +52,6 @@ class PopulationBased(SeveralCentres, Islands):
         return {**pack_islands(states, np.zeros(count), np.zeros(count)), **steps, **counter}
 
     def searches(self, state: State) -> list[Strategy]:
-        """The strategy of each member, with its settings."""
         return self._searches(state, len(state["score_sum"]))
 
     def _searches(self, steps: State, count: int) -> list[Strategy]:
@@ -150,7 +149,6 @@ class PopulationBased(SeveralCentres, Islands):
         return dict(state), {**info, **self.member_figures(state)}
 
     def member_figures(self, state: State) -> Info:
-        """The settings of each member in a state's generation."""
         info: Info = {}
         for row, (search, part) in enumerate(self.with_searches(state)):
             info[f"member_{row}_sigma"] = search.sigma(part)
@@ -171,12 +169,10 @@ def population_based(kind: type[Strategy]) -> type[Islands]:
 
 
 def step_name(name: str) -> str:
-    """A tuned setting's name in the state."""
     return f"{name}_steps"
 
 
 def step_factor(steps: int) -> float:
-    """The factor of a setting, with the same bits everywhere."""
     return power(FACTOR_UP, steps) if steps > 0 else power(FACTOR_DOWN, -steps)
 
 

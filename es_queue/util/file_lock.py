@@ -38,7 +38,6 @@ def try_lock(path: Path, remedy: str = REMEDY) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of ``path`` now."""
     descriptor = try_lock(path)
     if descriptor is not None:
         os.close(descriptor)

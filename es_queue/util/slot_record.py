@@ -104,7 +104,6 @@ def record_path(run_dir: Path, generation: int) -> Path:
 
 
 def recorded_generations(run_dir: Path) -> list[int]:
-    """The generations with a record in a run's folder, ascending."""
     return sorted(
         int(path.stem)
         for path in (run_dir / FOLDER).glob("*.npz")

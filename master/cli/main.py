@@ -33,7 +33,6 @@ def format_error(error: Exception) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code."""
     exit_on_sigint()
     # start-up: Ctrl-C first
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
@@ -110,7 +109,6 @@ def validate_workers_package() -> None:
 
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
-    """Returns the exit code."""
     # start-up: of this request
     from master.control.control_arguments import REPLAY
 

@@ -294,7 +294,6 @@ class AnswerChecker:
         return ("", without_moments(result)) if refusal == IMPLAUSIBLE else (refusal, result)
 
     def counted_result(self, kind: str, result: SlotResult) -> SlotResult:
-        """The result without implausible moments."""
         return self.check(kind, result)[1]
 
     def _is_possible_return(self, result: SlotResult, episodes: int) -> bool:

@@ -315,7 +315,6 @@ class Ledger:
         self.needs_reconcile = False
 
     def missing_slots(self, block: Block) -> list[Slot]:
-        """Required slots of a block without a result."""
         slots = self._required_slots(block.kind)
         stop = min(block.stop, slots[-1] + 1 if slots else 0)
         return [
@@ -555,7 +554,6 @@ class StreamReader:
 
 
 def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGeneration:
-    """The results of a complete ledger, in slot order."""
     slots = ledger.results_in_order(messages.TRAIN)
     count = shortest_prefix(slots, least, min_steps) if slots else 0
     evaluation = ledger.verified_results(messages.EVAL)

@@ -32,8 +32,6 @@ class RecoveryTally:
 
 
 class RecoveryStatistics:
-    """One run's recoveries."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tallies: dict[str, RecoveryTally] = {}

@@ -172,7 +172,6 @@ def format_graph(values: Sequence[float], width: int) -> str:
 
 
 def format_workers(figures: Mapping[str, Value]) -> str:
-    """``1 worker``, ``2 workers``."""
     return f"{format_whole(figures.get('workers'))} worker{'s' * (figures.get('workers') != 1)}"
 
 

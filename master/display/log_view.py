@@ -114,7 +114,6 @@ class SafeStream(io.TextIOBase):
         return self._stream is None
 
     def _disconnect(self) -> None:
-        """Stay silent."""
         stream, self._stream = self._stream, None
         discard_output(stream)
 

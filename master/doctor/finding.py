@@ -55,8 +55,6 @@ def unknown(why: object, fix: str) -> Finding:
 
 
 def named(name: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
-    """Sets the name of a check's finding."""
-
     def decorate(check: Callable[P, Finding]) -> Callable[P, Finding]:
         @wraps(check)
         def named_check(*args: P.args, **kwargs: P.kwargs) -> Finding:

@@ -248,7 +248,6 @@ def parse_versions(versions: str) -> dict[str, str]:
 
 
 def group_hosts(workers: Sequence[Texts], name: str) -> dict[str, list[str]]:
-    """Hosts by what their workers report as ``name``."""
     hosts = defaultdict[str, list[str]](list)
     for about in workers:
         if about.get(name):

@@ -61,7 +61,6 @@ class ConfigTimeline:
         )
 
     def strategy_at(self, changes: Sequence[Change], generation: int) -> Strategy:
-        """The strategy of a generation, at its pace."""
         clock = schedule_clock(self.config, changes, generation)
         return self._cached_learner(self.config_at(changes, generation), clock).strategy
 

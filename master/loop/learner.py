@@ -91,7 +91,6 @@ class Learner:
         return next_state, figures
 
     def candidates(self, state: RunState, counted: Slots) -> list[int]:
-        """Slots to evaluate again before learning."""
         if not self.strategy.reevaluates or all(result is None for result in counted):
             return []
         columns = ResultArrays.from_results(counted)
@@ -207,7 +206,6 @@ class Learner:
 
 
 def batch_segments(used: Sequence[PublicationSlice]) -> list[BatchSegment]:
-    """The rows of each publication in a batch of several."""
     ends = accumulate(len(part.slots) for part in used)
     return [BatchSegment(stop, part.spread) for stop, part in zip(ends, used, strict=True)]
 

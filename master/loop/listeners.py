@@ -76,8 +76,6 @@ class GenerationListener:
 
 
 class SinkListener(GenerationListener):
-    """Shows each generation to people."""
-
     def __init__(self, sink: Sink) -> None:
         self._sink, self._last_noted = sink, -NOTED_EVERY
 

@@ -91,7 +91,6 @@ class RunEnding:
             write_atomically(self._failure_file, json.dumps({"why": why}).encode())
 
     def forget_failure(self) -> None:
-        """The run trains again."""
         with suppress(OSError):
             self._failure_file.unlink(missing_ok=True)
 

@@ -154,7 +154,6 @@ def _run_git(folder: Path, *words: str) -> str | None:
 
 
 def format_readme(run: str, config: RunConfig, command: str, first: dict[str, Any]) -> str:
-    """README.txt of the folder."""
     about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
     versions, uncommitted = first.get("versions") or {}, ""
     if revision and first["code"].get("dirty"):

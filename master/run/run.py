@@ -68,8 +68,6 @@ class OutageHandler:
 
 
 class TrainingRun:
-    """One run with all its parts; ``run`` trains it."""
-
     def __init__(self, context: RunContext, keep_going: Callable[[Record], bool]) -> None:
         services, paths, setup = context.services, context.paths, context.setup
         claim = context.claim
@@ -236,8 +234,6 @@ def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record]
 def keep_services(
     watch: SupervisorWatch, seat_manager: SeatManager, channel: RedisMasterChannel
 ) -> Maintain:
-    """Restart ended services, and keep seats open."""
-
     def maintain(workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
         watch.check()
         return seat_manager.tick(channel, workers, served, paused)

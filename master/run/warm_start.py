@@ -28,8 +28,6 @@ MOMENTS = ("moments_count", "moments_mean", "moments_m2")
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The policy, statistics and origin of a checkpoint."""
-
     policy: SavedPolicy
     moments: RunningMoments
     origin: str

@@ -107,7 +107,6 @@ def spawn(
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Returns whether the condition holds."""
     deadline = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

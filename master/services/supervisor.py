@@ -226,7 +226,6 @@ def main() -> NoReturn:
 
 
 def run_supervisor(files: SupervisorFiles) -> int:
-    """Returns the exit code."""
     try:
         supervisor = Supervisor(files, files.read_spec())
         with NoteHandler(supervisor.report):

@@ -61,7 +61,6 @@ INTERVAL_LIMITS = (0.2, 3600.0)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code."""
     try:
         given = parse_command_line(argv)
         for text in password_warnings(given):

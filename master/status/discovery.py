@@ -139,13 +139,10 @@ class HistoryReader(Protocol):
 
 @dataclass(frozen=True)
 class RunLocation:
-    """A run and where it was found: at a server, or in a folder."""
-
     summary: RunSummary
     source: RedisReader | RunFolder
 
     def read_details(self, history: HistoryReader) -> RunDetails:
-        """The rest of the run; ``history`` reads its new generations."""
         if isinstance(self.source, RunFolder):
             history.read_file(self.source.folder / METRICS)
             return RunDetails({}, 0, self.source.report_count, config=self.source.config)

@@ -39,7 +39,6 @@ REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "gener
 def make_errors_page(
     source: RedisReader | RunFolder, summary: RunSummary, details: RunDetails
 ) -> Page:
-    """The newest reports of a run, newest first."""
     reports, trouble = (
         (read_kept_reports(source.folder), "")
         if isinstance(source, RunFolder)

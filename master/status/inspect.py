@@ -97,7 +97,6 @@ def validate_key(key: str, run: str | None) -> str:
 
 
 def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
-    """The keys of each server that match a pattern, with previews."""
     previews: list[tuple[Key, str]] = []
     notes: list[str] = []
     for server in servers:

@@ -248,7 +248,6 @@ def if_known(value: object, text: str) -> str:
 
 
 def format_answered(done: str | None) -> str:
-    """``64/130`` as words."""
     parts = [parse_number(part) for part in (done or "").split("/")]
     return (
         f", {format_whole(str(parts[0]))} of {format_whole(str(parts[1]))} results"

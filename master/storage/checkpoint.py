@@ -68,7 +68,6 @@ def encode_best(
 def policy_arrays(
     config: RunConfig, parameters: Floats, mean: Floats, std: Floats
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of a policy, with its reference batch if it has one."""
     reference = make_reference_batch(config)
     arrays = {"parameters": parameters, "obs_mean": mean, "obs_std": std}
     return arrays if reference is None else {**arrays, REFERENCE: reference}

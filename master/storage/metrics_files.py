@@ -57,7 +57,6 @@ TABLE_COLUMNS = (
 
 
 def metrics_files(run_dir: Path) -> list[LineFile]:
-    """metrics.jsonl and metrics.csv of a run."""
     return [
         LineFile(run_dir / METRICS, format_json_line),
         TableFile(run_dir / METRICS_TABLE),

@@ -110,7 +110,6 @@ def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows
 
 
 def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
-    """The next generation's state, from the log."""
     strategy = strategy_of_state(config, state)
     if step.back is None and step.fitness.shape[1] != strategy.per_slot:
         raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")

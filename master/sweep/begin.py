@@ -97,7 +97,6 @@ def base_run_id(env: str, launch: Launch) -> str:
 
 
 def lead_sweep(record: SweepRecord, paths: RunPaths, launch: Launch, stop: SweepStopSignals) -> int:
-    """Returns the exit code."""
     with allowed_modules(named_modules(record.config), launch.own_modules):
         return Sweep(record, paths, launch, stop).run()
 

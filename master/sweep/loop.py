@@ -180,8 +180,6 @@ class SweepStopSignals(StopSignals):
 
 
 class Sweep:
-    """Leads the runs of ``record``."""
-
     def __init__(
         self, record: SweepRecord, paths: RunPaths, launch: Launch, stop: SweepStopSignals
     ) -> None:
@@ -196,7 +194,6 @@ class Sweep:
         stop.kill_with(self.kill, self._resume_command)
 
     def run(self) -> int:
-        """Returns the exit code."""
         self._paths.prepare()
         with self._hold_lock(), NoteHandler(self._view.note):
             try:
@@ -256,7 +253,6 @@ class Sweep:
         return [process for process in self._processes if process.entry.state == WAITING]
 
     def _check_services(self) -> None:
-        """Each second."""
         if time.monotonic() - self._last_check < CHECK_SECONDS:
             return
         self._services.restart_ended()
@@ -359,7 +355,6 @@ class Sweep:
         self._services.stop()
 
     def _finish(self) -> int:
-        """Returns the exit code."""
         states = {process.entry.state for process in self._processes}
         failed = FAILED in states and not self._stop.requested
         state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED

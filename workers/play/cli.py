@@ -45,7 +45,6 @@ exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code."""
     fix_numeric_environment()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -33,12 +33,10 @@ class Elite:
 
     @property
     def title(self) -> str:
-        """In a film of several."""
         return f"behaviour {', '.join(f'{number:.3g}' for number in self.behaviour)}"
 
     @property
     def about(self) -> dict[str, Any]:
-        """For the report."""
         names = ("requested", "contains", "cell", "behaviour", "fitness")
         return {name: getattr(self, name) for name in names}
 

@@ -57,7 +57,6 @@ def named_recipe(name: str) -> dict[str, Any]:
 
 @cache
 def _recipes() -> dict[str, dict[str, Any]]:
-    """Every recipe by each of its environment ids."""
     recipes: dict[str, dict[str, Any]] = {}
     for recipe in _load_files():
         recipes.update(dict.fromkeys(recipe.get("environments", ()), recipe))

@@ -74,7 +74,6 @@ class AdaptiveSharedSigma(LearntSigma):
     """
 
     def first_sigma(self, deviation: float) -> Floats:
-        """The deviation before the first generation."""
         return np.full(1, deviation * self.pace.sigma, np.float32)
 
     def sigma(self, state: State) -> float:

@@ -99,7 +99,6 @@ class Restarts(LearntSigma):
         return {**state, "first": np.array(parameters, np.float32), **self.record(Descent())}
 
     def record(self, descent: Descent) -> State:
-        """The arrays of a descent at its first generation."""
         return {
             "descent": np.array(astuple(descent), np.int64),
             "history": np.empty((2, 0)),

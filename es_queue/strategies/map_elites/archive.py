@@ -109,7 +109,6 @@ class Archive:
         return cls(None, np.empty(0, np.int64), np.empty(0), behaviour, parameters)
 
     def __len__(self) -> int:
-        """Number of elites."""
         return len(self.cell)
 
     def row(self, cell: int) -> int | None:

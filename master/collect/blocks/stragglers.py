@@ -266,7 +266,6 @@ class DirectIssue:
 
 
 def holds_any(blocks: Iterable[Block], slots: Iterable[Slot]) -> bool:
-    """Whether one of the first blocks holds any of the slots."""
     held = list(islice(blocks, MOST_COUNTED))
     return any(
         block.kind == kind and block.start <= slot < block.stop

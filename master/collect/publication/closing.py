@@ -88,7 +88,6 @@ class Closing:
     def more_blocks(
         self, slots: UnansweredSlots, scheduler: BlockScheduler, workers: int
     ) -> Iterable[Block]:
-        """Blocks of newly required slots."""
         return self.blocks(slots, scheduler, workers)
 
     def refill(
@@ -340,7 +339,6 @@ class AsyncBatch(Closing):
 def by_publication(
     results: Sequence[UnusedResult],
 ) -> tuple[list[SlotResult | None], dict[str, Integers]]:
-    """The results by generation, publication and slot, and the slots of each publication."""
     ordered = sorted(
         results, key=lambda result: (publication_generation(result.publication), *result[:2])
     )

@@ -185,13 +185,10 @@ def text_reply(status: int, text: str, **headers: str) -> Reply:
 
 
 class WebRoutes:
-    """The page's paths."""
-
     def __init__(self, queries: DashboardQueries) -> None:
         self._queries = queries
 
     def reply(self, path: str) -> Reply:
-        """The answer to a path without its query."""
         if path in static_files():
             return static_files()[path]
         if path == "/metrics":
