@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
@@ -32,6 +34,7 @@ from es_queue.util.run_folder import NamedRun
 from master.display.log_view import SafeStream
 from master.display.notes import NoteHandler
 from master.run.launch import Launch
+from master.run.manifest import repro_command
 from master.run.run_paths import RunPaths
 from master.services.child_process import end_in_order
 from master.services.local_workers import LocalServices, LocalWorkers, default_workers
@@ -45,7 +48,7 @@ from master.services.redis_url import (
 from master.services.start_lines import redis_flags, start_lines
 from master.services.stop_signals import StopSignals
 from master.services.tcp_access import resolve_listen_address
-from master.storage.checkpoint import Checkpoints, write_atomically
+from master.storage.checkpoint import Checkpoints
 from master.sweep.record import (
     FAILED,
     FINISHED,
@@ -54,7 +57,6 @@ from master.sweep.record import (
     WAITING,
     SeedRun,
     SweepRecord,
-    format_settings_toml,
 )
 from master.sweep.seed_process import SeedProcess
 from master.sweep.view import SweepJsonView, SweepLogView, SweepView
@@ -199,8 +201,6 @@ class Sweep:
             try:
                 if self._waiting():
                     self._services.start()
-                    settings = format_settings_toml(self._record.config).encode()
-                    write_atomically(self._paths.run_dir / "settings.toml", settings)
                     self._save(RUNNING)
                     self._view.started(self._services.start_information())
                     self._loop()
@@ -305,10 +305,9 @@ class Sweep:
             return [*words, "--resume", entry.run, *settings]
         if entry.begun:
             paths.config_file.unlink(missing_ok=True)  # of a beginning that came to nothing
-        if self._record.warm_start is not None:
-            words += ["--warm-start", self._record.warm_start]
-        words += ["--run", entry.run, "--config", str(folder / "settings.toml")]
-        return [*words, "--seed", str(entry.seed)]
+        config, start = replace(self._record.config, seed=entry.seed), self._record.warm_start
+        command = repro_command(config, None if start is None else Path(start))
+        return [*words, "--run", entry.run, *shlex.split(command)[1:]]
 
     def _has_checkpoint(self, paths: RunPaths) -> bool:
         is_stored = Checkpoints(paths.run_dir).read_newest() is not None

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config.parsing import FORMER_NAMES, config_from_values
-from es_queue.config.run_config import RunConfig, option_fields, users_of
-from es_queue.config.validation import FORMER_DEFAULTS, ineffective_settings
+from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol.keys import RUN_ID
@@ -171,32 +170,3 @@ def _validate_text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{str(value)[:60]!r} is not text")
     return value
-
-
-def format_settings_toml(config: RunConfig) -> str:
-    """All settings except the seed and those without effect, as a TOML file for --config;
-    ``read_settings`` of ``master.cli.options`` reads the same values.
-    """
-    former = {
-        name
-        for name, value in FORMER_DEFAULTS.items()
-        if getattr(config, name) == value and config.strategy not in users_of(name)
-    }
-    left_out = {"seed", *ineffective_settings(config), *former}
-    lines = ["# Written by es-master --seeds: what all runs of this study share.\n"]
-    for name in option_fields():
-        if name not in left_out:
-            lines.append(f"{name} = {_format_toml_value(name, getattr(config, name))}\n")
-    return "".join(lines)
-
-
-def _format_toml_value(name: str, value: Any) -> str:
-    if name == "env_arg":  # as key=JSON: TOML has no null
-        value = [f"{key}={json.dumps(given)}" for key, given in value]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_format_toml_value('', item) for item in value)}]"
-    # What JSON writes for printable text is a TOML string as well; its surrogate pairs would not
-    # be.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -12,7 +12,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import UsageError
 from master.run.manifest import repro_command
-from master.sweep.record import format_settings_toml
 from tests.cases import each_case
 
 WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
@@ -81,5 +80,3 @@ def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
 def test_a_command_that_repeats_a_run_names_no_setting_without_effect() -> None:
     config = RunConfig(env="X-v0", seed=1, obs_norm=False, obs_clip=3.0, eval_every=0)
     assert "--obs-clip" not in repro_command(config) and "--no-obs-norm" in repro_command(config)
-    text = format_settings_toml(config)
-    assert "obs_clip" not in text and "eval_episodes" not in text and "obs_norm = false" in text

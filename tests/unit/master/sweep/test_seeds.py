@@ -1,9 +1,10 @@
-"""Seeds as people write them, a study's id, its settings file, and what is stored of it."""
+"""Seeds as people write them, a study's id, a seed's command, and what is stored of it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,18 @@ from hypothesis import strategies as st
 
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
-from es_queue.config.validation import ineffective_settings
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.keys import RUN_ID
 from es_queue.util.run_folder import STUDY_FILE
-from master.cli.options import read_settings
+from master.cli.options import parse_command_line, read_settings
 from master.run.launch import Launch
+from master.run.manifest import repro_command
 from master.sweep.begin import base_run_id
 from master.sweep.record import (
     FINISHED,
     STOPPED,
     SeedRun,
     SweepRecord,
-    format_settings_toml,
     load_record,
 )
 from master.sweep.seeds import MOST_SEEDS, parse_seeds
@@ -109,7 +109,7 @@ def test_a_given_id_is_kept_or_refused_when_no_seed_fits_behind_it() -> None:
         base_run_id("E", Launch(run="a" * 37, seeds=(1, 10)))
 
 
-# --- the settings file
+# --- the command of a seed
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -138,31 +138,24 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_former_default_that_the_strategy_ignores_is_not_written(tmp_path: Path) -> None:
-    stored = RunConfig(env="CartPole-v1", strategy="openai_es", sigma_learning_rate=0.1)
-    (tmp_path / "written.toml").write_text(format_settings_toml(stored))
-    assert resolve(read_settings(tmp_path / "written.toml")).sigma_learning_rate == -1
+def test_a_former_default_that_the_strategy_ignores_is_not_in_the_command() -> None:
+    stored = RunConfig(env="CartPole-v1", strategy="openai_es", sigma_learning_rate=0.1, seed=1)
+    assert "sigma-learning-rate" not in repro_command(stored)
 
 
 @each_case("values", SETTINGS)
-def test_the_settings_file_gives_the_very_values(values: dict[str, Any], tmp_path: Path) -> None:
-    values = {"env": "CartPole-v1", **values}
+def test_the_command_of_a_seed_gives_the_very_values(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    values = {"env": "CartPole-v1", "seed": 3, **values}
     (tmp_path / "given.toml").write_text(
         "".join(
             f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items()
         )
     )
     config = resolve(read_settings(tmp_path / "given.toml"))
-    (tmp_path / "written.toml").write_text(format_settings_toml(config))
-    read = read_settings(tmp_path / "written.toml")
-    assert set(read) == {one.name for one in fields(RunConfig)} - {
-        "seed",
-        *ineffective_settings(config),
-    }
-    assert resolve(read) == config
-    assert {name: repr(getattr(resolve(read), name)) for name in read} == {
-        name: repr(getattr(config, name)) for name in read
-    }
+    read = resolve(parse_command_line(shlex.split(repro_command(config))[1:])[0])
+    assert read == config and repr(read) == repr(config)
 
 
 # --- what is stored

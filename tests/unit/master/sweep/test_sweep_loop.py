@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RedisError, RunBusyError
 from es_queue.util.file_lock import take_lock
 from master.run.launch import Launch
+from master.run.manifest import repro_command
 from master.run.run_paths import RunPaths
 from master.services import child_process
 from master.sweep import seed_process
@@ -365,7 +368,6 @@ def test_resumed_finished_runs_stay_and_the_others_are_begun_or_resumed_under_th
             "--target-reward=-1.5",
         ],
     )
-    settings = ["--config", "runs/base/settings.toml", "--seed", "3"]
     assert (third, new) == (
         3,
         [
@@ -373,11 +375,9 @@ def test_resumed_finished_runs_stay_and_the_others_are_begun_or_resumed_under_th
             "runs/base/s3",
             "--noise-dir",
             "n",
-            "--warm-start",
-            "/w.npz",
             "--run",
             "base-s3",
-            *settings,
+            *shlex.split(repro_command(replace(CONFIG, seed=3), Path("/w.npz")))[1:],
         ],
     )
 
