@@ -166,7 +166,11 @@ class WorkerWatch:
         else:
             self.idle_monitor.note_idle(len(self.present), self.busy, ledger.training_slots, scale)
         done, total = ledger.answer_counts()
-        waiting: Record = {"waiting": f"paused by {paused_by}"} if paused_by else {}
+        waiting: Record = {}
+        if paused_by:
+            waiting["waiting"] = f"paused by {paused_by}"
+        elif self.idle_monitor.starting and not self.present:
+            waiting["waiting"] = "local workers are starting"
         if self.busy is not None:
             waiting["busy"] = self.busy
         self._callbacks.show_live(

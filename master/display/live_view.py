@@ -146,11 +146,9 @@ class LiveView(DisplayView):
         target = parse_target(self._config.target_reward)
         target_text = "" if isinstance(target, str) else f"target {format_score(target)}"
         if not self._last_evaluated:
-            interval = (
-                f"every {self._config.eval_every} generations"
-                if self._config.eval_every
-                else "none before the end"
-            )
+            every = self._config.eval_every
+            interval = f"every {every} generations" if every else "none before the end"
+            interval = "every generation" if every == 1 else interval
             return ", ".join(filter(None, (interval, target_text)))
         at = f"in generation {format_whole(self._last_evaluated.get('generation'))}"
         return ", ".join(

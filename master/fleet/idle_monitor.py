@@ -158,7 +158,7 @@ class IdleMonitor:
         elif self._idle.reports(True):
             self.starting = 0
             LOGGER.warning(
-                "no worker has joined yet: start one with rq worker, on the same Redis and queue"
+                "no worker has joined: start one with rq worker, on the same Redis and queue"
             )
 
 

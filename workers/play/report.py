@@ -144,12 +144,12 @@ def format_figures(summary: Mapping[str, Any]) -> str:
         return f"{format_return(summary['eval_mean'])} in {summary['length_mean']:.0f} steps"
     names = ("mean", "std", "min", "max")
     mean, std, least, most = (format_return(summary[f"eval_{name}"]) for name in names)
+    length = f"mean length {summary['length_mean']:.1f} steps"
+    if least == most:
+        return f"{mean} in each, {length}"
     bounds = " to ".join(map(format_return, summary["interval"] or ()))
     interval = f" (95 % of the mean: {bounds})" if bounds else ""
-    return (
-        f"{mean} ± {std}{interval}, min {least}, max {most}, "
-        f"mean length {summary['length_mean']:.1f} steps"
-    )
+    return f"{mean} ± {std}{interval}, min {least}, max {most}, {length}"
 
 
 def format_histogram(returns: Sequence[float]) -> list[str]:

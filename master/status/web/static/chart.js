@@ -40,14 +40,14 @@ function scales(runs, view) {
   const series = runs.map((one) => seriesOf(one, view));
   const all = series.flatMap((one) => [...one.evaluation, ...one.train]);
   if (!all.length) return { series, empty: true, expected: [] };
-  const highest = Math.max(...all.map((one) => one.across));
+  const highest = Math.max(...all.map((one) => one.across)) || 1;
   const targets = [...new Set(series.map((one) => finite(one.target)).filter((one) => one !== null))];
   const expected = view.x === "env_steps" && view.evaluation ? series.flatMap((one) => one.expect.filter((each) => each.env_steps <= highest)) : [];
   const ups = [...all.flatMap((one) => [one.up - (one.wide || 0), one.up + (one.wide || 0)]), ...targets, ...expected.map((one) => one.reward)];
   const box = byId("chart").getBoundingClientRect();
   const [low, high] = padded(Math.min(...ups), Math.max(...ups));
   const first = Math.min(...all.map((one) => one.across));
-  const left = first < highest / 4 ? 0 : first === highest ? first - 1 : first;
+  const left = first < highest / 4 || first === highest ? 0 : first;
   const across = (value) => EDGE.left + ((value - left) / (highest - left || 1)) * (box.width - EDGE.left - EDGE.right);
   const up = (value) => EDGE.top + ((high - value) / (high - low)) * (box.height - EDGE.top - EDGE.bottom);
   return { series, empty: false, box, low, high, left, highest, across, up, targets, expected };

@@ -50,10 +50,14 @@ def test_a_run_without_a_worker_says_so_once_until_one_has_come_and_gone(
         now[0] += idle_monitor.IDLE_SECONDS
     assert not bench.notes, "workers are still starting"
     assert bench.server.progress["starting"] == "2"
+    assert bench.shown[-1]["waiting"] == "local workers are starting"
     for _ in range(4):
         bench.tick()
         now[0] += idle_monitor.UNSERVED_SECONDS / 2 + 0.1
-    assert len(bench.notes) == 1 and "no worker has joined" in bench.notes[0]
+    assert bench.notes == [
+        "no worker has joined: start one with rq worker, on the same Redis and queue"
+    ], "it promises no waiting, which --max-seconds may end"
+    assert "waiting" not in bench.shown[-1]
     assert bench.server.progress["starting"] == "", "they are overdue"
     bench.present({"a-1-abcdef": ({"host": "a"}, now[0] + 1)})
     bench.tick()

@@ -461,6 +461,17 @@ def test_a_terminal_shows_a_panel_that_never_exceeds_its_width(
     assert "host \\x1b[2J [bold]" in screen
 
 
+def test_an_evaluation_in_every_generation_is_announced_in_words(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    it, out, _ = report(Terminal(), RunConfig(env="CartPole-v1", eval_every=1))
+    it.live({"workers": 0, "answered": 0, "slots": 65, "waiting": "local workers are starting"})
+    it.close()
+    screen = strip_codes(out.getvalue())
+    assert "every generation" in screen and "none, local workers are starting" in screen
+
+
 def test_a_terminal_shows_what_a_person_asks_first(
     monkeypatch: pytest.MonkeyPatch, report: Any
 ) -> None:

@@ -19,7 +19,7 @@ from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
 from workers.play import video
 from workers.play.cli import main
-from workers.play.report import format_histogram, format_return
+from workers.play.report import format_figures, format_histogram, format_return
 from workers.play.video import VideoRecorder, validate_recording
 
 Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
@@ -204,6 +204,12 @@ def test_the_line_of_a_film_names_it(tmp_path: Path, capsys: pytest.CaptureFixtu
 )
 def test_a_small_loss_is_shown_with_three_digits(value: float, text: str) -> None:
     assert format_return(value) == text
+
+
+def test_equal_returns_have_no_deviation() -> None:
+    returns = {"eval_mean": -0.1, "eval_std": 2.8e-17, "eval_min": -0.1, "eval_max": -0.1}
+    figures = {**returns, "episodes": 100, "interval": [-0.1, -0.1], "length_mean": 1.0}
+    assert format_figures(figures) == "-0.1 in each, mean length 1.0 steps"
 
 
 def test_a_histogram_counts_every_episode_once() -> None:
