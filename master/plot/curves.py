@@ -131,7 +131,9 @@ def _draw_band(panel: Axes, band: Band, colour: str, line: LineStyleType, label:
     # matplotlib omits names that begin with an underscore from a legend.
     label = f" {label}" if label.startswith("_") else label
     label = f"{label} ({band.shade})" if band.shade else label
-    panel.plot(band.x, band.middle, color=colour, linestyle=line, linewidth=1.8, label=label)
+    marker = "o" if len(band.x) == 1 else ""  # a line of one point is invisible
+    (drawn,) = panel.plot(band.x, band.middle, color=colour, linestyle=line, marker=marker)
+    drawn.set(linewidth=1.8, label=label)
     if band.shade:
         panel.fill_between(band.x, band.low, band.high, color=colour, alpha=BAND_ALPHA, linewidth=0)
 

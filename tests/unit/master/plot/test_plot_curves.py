@@ -239,6 +239,13 @@ def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
     assert any(list(line.get_ydata()) == [475, 475] for line in steps.lines), "the target"
 
 
+def test_a_single_evaluation_is_drawn_as_a_dot(tmp_path: Path) -> None:
+    for returns, marker in (((1,), "o"), ((1, 2, 3), "")):
+        runs = read_runs([run(tmp_path / str(len(returns)), evaluated(*returns))])
+        (panel,) = learning_curves(runs, "eval_mean", ["steps"], "mean").axes
+        assert panel.lines[0].get_marker() == marker
+
+
 def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
     closing = record(30, population=0, return_mean=None, centre_rank=None, seconds_wait=9.0)
     own = read_run(run(tmp_path / "a", [*evaluated(*range(30)), closing]))
