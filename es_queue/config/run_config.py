@@ -67,10 +67,8 @@ class RunConfig(PolicySettings, StrategySettings):
     objective: str = option(
         "",
         "task",
-        (
-            "your own function to maximise instead of an environment's return; it takes a float32 "
-            "vector, or the vector and an integer seed"
-        ),
+        "your own function to maximise instead of an environment's return; it takes a float32 "
+        "vector, or the vector and an integer seed",
         rules=tuple(
             Conflict(
                 name,
@@ -111,11 +109,9 @@ class RunConfig(PolicySettings, StrategySettings):
     preprocessing: str = option(
         AUTO,
         "task",
-        (
-            "observations of an Atari game: dqn (grey, 84x84, the newest 4), small (grey, 42x42), "
-            "raw (210x160 in colour), ram (the memory), or none (Gymnasium's own); auto is ram "
-            "for -ram ids and dqn for other games; --env-arg sets single values"
-        ),
+        "observations of an Atari game: dqn (grey, 84x84, the newest 4), small (grey, 42x42), "
+        "raw (210x160 in colour), ram (the memory), or none (Gymnasium's own); auto is ram "
+        "for -ram ids and dqn for other games; --env-arg sets single values",
         allowed=(AUTO, NONE, "dqn", "small", "raw", "ram"),
     )
 
@@ -137,10 +133,8 @@ class RunConfig(PolicySettings, StrategySettings):
     observe: str = option(
         "all",
         "policy",
-        (
-            "numbers of the observation that the policy receives, counted from 0, such as 0-13 or "
-            "0,2,5-7; all gives it the whole observation"
-        ),
+        "numbers of the observation that the policy receives, counted from 0, such as 0-13 or "
+        "0,2,5-7; all gives it the whole observation",
         rules=(GivesWay("env_arg"), GivesWay("wrapper")),
     )
 
@@ -154,11 +148,9 @@ class RunConfig(PolicySettings, StrategySettings):
     action_bins: str = option(
         "none",
         "policy",
-        (
-            "discretise each number of a box action, and choose the value with the largest "
-            "output: uniform:K for K evenly spaced values, or custom:A,B,... from -1 (lower "
-            "bound) to 1 (upper bound); none is continuous"
-        ),
+        "discretise each number of a box action, and choose the value with the largest "
+        "output: uniform:K for K evenly spaced values, or custom:A,B,... from -1 (lower "
+        "bound) to 1 (upper bound); none is continuous",
     )
 
     action_noise: float = option(
@@ -224,10 +216,8 @@ class RunConfig(PolicySettings, StrategySettings):
     scale: float = option(
         1.0,
         "search",
-        (
-            "enlarge the search for about this many times the workers: population, rates and "
-            "schedules follow (docs/scale.md); may change during a run"
-        ),
+        "enlarge the search for about this many times the workers: population, rates and "
+        "schedules follow (docs/scale.md); may change during a run",
         allowed=(1.0, 1024.0),
     )
 
@@ -242,10 +232,8 @@ class RunConfig(PolicySettings, StrategySettings):
     islands: int = option(
         1,
         "search",
-        (
-            "independent searches that share the population; the worse half of them ends every "
-            "--island-generations"
-        ),
+        "independent searches that share the population; the worse half of them ends every "
+        "--island-generations",
         allowed=(1, 64),
     )
 
@@ -263,10 +251,8 @@ class RunConfig(PolicySettings, StrategySettings):
     tune: str = option(
         NONE,
         "search",
-        (
-            "settings that the run tunes itself, by population-based training: sigma, "
-            "learning_rate or sigma,learning_rate; or none"
-        ),
+        "settings that the run tunes itself, by population-based training: sigma, "
+        "learning_rate or sigma,learning_rate; or none",
         rules=(
             Conflict(
                 "islands",
@@ -287,10 +273,8 @@ class RunConfig(PolicySettings, StrategySettings):
     tune_generations: int = option(
         10,
         "search",
-        (
-            "with --tune: generations after which the worst quarter of the members continues with "
-            "copies of the best, and with changed settings"
-        ),
+        "with --tune: generations after which the worst quarter of the members continues with "
+        "copies of the best, and with changed settings",
         unit="generations",
         allowed=(1, 1_000_000),
         rules=(TUNES_NOTHING,),
@@ -306,11 +290,9 @@ class RunConfig(PolicySettings, StrategySettings):
     env_seeds: str = option(
         AUTO,
         "search",
-        (
-            "which individuals share an environment seed: the two of a pair, the whole "
-            "generation, or none (slot); auto is pair if the strategy samples pairs, else "
-            "generation"
-        ),
+        "which individuals share an environment seed: the two of a pair, the whole "
+        "generation, or none (slot); auto is pair if the strategy samples pairs, else "
+        "generation",
         allowed=(AUTO, "pair", "generation", "slot"),
     )
 
@@ -325,29 +307,23 @@ class RunConfig(PolicySettings, StrategySettings):
     sigma_schedule: str = option(
         "constant",
         "search",
-        (
-            "multiply sigma (for pgpe and snes, the learnt sigma) by a factor that depends on the "
-            "generation, written as in --learning-rate-schedule"
-        ),
+        "multiply sigma (for pgpe and snes, the learnt sigma) by a factor that depends on the "
+        "generation, written as in --learning-rate-schedule",
     )
 
     decay_schedule: str = option(
         "constant",
         "search",
-        (
-            "multiply l2 and weight_decay by a factor that depends on the generation, written as "
-            "in --learning-rate-schedule"
-        ),
+        "multiply l2 and weight_decay by a factor that depends on the generation, written as "
+        "in --learning-rate-schedule",
     )
 
     schedule: str = option(
         SYNC,
         "search",
-        (
-            "sync closes a generation when all its results are in; async updates as soon as "
-            "--population results are in, from any open generation, so no worker waits; async is "
-            "not bit-reproducible"
-        ),
+        "sync closes a generation when all its results are in; async updates as soon as "
+        "--population results are in, from any open generation, so no worker waits; async is "
+        "not bit-reproducible",
         allowed=(SYNC, ASYNC),
         rules=tuple(
             Conflict(
@@ -379,10 +355,8 @@ class RunConfig(PolicySettings, StrategySettings):
     step_limit: str = option(
         "env",
         "episodes",
-        (
-            "step limit of training episodes: env, a number, "
-            "adaptive:START,FRACTION,RATIO[,MAX], or mean:FACTOR"
-        ),
+        "step limit of training episodes: env, a number, "
+        "adaptive:START,FRACTION,RATIO[,MAX], or mean:FACTOR",
         unit="steps",
         rules=(GivesWay("schedule"),),
     )
@@ -414,10 +388,8 @@ class RunConfig(PolicySettings, StrategySettings):
     reward_clip: bool = option(
         False,
         "episodes",
-        (
-            "sum the signs of the rewards as fitness, as is usual for Atari games; returns stay "
-            "the game's own score"
-        ),
+        "sum the signs of the rewards as fitness, as is usual for Atari games; returns stay "
+        "the game's own score",
     )
 
     life_loss: bool = option(
@@ -477,19 +449,15 @@ class RunConfig(PolicySettings, StrategySettings):
     rollback: bool = option(
         False,
         "evaluation",
-        (
-            "restore the best parameters, optimizer and statistics when an evaluation of at least "
-            "50 episodes falls below theirs by more than two standard errors"
-        ),
+        "restore the best parameters, optimizer and statistics when an evaluation of at least "
+        "50 episodes falls below theirs by more than two standard errors",
     )
 
     restart_deadlines: str = option(
         "none",
         "evaluation",
-        (
-            "STEPS=RETURN,...: begin the search and its schedules again if its best evaluation is "
-            "below RETURN after STEPS steps, counted from its own beginning; or none"
-        ),
+        "STEPS=RETURN,...: begin the search and its schedules again if its best evaluation is "
+        "below RETURN after STEPS steps, counted from its own beginning; or none",
         rules=(
             Conflict(
                 "eval_every",
@@ -511,19 +479,15 @@ class RunConfig(PolicySettings, StrategySettings):
     target_reward: str = option(
         AUTO,
         "evaluation",
-        (
-            "end the run if an evaluation reaches this return and 100 fresh episodes confirm it; "
-            "auto is the environment's registered threshold"
-        ),
+        "end the run if an evaluation reaches this return and 100 fresh episodes confirm it; "
+        "auto is the environment's registered threshold",
     )
 
     target_every: int = option(
         1,
         "evaluation",
-        (
-            "generations between comparisons of an evaluation with the target, a multiple of "
-            "eval_every; 1 compares every evaluation"
-        ),
+        "generations between comparisons of an evaluation with the target, a multiple of "
+        "eval_every; 1 compares every evaluation",
         unit="generations",
         allowed=(1, None),
         rules=(GivesWay("eval_every"),),
@@ -577,10 +541,8 @@ class RunConfig(PolicySettings, StrategySettings):
     worker_memory: int = option(
         0,
         "machinery",
-        (
-            "replace a worker process after the episode in which its memory exceeds this "
-            "(changes no result)"
-        ),
+        "replace a worker process after the episode in which its memory exceeds this "
+        "(changes no result)",
         unit="MB",
         allowed=(0, 2**24),
         default_word="none",
@@ -589,20 +551,16 @@ class RunConfig(PolicySettings, StrategySettings):
     keep_generations: int = option(
         200,
         "machinery",
-        (
-            "number of generations whose individuals are recorded for es-play RUN --generation "
-            "(newest first, older ones thinned); 0 disables (changes no result)"
-        ),
+        "number of generations whose individuals are recorded for es-play RUN --generation "
+        "(newest first, older ones thinned); 0 disables (changes no result)",
         allowed=(0, 100_000),
     )
 
     snapshot_every: int = option(
         0,
         "machinery",
-        (
-            "keep the checkpoint of every N-th generation, for es-play RUN --generation (at most "
-            "100, older ones thinned); 0 keeps only the newest two (changes no result)"
-        ),
+        "keep the checkpoint of every N-th generation, for es-play RUN --generation (at most "
+        "100, older ones thinned); 0 keeps only the newest two (changes no result)",
         unit="generations",
         allowed=(0, 1_000_000),
     )
@@ -610,10 +568,8 @@ class RunConfig(PolicySettings, StrategySettings):
     audit: float = option(
         0.0,
         "machinery",
-        (
-            "fraction of slots that a second worker plays again, to find broken machines and "
-            "false results (changes no result)"
-        ),
+        "fraction of slots that a second worker plays again, to find broken machines and "
+        "false results (changes no result)",
         allowed=(0.0, 1.0),
         rules=(
             Conflict(
@@ -627,10 +583,7 @@ class RunConfig(PolicySettings, StrategySettings):
     strict: bool = option(
         False,
         "machinery",
-        (
-            "refuse workers whose fingerprint (a hash of their arithmetic) differs from the "
-            "run's own"
-        ),
+        "refuse workers whose fingerprint (a hash of their arithmetic) differs from the run's own",
     )
 
     allow_nondeterministic: bool = option(

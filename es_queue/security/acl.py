@@ -106,10 +106,8 @@ RULES: dict[str, tuple[str, ...]] = {
         *WRITES,
         *SUBSCRIBE,
         *ABOUT_THE_SERVER,
-        (
-            f"(-@all +get +getrange +strlen +exists %R~{ANY.config} %R~{ANY.task} "
-            f"%R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})"
-        ),
+        f"(-@all +get +getrange +strlen +exists %R~{ANY.config} %R~{ANY.task} "
+        f"%R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})",
         f"(-@all +hget +hmget +hstrlen +exists %R~{ANY.progress})",
         f"(-@all +blmove +lmove +lpush +expire ~{ANY.todo} ~{ANY.claims('*')})",
         f"(-@all +lrem +lrange +llen ~{ANY.claims('*')})",

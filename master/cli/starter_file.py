@@ -182,10 +182,8 @@ def translate_evaluations(translation: StarterTranslation, key: str, given: Any)
         key,
         given,
         {"eval_every": 1, "eval_episodes": max(1, round(share * 1000))},
-        (
-            "a fixed number per generation, the starter's probability in thousandths, instead "
-            "of a random choice per task"
-        ),
+        "a fixed number per generation, the starter's probability in thousandths, instead "
+        "of a random choice per task",
     )
 
 
@@ -197,10 +195,8 @@ def translate_episodes(translation: StarterTranslation, key: str, given: Any) ->
         key,
         given,
         {"population": even},
-        (
-            "individuals, two per pair; the starter's minimum is the batch size here, so long "
-            "episodes are not under-sampled"
-        ),
+        "individuals, two per pair; the starter's minimum is the batch size here, so long "
+        "episodes are not under-sampled",
     )
 
 

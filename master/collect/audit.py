@@ -264,10 +264,8 @@ class Audit:
         if not agreeing and len(question.opinions) > 1:
             self._dispute(
                 slot,
-                (
-                    "the master's own episode differs from all of them: the environment, or a "
-                    "package of it, may not be reproducible"
-                ),
+                "the master's own episode differs from all of them: the environment, or a "
+                "package of it, may not be reproducible",
                 first=False,
             )
             return Verdict(slot, true_result, agreeing, frozenset(), proven=True)
@@ -382,10 +380,8 @@ class Audit:
         else:
             self._dispute(
                 slot,
-                (
-                    "there is no third worker with equal arithmetic (on another host, if there "
-                    "are several) to decide which is wrong"
-                ),
+                "there is no third worker with equal arithmetic (on another host, if there "
+                "are several) to decide which is wrong",
             )
 
     def _dispute(self, slot: Slot, why: str, *, first: bool = True) -> None:

@@ -151,10 +151,8 @@ class EnvironmentProbe:
         parts = f" ({answer['parts']})" if answer["parts"] else ""
         return ProbeResult(
             self._request.id,
-            (
-                f"{answer['observations']} observations{parts}, {answer['action']} actions, "
-                f"{answer['backend']} back end"
-            ),
+            f"{answer['observations']} observations{parts}, {answer['action']} actions, "
+            f"{answer['backend']} back end",
         )
 
     def end(self) -> None:
@@ -343,10 +341,8 @@ def check_disks(free: Mapping[str, int | None]) -> Finding:
     if short:
         return warning(
             f"free: {text}",
-            (
-                f"make room for {' and '.join(short)}: a checkpoint or table that does not fit "
-                "ends a run"
-            ),
+            f"make room for {' and '.join(short)}: a checkpoint or table that does not fit "
+            "ends a run",
         )
     return ok(f"free: {text}")
 

@@ -163,19 +163,15 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
         f"{about.get('memory_gib')} GiB"
     )
     lines = [
-        (
-            f"Run {run}: {config.task}, {config.strategy}, a {config.policy_name} policy, "
-            f"population {scaled(config).population}, seed {config.seed}."
-        ),
+        f"Run {run}: {config.task}, {config.strategy}, a {config.policy_name} policy, "
+        f"population {scaled(config).population}, seed {config.seed}.",
         "",
         f"begun       {first.get('time')} on {where}",
         f"with        {', '.join(f'{name} {version}' for name, version in versions.items())}",
         *([f"your code   git {revision}{uncommitted}"] if revision else []),
         "",
-        (
-            "This command repeats the run, to the bit with equal versions and processors, unless "
-            "--max-seconds ended it or its schedule is async:"
-        ),
+        "This command repeats the run, to the bit with equal versions and processors, unless "
+        "--max-seconds ended it or its schedule is async:",
         "",
         f"  {command}",
         "",

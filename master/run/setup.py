@@ -162,10 +162,8 @@ def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
             "statistics of observations change"
         ]
     return [
-        (
-            f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, and "
-            "those that batch_norm normalises are used unchanged (--image-norm normalises images)"
-        )
+        f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, and "
+        "those that batch_norm normalises are used unchanged (--image-norm normalises images)"
     ]
 
 

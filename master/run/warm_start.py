@@ -46,10 +46,8 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
         if getattr(saved.config, name) != getattr(config, name):
             raise _unfit_error(
                 path,
-                (
-                    f"it was trained with {name} {getattr(saved.config, name)}, but this run has "
-                    f"{getattr(config, name)}: use the same"
-                ),
+                f"it was trained with {name} {getattr(saved.config, name)}, but this run has "
+                f"{getattr(config, name)}: use the same",
             )
     if saved.action.kind != setup.spec.action.kind:
         raise _unfit_error(
@@ -108,10 +106,8 @@ def read_warm_start(path: Path) -> WarmStart:
     return WarmStart(
         saved,
         moments,
-        (
-            f"generation {generation} of run {run}, digest "
-            f"{bytes_digest(saved.parameters.astype('<f4').tobytes())}"
-        ),
+        f"generation {generation} of run {run}, digest "
+        f"{bytes_digest(saved.parameters.astype('<f4').tobytes())}",
     )
 
 

@@ -75,19 +75,15 @@ def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], s
     if not size.fits(MOST_KEY_BYTES["errors"]):  # the master keeps 200 reports, which take less
         return (
             [],
-            (
-                f"the reports of {run} are not read; "
-                f"{too_large('errors', size, MOST_KEY_BYTES['errors'])}"
-            ),
+            f"the reports of {run} are not read; "
+            f"{too_large('errors', size, MOST_KEY_BYTES['errors'])}",
         )
     (entries,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
     if entries is None:
         return (
             [],
-            (
-                f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads "
-                f"({MAX_REPLY:,} bytes)"
-            ),
+            f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads "
+            f"({MAX_REPLY:,} bytes)",
         )
     return [parse_report(data) for data in reversed(entries)], ""
 

@@ -93,10 +93,8 @@ def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) 
     head = (
         Text(reason, BAD),
         Text(
-            (
-                f"the figures below are {format_duration(seconds)} old; reading again every "
-                f"{every:g} s"
-            ),
+            f"the figures below are {format_duration(seconds)} old; reading again every "
+            f"{every:g} s",
             FAINT,
         ),
         Text(""),

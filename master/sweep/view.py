@@ -155,10 +155,8 @@ def format_event(event: Mapping[str, Value], record: SweepRecord) -> str:
         else "",
         f"eval {evaluated}" if evaluated else "",
         f"{format_whole(event.get('steps_per_second'))} steps/s",
-        (
-            f"{format_whole(event.get('workers'))} "
-            f"{'worker' if event.get('workers') == 1 else 'workers'}"
-        ),
+        f"{format_whole(event.get('workers'))} "
+        f"{'worker' if event.get('workers') == 1 else 'workers'}",
     ]
     return " | ".join(part for part in parts if part)
 
@@ -176,11 +174,9 @@ def format_result(record: SweepRecord) -> list[str]:
     figures, total = record.figures(), len(record.entries)
     width = max(len(str(entry.seed)) for entry in record.entries)
     lines = [
-        (
-            f"study {record.run} {record.state}: "
-            f"{sum(entry.state == FINISHED for entry in record.entries)} of "
-            f"{format_count(total, 'run')} finished"
-        )
+        f"study {record.run} {record.state}: "
+        f"{sum(entry.state == FINISHED for entry in record.entries)} of "
+        f"{format_count(total, 'run')} finished"
     ]
     lines += [f"  seed {entry.seed:<{width}}  {format_outcome(entry)}" for entry in record.entries]
     if not figures.count:
