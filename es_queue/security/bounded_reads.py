@@ -201,21 +201,20 @@ class KeySize:
     def fits(self, most_bytes: int) -> bool:
         return self.memory is not None and self.memory <= most_bytes
 
+    def format_count(self) -> str:
+        """Such as ``1 member`` or ``1,000 entries``."""
+        unit, units = {
+            "string": ("byte", "bytes"),
+            "set": ("member", "members"),
+            "zset": ("member", "members"),
+            "hash": ("field", "fields"),
+            "stream": ("entry", "entries"),
+        }.get(self.type, ("item", "items"))
+        return f"{self.count:,} {unit if self.count == 1 else units}"
+
     def __str__(self) -> str:
-        unit = {
-            "string": "byte",
-            "set": "member",
-            "zset": "member",
-            "hash": "field",
-            "stream": "entry",
-        }.get(self.type, "item")
-        plural = {"entry": "entries"}.get(unit, unit + "s")
-        count = f"{self.count:,} {unit if self.count == 1 else plural}"
-        return (
-            count
-            if self.memory is None or self.type == "string"
-            else f"{count} of {self.memory:,} bytes"
-        )
+        has_bytes = self.memory is not None and self.type != "string"
+        return self.format_count() + (f" of {self.memory:,} bytes" if has_bytes else "")
 
 
 #: Sends commands of redis-py, each a name and arguments. Returns replies in order, None for errors.

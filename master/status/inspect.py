@@ -12,7 +12,7 @@ from rich.text import Text
 from es_queue.errors import UsageError
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import key_sizes
+from es_queue.security.bounded_reads import KeySize, key_sizes
 from es_queue.security.sanitize import sanitize
 from master.display.format import format_duration
 from master.display.terminal import FittingTable
@@ -52,26 +52,11 @@ KEY_COLUMNS = ("key", "type", "size", "expires", "content")
 
 
 @dataclass(frozen=True)
-class Key:
-    """A key's properties. size: bytes of a string, else items; memory: bytes, None if not asked;
-    expires: seconds left, None for never
-    """
+class Key(KeySize):
+    """A key with its size. expires: seconds left, None for never"""
 
     name: str
-    type: str
-    size: int
-    memory: int | None
     expires: float | None
-
-    @property
-    def formatted_size(self) -> str:
-        unit = {"string": "byte", "stream": "entry"}.get(self.type, "item")
-        plural = {"entry": "entries"}.get(unit, unit + "s")
-        return f"{self.size:,} {unit if self.size == 1 else plural}"
-
-    @property
-    def is_readable(self) -> bool:
-        return self.memory is not None and self.memory <= MOST_BYTES
 
 
 def validate_key(key: str, run: str | None) -> str:
@@ -118,7 +103,7 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
         (
             sanitize(key.name),
             key.type,
-            key.formatted_size,
+            key.format_count(),
             "never" if key.expires is None else format_duration(key.expires),
             content,
         )
@@ -136,14 +121,14 @@ def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
     sizes = key_sizes(server.ask, names)
     left = server.seconds_left({name: name for name in sizes})
     for name, size in sizes.items():
-        yield Key(name, size.type, size.count, size.memory, left.get(name))
+        yield Key(**vars(size), name=name, expires=left.get(name))
 
 
 def key_fields(key: Key) -> dict[str, Any]:
     return {
         "key": sanitize(key.name),
         "type": key.type,
-        "size": key.size,
+        "size": key.count,
         "memory": key.memory,
         "expires": key.expires,
     }
@@ -170,7 +155,7 @@ def preview_query(key: Key) -> tuple[Any, ...] | None:
         several = (
             key.memory is not None
             and key.memory <= MOST_STREAM_BYTES
-            and key.memory <= PREVIEW_BYTES * max(1, key.size)
+            and key.memory <= PREVIEW_BYTES * max(1, key.count)
         )
         return ("xrevrange", key.name, "+", "-", 1) if several else None
     whole_value = {
@@ -185,11 +170,11 @@ def preview_query(key: Key) -> tuple[Any, ...] | None:
 def format_preview(key: Key, answer: Any) -> str:
     kind = kind_of(key.name)
     if kind in ("checkpoint", "parameters"):
-        return "archive of arrays" if kind == "checkpoint" else f"{key.size // 4:,} float32"
+        return "archive of arrays" if kind == "checkpoint" else f"{key.count // 4:,} float32"
     if not answer:
         return ""
     if key.type == "string":
-        is_whole = len(answer) == key.size
+        is_whole = len(answer) == key.count
         return format_brief(decode_string(key.name, answer) if is_whole else escape_bytes(answer))
     if key.type == "stream":
         newest = decode_entry(key.name, "", answer[0][1])
@@ -236,7 +221,7 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
     expiry = (
         "never expires" if key.expires is None else f"expires in {format_duration(key.expires)}"
     )
-    head = f"{key.type}, {key.formatted_size}, {expiry}"
+    head = f"{key.type}, {key.format_count()}, {expiry}"
     parts: list[PagePart] = [Text(sanitize(name), STRONG), Text(f"  {head}", FAINT)]
     parts += [Text(f"  {note}", FAINT)] if note else []
     return Page(
@@ -252,9 +237,9 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
         entries = reversed(newest(server, key.name))
         decoded = [decode_entry(key.name, to_text(name), fields) for name, fields in entries]
-        is_whole = len(decoded) >= key.size
-        return decoded, "" if is_whole else f"the newest {len(decoded):,} of {key.size:,}"
-    if not key.is_readable:
+        is_whole = len(decoded) >= key.count
+        return decoded, "" if is_whole else f"the newest {len(decoded):,} of {key.count:,}"
+    if not key.fits(MOST_BYTES):
         memory = "an unknown number of" if key.memory is None else f"{key.memory:,}"
         return None, f"takes {memory} bytes, more than es-status reads ({MOST_BYTES:,})"
     last = MOST_ITEMS - 1
@@ -267,7 +252,7 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     (answer,) = server.ask([questions[key.type]])
     if answer is None:
         return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
-    note = f"the first {MOST_ITEMS:,} of {key.size:,}" if key.size > MOST_ITEMS else ""
+    note = f"the first {MOST_ITEMS:,} of {key.count:,}" if key.count > MOST_ITEMS else ""
     if key.type == "zset":
         scores = {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
         return scores, note
@@ -284,7 +269,7 @@ def newest(server: RedisReader, name: str) -> list[Any]:
 
 
 def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:
-    if key.size <= MOST_BYTES:
+    if key.count <= MOST_BYTES:
         return decode_string(key.name, server.read_string(key.name, MOST_BYTES) or b""), ""
     (first,) = server.ask([("getrange", key.name, 0, FIRST_BYTES - 1)])
     is_vector = kind_of(key.name) == "parameters"

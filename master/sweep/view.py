@@ -12,12 +12,10 @@ from es_queue.config.scaling import scaled
 from es_queue.numerics.aggregates import Interval
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
-    Value,
     finite_or_none,
     format_compact,
-    format_evaluation,
+    format_generation,
     format_mean_std,
-    format_progress,
     format_score,
     format_whole,
 )
@@ -94,7 +92,9 @@ class SweepLogView(SweepView):
             or self._clock() - self._last_printed.get(row.seed, -LINE_SECONDS) >= LINE_SECONDS
         ):
             self._last_printed[row.seed] = self._clock()
-            self._out.write_line(f"seed {row.seed}: {format_event(event, self._record)}")
+            self._out.write_line(
+                f"seed {row.seed}: {format_generation(event, self._record.config)}"
+            )
 
     def note(self, text: str, seed: int | None = None) -> None:
         self._out.write_line(format_note(text, seed))
@@ -143,22 +143,6 @@ def format_start(
     what = f"{config.strategy} with a {config.policy_name} policy, population {population}"
     description = f"{sanitize(config.task)}, {what}, {format_count(len(record.entries), 'seed')}"
     return format_labelled(f"study {record.run}", description, about, columns)
-
-
-def format_event(event: Mapping[str, Value], record: SweepRecord) -> str:
-    config, evaluated = record.config, format_evaluation(event)
-    parts = [
-        f"generation {format_progress(event.get('generation'), config.generations)}",
-        f"steps {format_progress(event.get('env_steps'), config.max_steps)}",
-        f"return {format_score(event.get('return_mean'))}"
-        if finite_or_none(event.get("return_mean")) is not None
-        else "",
-        f"eval {evaluated}" if evaluated else "",
-        f"{format_whole(event.get('steps_per_second'))} steps/s",
-        f"{format_whole(event.get('workers'))} "
-        f"{'worker' if event.get('workers') == 1 else 'workers'}",
-    ]
-    return " | ".join(part for part in parts if part)
 
 
 def format_note(text: str, seed: int | None) -> str:
