@@ -80,13 +80,15 @@ def scale_lines(rules: Mapping[str, ScaleRule]) -> list[str]:
 
 
 def policy_facts() -> list[str]:
-    kinds = {name: kind for kind in POLICY_CLASSES for name in kind.kinds}
     lines = ["POLICIES: dict[str, PolicyFacts] = {"]
-    for name, kind in kinds.items():
+    for kind in POLICY_CLASSES:
         lines += [
-            f'    "{name}": PolicyFacts(',
-            f'        "{kind.__module__}:{kind.__qualname__}",',
-            f"        {words(sorted(kind.settings))},",
+            "    **dict.fromkeys(",
+            f"        {words(kind.kinds)},",
+            "        PolicyFacts(",
+            f'            "{kind.__module__}:{kind.__qualname__}",',
+            f"            {words(sorted(kind.settings))},",
+            "        ),",
             "    ),",
         ]
     return [*lines, "}"]

@@ -181,44 +181,32 @@ STRATEGIES: dict[str, StrategyFacts] = {
 }
 
 POLICIES: dict[str, PolicyFacts] = {
-    "linear": PolicyFacts(
-        "es_queue.policies.linear:LinearPolicy",
-        ("init",),
+    **dict.fromkeys(
+        ("linear",),
+        PolicyFacts(
+            "es_queue.policies.linear:LinearPolicy",
+            ("init",),
+        ),
     ),
-    "mlp": PolicyFacts(
-        "es_queue.policies.mlp:MlpPolicy",
-        ("activation", "batch_norm", "biases", "hidden", "init"),
+    **dict.fromkeys(
+        ("mlp",),
+        PolicyFacts(
+            "es_queue.policies.mlp:MlpPolicy",
+            ("activation", "batch_norm", "biases", "hidden", "init"),
+        ),
     ),
-    "rnn": PolicyFacts(
-        "es_queue.policies.recurrent:RecurrentPolicy",
-        ("hidden", "init"),
+    **dict.fromkeys(
+        ("rnn", "lstm", "gru"),
+        PolicyFacts(
+            "es_queue.policies.recurrent:RecurrentPolicy",
+            ("hidden", "init"),
+        ),
     ),
-    "lstm": PolicyFacts(
-        "es_queue.policies.recurrent:RecurrentPolicy",
-        ("hidden", "init"),
-    ),
-    "gru": PolicyFacts(
-        "es_queue.policies.recurrent:RecurrentPolicy",
-        ("hidden", "init"),
-    ),
-    "nature": PolicyFacts(
-        "es_queue.policies.conv:ConvPolicy",
-        ("batch_norm", "init"),
-    ),
-    "uber": PolicyFacts(
-        "es_queue.policies.conv:ConvPolicy",
-        ("batch_norm", "init"),
-    ),
-    "uber-large": PolicyFacts(
-        "es_queue.policies.conv:ConvPolicy",
-        ("batch_norm", "init"),
-    ),
-    "cshenton": PolicyFacts(
-        "es_queue.policies.conv:ConvPolicy",
-        ("batch_norm", "init"),
-    ),
-    "conv-lstm": PolicyFacts(
-        "es_queue.policies.conv:ConvPolicy",
-        ("batch_norm", "init"),
+    **dict.fromkeys(
+        ("nature", "uber", "uber-large", "cshenton", "conv-lstm"),
+        PolicyFacts(
+            "es_queue.policies.conv:ConvPolicy",
+            ("batch_norm", "init"),
+        ),
     ),
 }

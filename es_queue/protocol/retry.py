@@ -19,12 +19,12 @@ MAX_OUTAGES_KEPT = 1000
 T = TypeVar("T")
 
 
-def backoff_delays(longest: float = 1.0) -> Iterator[float]:
+def backoff_delays() -> Iterator[float]:
     """Growing, jittered pauses between tries, in seconds."""
     pause = 0.02
     while True:
         yield pause * (0.5 + random.random() / 2)
-        pause = min(longest, pause * 2)
+        pause = min(1.0, pause * 2)
 
 
 class Retry:

@@ -158,6 +158,10 @@ def read_worker_ids(client: Any, key: str) -> list[str]:
     return sorted(name for name in names if WORKER_ID.fullmatch(name))
 
 
+def to_text(data: object) -> str:
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
+
+
 def decode_text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "replace")
 

@@ -22,21 +22,20 @@ from es_queue.protocol import keys
 from es_queue.protocol.channel import ACTIVE_STATES, STOPPED
 from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
 from es_queue.protocol.control_client import ControlClient
-from es_queue.protocol.control_messages import MAX_NAME, SET, ControlRequest
-from es_queue.protocol.control_messages import PAUSE as ASK_PAUSE
+from es_queue.protocol.control_messages import (
+    CONTINUE,
+    MAX_NAME,
+    PAUSE,
+    SET,
+    STOP,
+    ControlRequest,
+)
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun, no_run_error, read_run_name
-from master.control.control_arguments import (
-    ATTACH,
-    CONTINUE,
-    PAUSE,
-    PURGE,
-    STOP,
-    ControlArgs,
-)
+from master.control.control_arguments import ATTACH, PURGE, ControlArgs
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
 from master.run.launch import Launch
@@ -53,14 +52,12 @@ POLL_SECONDS = 0.1
 LEAVE_SECONDS = 15.0
 
 
-def run_control_command(
-    args: ControlArgs, launch: Launch, write: Callable[[str], None] = print
-) -> int:
+def run_control_command(args: ControlArgs, launch: Launch) -> int:
     """Carry out one control command; returns the exit code. Raises EsQueueError."""
     run = existing_paths(args.run, launch).named_run
     if run.is_study:
         raise UsageError(f"{run.run} {run.several_runs}")
-    command = ControlCommand(args, run, launch, write)
+    command = ControlCommand(args, run, launch)
     verbs = {
         STOP: command.stop,
         PAUSE: command.pause,
@@ -73,10 +70,8 @@ def run_control_command(
 
 
 class ControlCommand:
-    def __init__(
-        self, args: ControlArgs, run: NamedRun, launch: Launch, write: Callable[[str], None]
-    ) -> None:
-        self._args, self._named_run, self._launch, self._write = args, run, launch, write
+    def __init__(self, args: ControlArgs, run: NamedRun, launch: Launch) -> None:
+        self._args, self._named_run, self._launch = args, run, launch
         self._run = run.run
         url = server_url(run, launch)
         self._url = url or ""
@@ -89,29 +84,29 @@ class ControlCommand:
         marked as stopped.
         """
         if (state := self._ended_state()) is not None:
-            self._write(f"run {self._run} is {state}: there is nothing to stop")
+            print(f"run {self._run} is {state}: there is nothing to stop")
             return
         if self._require_client().lease_status().holder is None:
             self._mark_stopped(keys.RUN_SECONDS)
-            self._write(
+            print(
                 f"run {self._run} had no master and is now marked as stopped; continue it: "
                 f"{self._command('--resume')}"
             )
             return
         self._send(self._request(STOP), lambda: not self._needs_master())
-        self._write(f"run {self._run} has stopped; continue it: {self._command('--resume')}")
+        print(f"run {self._run} has stopped; continue it: {self._command('--resume')}")
 
     def pause(self) -> None:
         self._validate_not_ended("it cannot be paused")
         self._validate_has_master()
-        self._send(self._request(ASK_PAUSE))
-        self._write(f"run {self._run} is paused; continue it: {self._command('--continue')}")
+        self._send(self._request(PAUSE))
+        print(f"run {self._run} is paused; continue it: {self._command('--continue')}")
 
     def resume(self) -> None:
         self._validate_not_ended(f"continue where it stopped: {self._command('--resume')}")
         self._validate_has_master()
         self._send(self._request(CONTINUE))
-        self._write(f"run {self._run} continues")
+        print(f"run {self._run} continues")
 
     def change(self) -> None:
         """Change settings of a live run. Raises UsageError if they cannot change."""
@@ -123,7 +118,7 @@ class ControlCommand:
             config_from_json(raw), [Change(0, dict(self._args.settings))]
         )  # a mistake is refused here, before it is sent
         self._validate_has_master()
-        self._write(f"run {self._run}: {sanitize(self._send(self._request(SET)), 1000)}")
+        print(f"run {self._run}: {sanitize(self._send(self._request(SET)), 1000)}")
 
     def purge(self) -> None:
         """Remove all data of a run without a master from Redis. Raises RunBusyError if it has
@@ -152,7 +147,7 @@ class ControlCommand:
         ):  # what they give back would outlive the run
             time.sleep(POLL_SECONDS)
         self._client.delete_keys()
-        self._write(
+        print(
             f"run {self._run} was removed from Redis at {redacted_url(self._url)}; checkpoints "
             f"on disk stay"
         )
@@ -235,7 +230,7 @@ class ControlCommand:
         self._confirm(f"remove the private server's data in {folder}? checkpoints and logs stay")
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
-        self._write(f"the data of run {self._run} in {folder} were removed; checkpoints stay")
+        print(f"the data of run {self._run} in {folder} were removed; checkpoints stay")
 
     def _confirm(self, question: str) -> None:
         if self._args.yes:

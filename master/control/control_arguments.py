@@ -10,17 +10,11 @@ from es_queue.config.changeable import validate_changes
 from es_queue.config.parsing import COMMAND_LINE
 from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
-from es_queue.protocol.control_messages import LATEST
+from es_queue.protocol.control_messages import CONTINUE, LATEST, PAUSE, STOP
 from es_queue.protocol.keys import RUN_ID
 
-ATTACH, STOP, PAUSE, CONTINUE, PURGE, REPLAY = VERBS = (
-    "attach",
-    "stop",
-    "pause",
-    "continue",
-    "purge",
-    "replay",
-)
+ATTACH, PURGE, REPLAY = "attach", "purge", "replay"
+VERBS = (ATTACH, STOP, PAUSE, CONTINUE, PURGE, REPLAY)
 #: Short names that people use for a setting.
 ALIASES = {"target": "target_reward"}
 

@@ -17,8 +17,6 @@ from master.storage.metrics_files import METRICS, LineFile, metrics_files, read_
 if TYPE_CHECKING:
     from master.storage.trackers.base import Tracker
 
-__all__ = ["METRICS", "Record", "Reporter"]
-
 LOGGER = logging.getLogger("es_queue.display")
 #: The same sentence is not repeated sooner.
 REPEAT_SECONDS = 30.0

@@ -15,6 +15,7 @@ import redis
 from es_queue.errors import RedisError
 from es_queue.protocol.connection import first_line, settings_of
 from es_queue.security import bounded_reads
+from es_queue.security.bounded_reads import to_text
 from es_queue.security.sanitize import sanitize
 from master.status.redis_reader import (
     LONGEST_NAME,
@@ -23,7 +24,6 @@ from master.status.redis_reader import (
     read_texts,
     send_all,
 )
-from master.status.values import to_text
 
 Command = tuple[str, ...]
 #: RQ's own sets of workers: a thousand take a tenth of this.

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_queue.protocol.connection import MIN_VERSION
+from es_queue.security.bounded_reads import to_text
 from es_queue.security.sanitize import sanitize
 from master.display.format import finite_or_none
 from master.doctor.finding import Finding, failed, named, ok, unknown, warning
 from master.services.redis_url import has_open_listeners, is_bound_openly
-from master.status.values import to_text
 
 LEAST_LEFT_BYTES = 64 * 2**20
 LEAST_LEFT_FRACTION = 0.10

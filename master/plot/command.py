@@ -12,13 +12,13 @@ from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from master.display.format import LARGEST_DRAWN
-from master.display.reporter import METRICS
 from master.plot.archive_map import archive_map
 from master.plot.canvas import PAPER_SCALE, plot_style, save_figure
 from master.plot.cloud import behaviour_cloud
 from master.plot.curves import learning_curves
 from master.plot.panels import draw_panels
 from master.plot.runs import AXES, RunCurves, read_runs
+from master.storage.metrics_files import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

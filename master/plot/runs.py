@@ -20,9 +20,8 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
 from es_queue.util.run_folder import STUDY_FILE, existing_folder
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
-from master.display.reporter import METRICS
 from master.status.run_folders import read_settings
-from master.storage.metrics_files import read_json_lines
+from master.storage.metrics_files import METRICS, read_json_lines
 
 #: The horizontal axes: a record's field, and the label.
 AXES = {

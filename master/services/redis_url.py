@@ -18,6 +18,7 @@ from es_queue.protocol.connection import (
     is_password_set,
     verifies_certificate,
 )
+from es_queue.security.bounded_reads import to_text
 from es_queue.security.passwords import REPLICA_URL, password_of, with_password
 from es_queue.security.sanitize import sanitize
 
@@ -200,7 +201,3 @@ def format_warning(text: str) -> str:
 def is_same_terminal() -> bool:
     """Whether standard output and standard error have one reader."""
     return sys.stderr.isatty() and sys.stdout.isatty()
-
-
-def to_text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -13,7 +13,6 @@ from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.protocol.connection import url_from_environment
 from es_queue.security.passwords import password_of, with_password
 from es_queue.util.run_folder import NamedRun, find_run, no_run_error, runs_folder
-from master.display.reporter import METRICS
 from master.services.redis_url import SHOWN_PASSWORD
 from master.status.redis_reader import (
     RedisReader,
@@ -23,6 +22,7 @@ from master.status.redis_reader import (
     make_private_reader,
 )
 from master.status.run_folders import RunFolder, newest_folders
+from master.storage.metrics_files import METRICS
 
 T = TypeVar("T")
 

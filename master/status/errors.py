@@ -12,6 +12,7 @@ from rich.text import Text
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
 from es_queue.security import bounded_reads
+from es_queue.security.bounded_reads import to_text
 from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
 from es_queue.util.run_folder import ERROR_REPORTS_FILE
@@ -25,7 +26,7 @@ from master.status.redis_reader import (
 )
 from master.status.render import BAD, FAINT, STRONG, Page, PagePart
 from master.status.run_folders import RunFolder
-from master.status.values import parse_json_object, to_text
+from master.status.values import parse_json_object
 from master.status.views import format_ago
 
 MOST_REPORTS = 20

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
+from es_queue.security.bounded_reads import to_text
 from master.display.format import finite_or_none
 from master.status.redis_reader import (
     LONGEST_VALUE,
@@ -17,7 +18,6 @@ from master.status.redis_reader import (
     PROGRESS_FIELDS,
     RedisReader,
 )
-from master.status.values import to_text
 from master.storage.metrics_files import read_json_lines
 
 #: Read so many entries at most, in pieces, until there are so many evaluations.

@@ -12,7 +12,7 @@ from rich.text import Text
 from es_queue.errors import UsageError
 from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import KeySize, key_sizes
+from es_queue.security.bounded_reads import KeySize, key_sizes, to_text
 from es_queue.security.sanitize import sanitize
 from master.display.format import format_duration
 from master.display.terminal import FittingTable
@@ -30,7 +30,6 @@ from master.status.values import (
     run_of,
     summarize_floats,
     to_plain_json,
-    to_text,
 )
 
 #: A larger value is described by its size and its first bytes.

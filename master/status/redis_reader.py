@@ -23,12 +23,13 @@ from es_queue.protocol.connection import (
 )
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from es_queue.security import bounded_reads
+from es_queue.security.bounded_reads import to_text
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun, find_run
 from master.display.format import finite_or_none
 from master.run.lease import format_host
 from master.services.private_server import PrivateServer
-from master.status.values import parse_json_object, to_text
+from master.status.values import parse_json_object
 
 ORPHANED = "orphaned"
 

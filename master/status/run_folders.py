@@ -21,7 +21,6 @@ from es_queue.util.run_folder import (
     read_stored_name,
 )
 from master.display.format import finite_or_none
-from master.display.reporter import METRICS
 from master.status.history import History, short
 from master.status.redis_reader import (
     LONGEST_CONFIG,
@@ -32,6 +31,7 @@ from master.status.redis_reader import (
     Texts,
 )
 from master.status.values import parse_json_object
+from master.storage.metrics_files import METRICS
 
 #: A configuration has about 5 KB and a hundred names.
 MOST_BYTES = 2**16

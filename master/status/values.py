@@ -53,10 +53,6 @@ def run_of(key: str) -> str:
 # --- any bytes
 
 
-def to_text(data: object) -> str:
-    return data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
-
-
 def escape_bytes(data: bytes, longest: int = FIRST_BYTES) -> str:
     """Bytes as text that is safe for a terminal; the number of omitted ones is appended."""
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.panel import Panel
 from rich.text import Text
@@ -29,12 +28,10 @@ STYLES = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", WAITING: "dim"}
 
 
 class SweepTableView(SweepView):
-    def __init__(
-        self, out: SafeStream, record: SweepRecord, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, out: SafeStream, record: SweepRecord) -> None:
         self._record = record
         self._rows: Sequence[SeedRow] = ()
-        self._panel = LivePanel(out, self._render, clock)
+        self._panel = LivePanel(out, self._render)
 
     def started(self, about: Mapping[str, str]) -> None:
         for line in format_start(self._record, about, self._panel.width):

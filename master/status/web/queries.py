@@ -15,6 +15,7 @@ from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import default_of, option_fields
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RunKeys
+from es_queue.security.bounded_reads import to_text
 from es_queue.security.sanitize import sanitize
 from es_queue.util.run_folder import find_run
 from master.display.format import METHOD_SETTINGS, drawable_or_none, finite_or_none
@@ -22,7 +23,7 @@ from master.status.discovery import find_sources
 from master.status.errors import make_errors_page
 from master.status.history import History, is_readable, parse_entry
 from master.status.redis_reader import RedisReader, RunDetails, RunSummary
-from master.status.values import to_plain_json, to_text
+from master.status.values import to_plain_json
 from master.status.views import make_run_page, make_runs_page
 from master.status.web.archive import archive_data
 from master.storage.metrics_files import read_json_lines

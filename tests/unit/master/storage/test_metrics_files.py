@@ -10,8 +10,8 @@ from typing import Any
 from es_queue.config.resolution import resolve
 from master.display.log_view import QuietView, SafeStream
 from master.display.notes import NoteHandler
-from master.display.reporter import METRICS, Reporter
-from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, metrics_files
+from master.display.reporter import Reporter
+from master.storage.metrics_files import METRICS, METRICS_TABLE, TABLE_COLUMNS, metrics_files
 from master.storage.trackers.base import TAGS
 from tests.ring import run_ring
 
