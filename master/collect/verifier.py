@@ -7,7 +7,6 @@ worker's result therefore proves nothing; this process's result does.
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 import threading
@@ -18,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import msgpack
-
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import numeric_environment
@@ -29,10 +26,10 @@ from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, SlotResult
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing, named_modules
+from es_queue.util.pipe_frames import read_frame, write_frame
 from master.collect.blocks.block_scheduler import blocks_of_slots
 from master.services.child_process import bind_to_parent
 
-LENGTH = struct.Struct(">I")
 #: Seconds for the process to start and to make its environment, before those of its episodes.
 START_SECONDS = 120.0
 LONGEST_TROUBLE = 300
@@ -111,7 +108,7 @@ class Verifier:
                 start_new_session=True,
             )
             with suppress(OSError):  # it may have ended already; the first question finds that
-                write_frame(pipe_to(self._process), self._config.to_json())
+                write_frame(stream_of(self._process.stdin), self._config.to_json())
         return self._process
 
     def close(self) -> None:
@@ -144,8 +141,8 @@ def request_results(
     alarm.daemon = True
     alarm.start()
     try:
-        write_frame(pipe_to(process), question)
-        reply = read_frame(process)
+        write_frame(stream_of(process.stdin), question)
+        reply = read_frame(stream_of(process.stdout))
     except OSError as error:
         raise VerificationError(f"its process has ended: {error.strerror}") from None
     finally:
@@ -161,23 +158,6 @@ def request_results(
     )
 
 
-def pipe_to(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert process.stdin is not None, "it was started with a pipe"
-    return process.stdin
-
-
-def write_frame(stream: IO[bytes], frame: Any) -> None:
-    data = msgpack.packb(frame)
-    stream.write(LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
-def read_frame(process: subprocess.Popen[bytes]) -> Any:
-    """The next reply; None if the process has ended."""
-    assert process.stdout is not None, "it was started with a pipe"
-    head = process.stdout.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    size = LENGTH.unpack(head)[0]
-    data = process.stdout.read(size)
-    return msgpack.unpackb(data, max_bin_len=size, max_str_len=size) if len(data) == size else None
+def stream_of(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None, "it was started with pipes"
+    return pipe

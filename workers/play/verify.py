@@ -1,27 +1,24 @@
 """Play slots for the es-master that started this process, over standard input and output.
 
-Frames are msgpack after their length in four bytes, big-endian. The first contains the run's
-settings. Each later one is a request: [task's bytes, parameters' bytes, blocks as text]. The reply
-is [fingerprint, an answer's bytes per block], or a text with the reason if nothing can be played.
+The first frame contains the run's settings. Each later one is a request: [task's bytes,
+parameters' bytes, blocks as text]. The reply is [fingerprint, an answer's bytes per block], or a
+text with the reason if nothing can be played.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import struct
 import sys
-from typing import IO, TYPE_CHECKING, Any
-
-import msgpack
+from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EnvironmentFailure, EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
+from es_queue.util.pipe_frames import read_frame, write_frame
 
 if TYPE_CHECKING:
     from workers.slots import Evaluator, FailureReport
 
-LENGTH = struct.Struct(">I")
 #: An id as a worker has it, for answers that nobody sends.
 NAME = "master-0-000000"
 
@@ -79,21 +76,6 @@ def play_blocks(
 
 def raise_failure(failure: FailureReport) -> None:
     raise EnvironmentFailure(f"the episode of seed {failure.seed} fails here: {failure.reason}")
-
-
-def read_frame(stream: IO[bytes]) -> Any:
-    """None at the end."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    size = LENGTH.unpack(head)[0]
-    return msgpack.unpackb(stream.read(size), max_bin_len=size, max_str_len=size)
-
-
-def write_frame(stream: IO[bytes], frame: Any) -> None:
-    data = msgpack.packb(frame)
-    stream.write(LENGTH.pack(len(data)) + data)
-    stream.flush()
 
 
 if __name__ == "__main__":
