@@ -18,6 +18,7 @@ from es_queue.protocol.connection import (
     authentication_error,
     client_from_url,
     find_tls_problem,
+    first_line,
     limit_replies,
     redacted_url,
 )
@@ -33,9 +34,9 @@ from master.status.values import parse_json_object
 
 ORPHANED = "orphaned"
 
-#: More of anything than this is not shown; nothing that es-queue writes comes near.
 #: The fix for a server that does not respond.
 START_SERVER = "start it, or correct RQ_REDIS_URL or --redis-url"
+#: More of anything than this is not shown; nothing that es-queue writes comes near.
 MOST_RUNS = 200
 MOST_WORKERS = 1000
 MOST_REASONS = 50
@@ -56,14 +57,24 @@ MOST_KEY_BYTES = {
 }
 MOST_RUNS_BYTES = 4 * 2**20
 
-PROGRESS_FIELDS = (
+#: Fields of progress and of a worker: texts, which stay texts in JSON, and all with the numbers.
+PROGRESS_TEXTS = (
     "state",
     "stage",
     "env",
     "strategy",
     "publication",
-    "generation",
     "answered",
+    "digest",
+    "why",
+    "queue",
+    "paused_by",
+    "changed",
+    "quarantined",
+)
+PROGRESS_FIELDS = (
+    *PROGRESS_TEXTS,
+    "generation",
     "episodes",
     "env_steps",
     "steps_per_second",
@@ -78,9 +89,7 @@ PROGRESS_FIELDS = (
     "confirm_mean",
     "workers",
     "eta",
-    "digest",
     "updated",
-    "why",
     "answered_at",
     "training_slots",
     "starting",
@@ -88,9 +97,6 @@ PROGRESS_FIELDS = (
     "scale",
     "seconds",
     "seconds_wait",
-    "queue",
-    "paused_by",
-    "changed",
     "recovered",
     "reissued",
     "late",
@@ -104,32 +110,34 @@ PROGRESS_FIELDS = (
     "eval_episodes",
     "audited",
     "audit_disputes",
-    "quarantined",
 )
-WORKER_FIELDS = (
+WORKER_TEXTS = (
     "host",
-    "pid",
     "rq_name",
     "backend",
     "numerics",
     "block",
-    "steps",
-    "steps_per_second",
-    "busy",
-    "late",
-    "blocks",
     "refuses",
     "generation",
-    "joined",
     "python",
-    "beat_ttl",
     "noise",
-    "threads",
     "versions",
     "box2d",
     "envpool",
     "packages",
     "hardened",
+)
+WORKER_FIELDS = (
+    *WORKER_TEXTS,
+    "pid",
+    "steps",
+    "steps_per_second",
+    "busy",
+    "late",
+    "blocks",
+    "joined",
+    "beat_ttl",
+    "threads",
 )
 
 Texts = dict[str, str]
@@ -386,7 +394,7 @@ class RedisReader:
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     def to_redis_error(self, error: Exception) -> RedisError:
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        reason = first_line(error)
         if isinstance(error, redis.exceptions.NoPermissionError):
             return RedisError(
                 f"Redis at {self.name} grants this user too few rights to read ({reason}); it "

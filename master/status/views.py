@@ -28,7 +28,14 @@ from master.display.terminal import FittingTable
 from master.loop.stopping import BUDGETS
 from master.status.health import HEALTHY, STALLED, Health, assess_health
 from master.status.history import History
-from master.status.redis_reader import MOST_WORKERS, ORPHANED, RunDetails, RunSummary
+from master.status.redis_reader import (
+    MOST_WORKERS,
+    ORPHANED,
+    PROGRESS_TEXTS,
+    WORKER_TEXTS,
+    RunDetails,
+    RunSummary,
+)
 from master.status.render import (
     BAD,
     FAINT,
@@ -73,37 +80,6 @@ STAGES = {
     "closing": ", its last parameters are evaluated",
     "final": ", it plays its final episodes",
 }
-#: Fields that stay text in JSON; all others of a progress or a worker are numbers or null.
-TEXT_FIELDS = (
-    "quarantined",
-    "state",
-    "stage",
-    "env",
-    "strategy",
-    "publication",
-    "digest",
-    "answered",
-    "why",
-    "queue",
-    "paused_by",
-    "changed",
-)
-WORKER_TEXT_FIELDS = (
-    "host",
-    "rq_name",
-    "backend",
-    "numerics",
-    "block",
-    "refuses",
-    "generation",
-    "python",
-    "noise",
-    "versions",
-    "box2d",
-    "envpool",
-    "packages",
-    "hardened",
-)
 #: Reasons to refuse, and hosts of each, that are shown.
 MOST_REFUSALS = 10
 MOST_HOSTS = 5
@@ -442,7 +418,7 @@ def format_ago(moment: object) -> str:
 
 def run_fields(summary: RunSummary, health: Health) -> dict[str, Any]:
     """A run as JSON: a field that should be a number is one, or null."""
-    about = to_json_fields(summary.progress, TEXT_FIELDS)
+    about = to_json_fields(summary.progress, PROGRESS_TEXTS)
     return {
         "run": summary.run,
         "redis": sanitize(summary.server),
@@ -468,7 +444,7 @@ def run_page_data(
         "living": [
             {
                 "worker": sanitize(name),
-                **to_json_fields(about, WORKER_TEXT_FIELDS),
+                **to_json_fields(about, WORKER_TEXTS),
                 "seen": details.silent_seconds(name),
             }
             for name, about in details.workers.items()
