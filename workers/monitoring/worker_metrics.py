@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.registry import Collector
 
-from es_queue.util.metrics_endpoint import LAST_PORT
+from es_queue.util.metrics_endpoint import LAST_PORT, make_metric
 from workers.episode import EpisodeControl
 from workers.heartbeat import resident_memory
 
@@ -40,28 +40,17 @@ class WorkerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         (blocks, late), control = self._blocks(), self._control
         busy, seconds = control.work.busy_seconds(), max(time.monotonic() - self._began, 1e-9)
-        counters = (
-            ("episodes", "Episodes of results", control.work.episodes),
-            ("steps", "Environment steps", control.steps),
-            ("blocks", "Blocks evaluated", blocks),
-            ("late_blocks", "Blocks whose result came too late", late),
-            ("failures", "Slots that failed", control.work.failures),
-            ("busy_seconds", "Seconds spent on blocks", busy),
-        )
-        gauges = (
+        for name, text, value in (
+            ("episodes_total", "Episodes of results", control.work.episodes),
+            ("steps_total", "Environment steps", control.steps),
+            ("blocks_total", "Blocks evaluated", blocks),
+            ("late_blocks_total", "Blocks whose result came too late", late),
+            ("failures_total", "Slots that failed", control.work.failures),
+            ("busy_seconds_total", "Seconds spent on blocks", busy),
             ("idle_ratio", "Share of the seat's time spent without a block", 1 - busy / seconds),
             ("memory_bytes", "Resident memory of the process", resident_memory()),
-        )
-        for name, text, value in counters:
-            yield self._metric(name, text, "counter", value)
-        for name, text, value in gauges:
-            yield self._metric(name, text, "gauge", max(0.0, value))
-
-    def _metric(self, name: str, text: str, kind: str, value: float) -> Metric:
-        metric = Metric(f"es_queue_worker_{name}", text, kind)
-        suffix = "_total" if kind == "counter" else ""
-        metric.add_sample(f"es_queue_worker_{name}{suffix}", self._labels, value)
-        return metric
+        ):
+            yield make_metric(f"worker_{name}", text, [(self._labels, max(0.0, value))])
 
 
 @contextmanager

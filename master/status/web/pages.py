@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RUN_ID
 from es_queue.security.sanitize import sanitize
+from es_queue.util.metrics_endpoint import Sample, make_metric
 from master.display.format import finite_or_none
 from master.status.health import HEALTHY
 from master.status.web.queries import DashboardQueries
@@ -61,7 +62,6 @@ COUNT_FAMILIES = (
     ),
 )
 
-Sample = tuple[Mapping[str, str], float]
 Info = Mapping[str, Any]
 
 
@@ -118,17 +118,6 @@ def format_metrics(data: Info) -> bytes:
     from prometheus_client import generate_latest
 
     return generate_latest(RunMetrics(data))
-
-
-def make_metric(name: str, text: str, samples: list[Sample]) -> Metric:
-    # start-up: see format_metrics
-    from prometheus_client import Metric
-
-    kind = "counter" if name.endswith("_total") else "gauge"
-    metric = Metric(f"es_queue_{name.removesuffix('_total')}", text, kind)
-    for labels, value in samples:
-        metric.add_sample(f"es_queue_{name}", dict(labels), value)
-    return metric
 
 
 def run_labels(run: Info, *names: str) -> dict[str, str]:
