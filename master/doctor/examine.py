@@ -55,7 +55,7 @@ from master.doctor.finding import (
     print_findings,
     unknown,
 )
-from master.doctor.host import ProbeRequest, probe_environments
+from master.doctor.host import probe_environments
 from master.doctor.look import CommandDenied, ReadOnlyClient
 from master.services.private_server import server_binary
 from master.status.redis_reader import START_SERVER, RedisReader
@@ -313,11 +313,7 @@ def examine_run(
         fix = f"use the run's own release of es-queue, in its folder:\n{seen.resume}"
         notes.add(failed(text, fix).named("config"))
     else:
-        request = ProbeRequest(
-            *(config.task, config.env_arg, config.wrapper, config.backend),
-            *(config.parameters, config.preprocessing),
-        )
-        notes.add(*doctor_host.check_environments(probe_environments([request])))
+        notes.add(*doctor_host.check_environments(probe_environments([config])))
         if folder is not None and config.noise_size:
             table = doctor_host.read_noise_state(config.noise_size, folder)
             notes.add(doctor_host.check_noise(table, digest))

@@ -11,11 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
+from es_queue.config.run_config import RunConfig
 from es_queue.errors import EsQueueError
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.sanitize import sanitize
@@ -36,20 +36,14 @@ sys.path += [folder for folder in (sys.argv[2], ".") if folder not in sys.path]
 from es_queue.numerics.fingerprint import fix_numeric_environment
 fix_numeric_environment()
 from es_queue.errors import EsQueueError
-wanted = json.loads(sys.argv[3])
 try:
+    from dataclasses import replace
+    from es_queue.config.parsing import config_from_json
     from es_queue.environments.factory import describe
     from es_queue.environments.interface import EnvironmentRequest
     from es_queue.environments.observation_layout import format_parts
-    request = EnvironmentRequest(
-        wanted["id"],
-        tuple(map(tuple, wanted["arguments"])),
-        tuple(wanted["wrappers"]),
-        wanted["backend"],
-        wanted["parameters"],
-        preprocessing=wanted["preprocessing"],
-    )
-    spec = describe(request)
+    request = EnvironmentRequest.of(config_from_json(sys.argv[3]))
+    spec = describe(replace(request, behaviour=""))
     answer = {
         "observations": spec.observation_size,
         "parts": format_parts(spec.observation_parts)[:300] if spec.observation else "",
@@ -65,20 +59,6 @@ os.write(int(sys.argv[1]), json.dumps(answer).encode())
 
 
 @dataclass(frozen=True)
-class ProbeRequest:
-    """An environment as in ``EnvironmentRequest``, whose import needs Gymnasium, which may be
-    broken.
-    """
-
-    id: str
-    arguments: tuple[tuple[str, Any], ...] = ()
-    wrappers: tuple[str, ...] = ()
-    backend: str = "auto"
-    parameters: int = 0
-    preprocessing: str = "auto"
-
-
-@dataclass(frozen=True)
 class ProbeResult:
     """The result of a probe: a description or an error. Both texts are untrusted."""
 
@@ -88,11 +68,13 @@ class ProbeResult:
 
 
 def probe_environments(
-    requests: Sequence[ProbeRequest], seconds: float = DEADLINE_SECONDS
+    configs: Sequence[RunConfig], seconds: float = DEADLINE_SECONDS
 ) -> list[ProbeResult]:
-    """Create each and play one step, all at once, with a deadline for each."""
+    """Create the environment of each config, and play one step, all at once, with a deadline for
+    each.
+    """
     deadline = time.monotonic() + seconds
-    probes = [EnvironmentProbe(request) for request in requests]
+    probes = [EnvironmentProbe(config) for config in configs]
     try:
         return [probe.result(deadline, seconds) for probe in probes]
     finally:
@@ -101,8 +83,8 @@ def probe_environments(
 
 
 class EnvironmentProbe:
-    def __init__(self, request: ProbeRequest) -> None:
-        self._request = request
+    def __init__(self, config: RunConfig) -> None:
+        self._id = config.task
         self._pipe, child_pipe = os.pipe()
         # -P: the current folder comes last, not first as with -c.
         command = [
@@ -112,7 +94,7 @@ class EnvironmentProbe:
             PROBE_PROGRAM,
             str(child_pipe),
             str(source_root()),
-            json.dumps(asdict(request)),
+            config.to_json(),
         ]
         nowhere = subprocess.DEVNULL
         try:
@@ -133,7 +115,7 @@ class EnvironmentProbe:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             return ProbeResult(
-                self._request.id,
+                self._id,
                 error=f"it hangs: creating it and one step took longer than {seconds:g} s",
             )
         # a process that it left behind may hold the other end
@@ -147,10 +129,10 @@ class EnvironmentProbe:
                 else f"its process ended with code {code} and no output"
             }
         if "error" in answer:
-            return ProbeResult(self._request.id, error=str(answer["error"]))
+            return ProbeResult(self._id, error=str(answer["error"]))
         parts = f" ({answer['parts']})" if answer["parts"] else ""
         return ProbeResult(
-            self._request.id,
+            self._id,
             f"{answer['observations']} observations{parts}, {answer['action']} actions, "
             f"{answer['backend']} back end",
         )
@@ -163,7 +145,7 @@ class EnvironmentProbe:
 
 
 OUR_PACKAGES = ("es_queue", "master", "workers")
-USUAL_ENVIRONMENTS = (ProbeRequest("CartPole-v1"), ProbeRequest("BipedalWalker-v3"))
+USUAL_ENVIRONMENTS = (RunConfig(env="CartPole-v1"), RunConfig(env="BipedalWalker-v3"))
 LEAST_FREE = 500e6
 INSTALL = "pip install --force-reinstall --no-deps box2d"
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_layout import (
@@ -28,7 +29,7 @@ from es_queue.environments.observation_layout import (
 from es_queue.environments.stock import observation_tree
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
-from master.doctor.host import ProbeRequest, probe_environments
+from master.doctor.host import probe_environments
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
@@ -197,7 +198,7 @@ def test_an_environment_is_described_and_played_with_its_parts() -> None:
 
 
 def test_the_doctor_tells_the_parts() -> None:
-    (tried,) = probe_environments([ProbeRequest(GATHER)])
+    (tried,) = probe_environments([RunConfig(env=GATHER)])
     assert (
         tried.description
         == "6 observations (flag 0-1, noise 2-5), discrete actions, stock back end"

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.util import host_info
 from master.doctor import host as doctor_host
 from master.doctor.finding import FAILED, OK, WARNING
-from master.doctor.host import ProbeRequest, ProbeResult, probe_environments
+from master.doctor.host import ProbeResult, probe_environments
 
 # --- this host
 
@@ -132,7 +133,7 @@ def plagues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_environment_that_crashes_or_hangs_does_not_take_the_doctor_with_it() -> None:
     began = time.monotonic()
     names = ("Crash", "Leave", "Loud", "Hang", "None")
-    found = probe_environments([ProbeRequest(f"plagues:{name}-v0") for name in names], seconds=8.0)
+    found = probe_environments([RunConfig(env=f"plagues:{name}-v0") for name in names], seconds=8.0)
     by_name = dict(zip(names, found, strict=True))
     assert (
         "SIGSEGV" in by_name["Crash"].error
@@ -145,7 +146,7 @@ def test_an_environment_that_crashes_or_hangs_does_not_take_the_doctor_with_it()
 
 
 def test_a_module_that_is_not_there_is_told_with_where_it_is_looked_for() -> None:
-    (tried,) = probe_environments([ProbeRequest("no_such_module_here:X-v0")])
+    (tried,) = probe_environments([RunConfig(env="no_such_module_here:X-v0")])
     one = doctor_host.check_environment(tried)
     assert one.state == FAILED and "no_such_module_here" in one.text and "PYTHONPATH" in one.fix
 

@@ -94,7 +94,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         door,
         "probe_environments",
-        lambda requests: [ProbeResult(one.id, "well") for one in requests],
+        lambda configs: [ProbeResult(one.task, "well") for one in configs],
     )
     monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "noise"))
     monkeypatch.delenv("RQ_REDIS_URL", raising=False)
@@ -160,7 +160,7 @@ def test_an_environment_that_failed_shows_in_the_exit_code_when_redis_is_well(
     monkeypatch.setattr(
         door,
         "probe_environments",
-        lambda requests: [ProbeResult(one.id, error="it crashes") for one in requests],
+        lambda configs: [ProbeResult(one.task, error="it crashes") for one in configs],
     )
     found = [one for one in door.examine(given(), list, None) if one.name != "redis"]
     assert exit_code_of(found) == 5
