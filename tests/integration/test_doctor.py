@@ -64,7 +64,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> None:
     monkeypatch.setattr(
         door,
         "probe_environments",
-        lambda requests: [ProbeResult(one.id, "not tried") for one in requests],
+        lambda configs: [ProbeResult(one.task, "not tried") for one in configs],
     )
 
 
