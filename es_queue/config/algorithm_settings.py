@@ -6,6 +6,7 @@ A class names those that it uses (``settings``), and ``--help`` lists the classe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from es_queue.config.declarations import Grows, WithoutEffect, option
 
@@ -26,40 +27,42 @@ ONLY_ISO_LINE = tuple(
 )
 
 
+def policy(default: Any, text: str, **more: Any) -> Any:
+    """A field as of ``option``, in the group of policies."""
+    return option(default, "policy", text, **more)
+
+
+def search(default: Any, text: str, **more: Any) -> Any:
+    """A field as of ``option``, in the group of strategies."""
+    return option(default, "search", text, **more)
+
+
 @dataclass(frozen=True)
 class PolicySettings:
-    activation: str = option(
+    activation: str = policy(
         "tanh",
-        "policy",
         "activation function between the layers",
         allowed=("tanh", "relu", "selu", "elu", "lrelu"),
     )
 
-    batch_norm: str = option(
+    batch_norm: str = policy(
         "none",
-        "policy",
         "virtual: normalise units or convolutions with a reference batch of observations, which "
         "depends only on the seed",
         allowed=("none", "virtual"),
     )
 
-    biases: bool = option(
-        True,
-        "policy",
-        "each layer adds a bias to its outputs",
-    )
+    biases: bool = policy(True, "each layer adds a bias to its outputs")
 
-    hidden: tuple[int, ...] = option(
+    hidden: tuple[int, ...] = policy(
         (64, 64),
-        "policy",
         "widths of the hidden layers, or of the recurrent layers, separated by commas",
         unit="units",
         allowed=(1, 65536),
     )
 
-    init: str = option(
+    init: str = policy(
         "auto",
-        "policy",
         "initial parameters; auto is zero for linear policies, normal for images, and orthogonal "
         "for all others",
         allowed=("auto", "zero", "orthogonal", "normal"),
@@ -68,38 +71,33 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class StrategySettings:
-    active: bool = option(
+    active: bool = search(
         True,
-        "search",
         "the covariance also learns from the worse half of a generation, by negative weights",
     )
 
-    archive: str = option(
+    archive: str = search(
         "grid",
-        "search",
         "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids (cvt), "
         "for behaviours of many numbers",
         allowed=("grid", "cvt"),
     )
 
-    archive_size: int = option(
+    archive_size: int = search(
         2000,
-        "search",
         "size of the archive of behaviours; the oldest are removed",
         allowed=(1, 100_000),
     )
 
-    average_decay: float = option(
+    average_decay: float = search(
         0.0,
-        "search",
         "share of the running average of the parameters that each generation keeps; above 0, the "
         "average is evaluated and saved",
         allowed=(0.0, 0.999),
     )
 
-    behaviour: str = option(
+    behaviour: str = search(
         "auto",
-        "search",
         "descriptor of an episode's behaviour: last-observation, final-position, feet-contact "
         "(walkers), ram (Atari games), or your own function of the environment at the episode's "
         "end; auto suits the environment",
@@ -113,212 +111,180 @@ class StrategySettings:
         ),
     )
 
-    behaviour_bounds: str = option(
+    behaviour_bounds: str = search(
         "0:1",
-        "search",
         "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of them; "
         "behaviours outside count in the nearest cell",
     )
 
-    behaviour_episodes: int = option(
+    behaviour_episodes: int = search(
         5,
-        "search",
         "episodes whose mean behaviour is archived for each updated member",
         allowed=(1, 1000),
     )
 
-    candidates: int = option(
+    candidates: int = search(
         10,
-        "search",
         "number of best individuals evaluated again before one of them becomes the elite",
         allowed=(1, 1000),
     )
 
-    cells: tuple[int, ...] = option(
+    cells: tuple[int, ...] = search(
         (32, 32),
-        "search",
         "cells along each number of a behaviour; one entry holds for all of them; the product is "
         "the number of centroids of archive cvt",
         allowed=(1, 2**20),
     )
 
-    directions: int = option(
+    directions: int = search(
         0,
-        "search",
         "number of evolution paths that form the matrix; auto is 4 + 3 ln n for n parameters",
         allowed=(0, 1000),
         default_word="auto",
     )
 
-    elite_episodes: int = option(
+    elite_episodes: int = search(
         30,
-        "search",
         "fresh episodes of that evaluation, the same for all of these individuals",
         allowed=(1, 1000),
     )
 
-    emitter: str = option(
+    emitter: str = search(
         "iso_line",
-        "search",
         "how individuals are made of elites: noise and a step towards or away from a second elite "
         "(iso_line), only noise (gaussian), or several searches that begin at elites (me_es)",
         allowed=("iso_line", "gaussian", "me_es"),
     )
 
-    gradient_form: str = option(
+    gradient_form: str = search(
         "starter",
-        "search",
         "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in the "
         "paper",
         allowed=("starter", "true"),
     )
 
-    initial_sigma: float = option(
+    initial_sigma: float = search(
         0.0,
-        "search",
         "standard deviation of the first individuals around the first parameters; auto is sigma",
         allowed=(0.0, 1000.0),
         default_word="auto",
     )
 
-    l2: float = option(
+    l2: float = search(
         0.0,
-        "search",
         "coefficient of -l2*parameters added to the gradient",
         allowed=(0.0, None),
     )
 
-    learning_rate: float = option(
+    learning_rate: float = search(
         0.0,
-        "search",
         "step size of the update; auto is the strategy's own default",
         allowed=(0.0, None),
         default_word="auto",
     )
 
-    learning_rate_schedule: str = option(
+    learning_rate_schedule: str = search(
         "constant",
-        "search",
         "factor of the learning rate per generation: constant, exponential:RATE[,LEAST], "
         "linear:END,N or piecewise:N=FACTOR,...",
     )
 
-    line_sigma: float = option(
+    line_sigma: float = search(
         0.2,
-        "search",
         "standard deviation of the step to the second elite, in distances of the two",
         allowed=(0.0, 1000.0),
         rules=ONLY_ISO_LINE,
     )
 
-    linear_share: float = option(
+    linear_share: float = search(
         0.0,
-        "search",
         "share of centred ranks in the utilities; the rest are the paper's log ranks",
         allowed=(0.0, 1.0),
     )
 
-    max_speed: float = option(
+    max_speed: float = search(
         0.0,
-        "search",
         "longest step of clipup; auto is twice the learning rate",
         allowed=(0.0, None),
         default_word="auto",
     )
 
-    member_init: str = option(
+    member_init: str = search(
         "near",
-        "search",
         "first parameters of the other members: near the first member's, with a standard deviation "
         "of 0.05, or own, which draws each by --init",
         allowed=("near", "own"),
     )
 
-    members: int = option(
+    members: int = search(
         5,
-        "search",
         "number of unperturbed policies (members); the more novel ones are trained more often",
         allowed=(1, 100),
     )
 
-    momentum: float = option(
-        0.9,
-        "search",
-        "momentum of sgd and clipup",
-        allowed=(0.0, 0.9999),
-    )
+    momentum: float = search(0.9, "momentum of sgd and clipup", allowed=(0.0, 0.9999))
 
-    neighbours: int = option(
+    neighbours: int = search(
         10,
-        "search",
         "number of nearest behaviours in the archive; their mean distance is the novelty",
         allowed=(1, 1000),
     )
 
-    novelty: str = option(
+    novelty: str = search(
         "nsr",
-        "search",
         "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture that "
         "moves to novelty while the reward stagnates (nsra)",
         allowed=("ns", "nsr", "nsra"),
     )
 
-    optimizer: str = option(
+    optimizer: str = search(
         "auto",
-        "search",
         "optimizer of the update",
         allowed=("auto", "adam", "sgd", "clipup"),
     )
 
-    qd_offset: float = option(
+    qd_offset: float = search(
         0.0,
-        "search",
         "lowest possible fitness, subtracted from that of each elite in qd_score",
     )
 
-    restarts: str = option(
+    restarts: str = search(
         "none",
-        "search",
         "what follows a descent that stagnates: nothing (none), a descent with a larger population "
         "(ipop), or with larger and smaller ones in turn (bipop)",
         allowed=("none", "ipop", "bipop"),
     )
 
-    search_steps: int = option(
+    search_steps: int = search(
         10,
-        "search",
         "steps of a search before it begins again at another elite",
         allowed=(1, 100_000),
         rules=ONLY_ME_ES,
     )
 
-    searches: int = option(
+    searches: int = search(
         8,
-        "search",
         "searches of emitter me_es at once; half of them climb towards fitness, the others towards "
         "novelty",
         allowed=(1, 10_000),
         rules=ONLY_ME_ES,
     )
 
-    shaping: str = option(
+    shaping: str = search(
         "centered-rank",
-        "search",
         "how fitness is converted to utility",
         allowed=("centered-rank", "centered-sign-rank", "log-rank", "sign", "z-score"),
     )
 
-    sigma_learning_rate: float = option(
+    sigma_learning_rate: float = search(
         -1.0,
-        "search",
         "step size of the learnt sigma; 0 keeps sigma fixed, auto is the strategy's own default",
         allowed=(-1.0, None),
         default_word="auto",
     )
 
-    sigma_max_change: float = option(
+    sigma_max_change: float = search(
         0.2,
-        "search",
         "largest relative change of the learnt sigma per generation",
         allowed=(0.0, 0.99),
         rules=(
@@ -331,17 +297,15 @@ class StrategySettings:
         ),
     )
 
-    step_length: float = option(
+    step_length: float = search(
         0.5,
-        "search",
         "length of such a step: root mean square change of a parameter, in sigma",
         allowed=(0.0, 1000.0),
         rules=ONLY_ME_ES,
     )
 
-    top: int = option(
+    top: int = search(
         0,
-        "search",
         "number of directions that are used, best first",
         unit="pairs",
         allowed=(0, None),
@@ -354,9 +318,8 @@ class StrategySettings:
         ),
     )
 
-    truncation: int = option(
+    truncation: int = search(
         0,
-        "search",
         "number of parents: the elite and the best others of the population; auto is 20, or a "
         "smaller population",
         unit="individuals",
@@ -370,9 +333,8 @@ class StrategySettings:
         ),
     )
 
-    weight_decay: float = option(
+    weight_decay: float = search(
         0.0,
-        "search",
         "multiply the parameters by 1 - weight_decay after each step",
         allowed=(0.0, 1.0),
     )
