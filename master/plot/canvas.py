@@ -118,4 +118,6 @@ def save_figure(figure: Figure, out: Path) -> None:
         with replacing(out) as file:
             figure.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
     except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+        raise UsageError(
+            f"--out {out} cannot be written: {error.strerror}; give --out a file in another folder"
+        ) from None

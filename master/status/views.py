@@ -67,6 +67,8 @@ WORKER_COLUMNS = (
 )
 #: Columns of workers that are left out, in this order, if the terminal is too narrow.
 EXPENDABLE = ("joined", "late", "gen", "print", "pid", "hard", "busy", "block", "back end")
+#: Below a table that has finished runs.
+TABLE_NOTE = "eval of a finished run: fresh episodes; best: the best evaluation in training"
 STYLES = {
     RUNNING: GOOD,
     FINISHED: GOOD,
@@ -110,6 +112,8 @@ def make_runs_page(runs: Sequence[RunSummary]) -> Page:
     parts: list[PagePart] = [
         FittingTable(RUN_COLUMNS, rows, RUN_COLUMNS[3:], expendable, STYLES),
     ]
+    if any(summary.progress.get("eval_episodes") for summary in runs):
+        parts += [Text(""), Text(TABLE_NOTE, FAINT)]
     for summary, health in rated:
         if health.state == ORPHANED:
             head = Text(f"{summary.run} has no master")

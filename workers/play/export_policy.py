@@ -23,6 +23,11 @@ def read_contents(path: Path, elite: Elite | None = None) -> tuple[dict[str, Any
     """The arrays and the meta of a checkpoint or seed list; those of an ``elite`` of its archive,
     which no evaluation played. Raises RunFolderError.
     """
+    if path.suffix in (".onnx", ".pt2"):
+        raise RunFolderError(
+            f"{path} is an export for other programs: play the run, its checkpoint, or an export "
+            "to FILE.npz"
+        )
     try:
         arrays, meta = (
             with_reference(*read_seed_list(path))

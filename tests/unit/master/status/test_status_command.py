@@ -28,7 +28,7 @@ from master.status.redis_reader import (
     make_private_reader,
 )
 from master.status.render import Page, format_plain, print_page
-from master.status.views import make_run_page, make_runs_page
+from master.status.views import TABLE_NOTE, make_run_page, make_runs_page
 from tests.cases import each_case
 
 PROGRESS = {
@@ -276,6 +276,8 @@ def test_a_finished_run_shows_its_final_evaluation_with_spread_and_episodes() ->
         "eval_episodes": "100",
     }
     text = said(page_of(seen(state="finished", **figures)))
+    assert TABLE_NOTE in said(make_runs_page([seen(state="finished", **figures)]))
+    assert TABLE_NOTE not in said(make_runs_page([seen()]))
     assert "280.5 ± 20.2 over 100 fresh episodes; best in training 290.0" in text
     assert "280.5 ± 20.2, best 290.0" in said(page_of(seen(**figures)))
 

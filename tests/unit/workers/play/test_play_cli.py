@@ -276,6 +276,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(
     (tmp_path / "text.npz").write_text("hello")
     refused(capsys, 6, tmp_path / "text.npz")
     assert "no such checkpoint" in refused(capsys, 6, tmp_path / "missing.npz")
+    (tmp_path / "policy.onnx").write_bytes(b"graph")
+    assert "an export for other programs: play the run" in refused(
+        capsys, 6, tmp_path / "policy.onnx"
+    )
 
 
 def test_a_folder_without_a_best_policy_names_what_it_has(
