@@ -483,6 +483,16 @@ class RunConfig(PolicySettings, StrategySettings):
         "auto is the environment's registered threshold",
     )
 
+    target_margin: float = option(
+        0.0,
+        "evaluation",
+        (
+            "standard errors of its mean by which an evaluation, and its confirmation, must exceed "
+            "target_reward; above 0, the more returns differ, the higher their mean must be"
+        ),
+        allowed=(0.0, 10.0),
+    )
+
     target_every: int = option(
         1,
         "evaluation",

@@ -19,6 +19,11 @@ class ReturnStatistics:
     maximum: float
     count: int
 
+    @property
+    def standard_error(self) -> float:
+        """Of the mean: std/√count."""
+        return self.std / math.sqrt(self.count)
+
 
 def sum_in_order(values: Iterable[float]) -> float:
     """The sum from left to right in float64, rounded at each step. The built-in ``sum`` rounds

@@ -155,7 +155,12 @@ class Learner:
         return state.stage == CLOSING or state.generation % self.config.target_every == 0
 
     def is_target_passed(self, figures: ReturnStatistics | None) -> bool:
-        return self.target is not None and figures is not None and figures.mean >= self.target
+        """Whether the mean is at least the target, also less its ``target_margin``."""
+        if self.target is None or figures is None:
+            return False
+        margin = self.config.target_margin
+        least = figures.mean - margin * figures.standard_error if margin else figures.mean
+        return least >= self.target
 
     def weighs(self, state: RunState, kind: str, figures: ReturnStatistics) -> int:
         """What matters in an evaluation: 1 high returns, -1 low ones, 0 nothing."""

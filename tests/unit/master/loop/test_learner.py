@@ -5,6 +5,7 @@ alone.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_queue.numerics.normalization import Moments, RunningMoments
-from es_queue.numerics.return_statistics import return_statistics
+from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult
 from es_queue.strategies.base import Batch
@@ -268,6 +269,16 @@ def test_passing_the_target_twice_confirms_and_nothing_replaces_that() -> None:
     )
     assert judged(learner, later(confirmed), 0.0).best == confirmed.best
     assert judged(learner, later(confirmed), 0.0).confirm_mean == -1.9
+
+
+def test_with_a_margin_returns_that_differ_need_a_higher_mean_to_pass() -> None:
+    learner = setup_of(target_reward="-2", target_margin=2.0).learner
+    alike, apart = [-2.0] * 25, [-2.5, -1.5] * 50  # of the second, the standard error is 0.05
+    assert learner.is_target_passed(return_statistics(alike))
+    assert not learner.is_target_passed(return_statistics(apart))
+    assert not learner.is_target_passed(return_statistics([one + 0.09 for one in apart]))
+    assert learner.is_target_passed(return_statistics([one + 0.11 for one in apart]))
+    assert not learner.is_target_passed(ReturnStatistics(-1.0, math.inf, -1.0, -1.0, 4))
 
 
 def test_without_a_target_nothing_passes() -> None:
