@@ -176,6 +176,14 @@ class StrategySettings:
         allowed=(0.0, None),
     )
 
+    late_linear_share: float = search(
+        -1.0,
+        "linear_share once the step limit has reached half of MAX in --step-limit "
+        "adaptive:START,FRACTION,RATIO,MAX; auto keeps linear_share (snes)",
+        allowed=(-1.0, 1.0),
+        default_word="auto",
+    )
+
     learning_rate: float = search(
         0.0,
         "step size of the update; auto is the strategy's own default",

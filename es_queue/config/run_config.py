@@ -479,8 +479,15 @@ class RunConfig(PolicySettings, StrategySettings):
     target_reward: str = option(
         AUTO,
         "evaluation",
-        "end the run if an evaluation reaches this return and 100 fresh episodes confirm it; "
+        "end the run if an evaluation reaches this return and fresh episodes confirm it; "
         "auto is the environment's registered threshold",
+    )
+
+    confirm_episodes: int = option(
+        100,
+        "evaluation",
+        "fresh episodes whose mean must also reach target_reward",
+        allowed=(1, 100_000),
     )
 
     target_margin: float = option(

@@ -23,7 +23,6 @@ from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
 from es_queue.protocol.messages import ELITE as ELITE_KIND
 from es_queue.protocol.messages import FINAL as FINAL_KIND
 
-CONFIRM_EPISODES = 100
 TUNING_EPISODES = 10
 GROWTH = 8  # the most growth of a population by --min-steps, unless --population-max limits it
 WORDS = 4  # Philox4x64 yields four words per counter value
@@ -224,7 +223,7 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
         population *= config.max_lag + 2
     evaluations = {
         EVAL: config.eval_episodes,
-        CONFIRM: CONFIRM_EPISODES,
+        CONFIRM: config.confirm_episodes,
         FINAL_KIND: config.final_episodes,
     }
     slots = population // individuals

@@ -17,7 +17,7 @@ import pytest
 
 from es_queue.config.parsing import config_from_json
 from es_queue.errors import DecodeError
-from es_queue.numerics.slot_plan import CONFIRM_EPISODES, CONFIRMATION, EVALUATION, evaluation_seeds
+from es_queue.numerics.slot_plan import CONFIRMATION, EVALUATION, evaluation_seeds
 from es_queue.protocol import messages
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
@@ -96,7 +96,7 @@ class Intruder:
         generation = publication_generation(publication)
         for kind, count in (
             (messages.EVAL, config.eval_episodes),
-            (messages.CONFIRM, CONFIRM_EPISODES),
+            (messages.CONFIRM, config.confirm_episodes),
         ):
             seeds = evaluation_seeds(config, STREAMS[kind], generation, count).tolist()
             results = tuple(

@@ -19,7 +19,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, FencedError, RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.numerics.slot_plan import CONFIRM_EPISODES
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Block
 from es_queue.strategies import STRATEGIES
 from master.collect.collector import Interrupted, Unserved
@@ -343,13 +342,13 @@ def test_a_target_that_fresh_episodes_do_not_confirm_is_tried_again(
     real, tried = Learner.is_target_passed, []
 
     def passes(self: Learner, figures: ReturnStatistics | None) -> bool:
-        if figures is not None and figures.count == CONFIRM_EPISODES:
+        if figures is not None and figures.count == 30:
             tried.append(figures)
             return len(set(map(id, tried))) > 1 and real(self, figures)
         return real(self, figures)
 
     monkeypatch.setattr(Learner, "is_target_passed", passes)
-    run = Run(tiny(**QUICKLY))
+    run = Run(tiny(**QUICKLY, confirm_episodes=30))
     ended = run.play()
     confirmed = [
         record["generation"] for record in run.sink.records if record["confirm_mean"] is not None
