@@ -211,6 +211,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "largest population that --min-steps may reach; auto is 8 times --population",
         allowed=(0, 8_000_000),
         default_word="auto",
+        rules=tuple(GivesWay(name) for name in ("population", "min_steps", "schedule")),
     )
 
     scale: float = option(
