@@ -341,7 +341,7 @@ def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
     assert (config.eval_every, config.sigma, config.learning_rate, config.wall_limit) == (
         2,
         0.3,
-        1.0,
+        0.8,
         300.0,
     )
 
