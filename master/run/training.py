@@ -97,7 +97,7 @@ def train(
         EsQueueError: In one sentence.
     """
     if unknown := options.keys() - TrainOptions.__annotations__.keys():
-        raise TypeError(f"train() has no option {min(unknown)!r}{_format_fix(min(unknown))}")
+        raise TypeError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
     fix_numeric_environment()
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
