@@ -169,7 +169,6 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=False,
         settings=(
             "average_decay",
-            "late_linear_share",
             "learning_rate",
             "learning_rate_schedule",
             "linear_share",

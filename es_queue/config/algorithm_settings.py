@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from es_queue.config.declarations import GivesWay, Grows, WithoutEffect, option
+from es_queue.config.declarations import Grows, WithoutEffect, option
 
 #: The optimizers that use a setting, for settings that not all of them use.
 OPTIMIZER_USERS = {"max_speed": ("clipup",), "momentum": ("clipup", "sgd")}
@@ -174,15 +174,6 @@ class StrategySettings:
         0.0,
         "coefficient of -l2*parameters added to the gradient",
         allowed=(0.0, None),
-    )
-
-    late_linear_share: float = search(
-        -1.0,
-        "linear_share once the step limit has reached half of MAX in --step-limit "
-        "adaptive:START,FRACTION,RATIO,MAX; auto keeps linear_share (snes)",
-        allowed=(-1.0, 1.0),
-        default_word="auto",
-        rules=tuple(GivesWay(name) for name in ("linear_share", "schedule", "step_limit")),
     )
 
     learning_rate: float = search(

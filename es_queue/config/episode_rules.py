@@ -67,15 +67,6 @@ class StepLimitRule:
             return current
         return min(cap, max(current + 1, int(self.ratio * current)))
 
-    @property
-    def can_be_late(self) -> bool:
-        """Whether the rule names the limit that it grows to."""
-        return self.kind == "adaptive" and self.ceiling is not None
-
-    def is_late(self, limit: int) -> bool:
-        """Whether the limit has grown to half of the highest."""
-        return self.kind == "adaptive" and self.ceiling is not None and 2 * limit >= self.ceiling
-
     def _cap(self, env_limit: int | None) -> int:
         if self.kind == "fixed":
             return env_limit or LARGEST_WHOLE

@@ -6,10 +6,9 @@ are the same everywhere, unlike those of a library's ``pow``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from es_queue.config.episode_rules import parse_step_limit
 from es_queue.config.scaling import scale_factors
 from es_queue.errors import form_error
 from es_queue.util.number_ranges import parse_finite, parse_whole
@@ -64,14 +63,6 @@ class RateFactors:
     learning_rate: float = 1.0
     sigma: float = 1.0
     decay: float = 1.0
-
-
-def at_step_limit(config: RunConfig, limit: int) -> RunConfig:
-    """The settings of a generation whose training episodes have this step limit."""
-    share = config.late_linear_share
-    if share < 0 or not parse_step_limit(config.step_limit).is_late(limit):
-        return config
-    return replace(config, linear_share=share)
 
 
 def rate_factors(config: RunConfig, generation: int) -> RateFactors:

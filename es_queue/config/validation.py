@@ -274,13 +274,7 @@ def _validate_task(config: RunConfig) -> None:
 
 
 def _validate_forms(config: RunConfig) -> None:
-    limit = parse_step_limit(config.step_limit)
-    if config.late_linear_share >= 0 and not limit.can_be_late:
-        raise UsageError(
-            f"late_linear_share is {config.late_linear_share:g}, but step_limit is "
-            f"{config.step_limit}, which names no limit to grow to: use "
-            "adaptive:START,FRACTION,RATIO,MAX, or leave late_linear_share out"
-        )
+    parse_step_limit(config.step_limit)
     parse_floor(config.reward_floor)
     parse_patience(config.patience)
     parse_stall(config.stall)

@@ -33,7 +33,6 @@ class SNES(AdaptiveSigma):
     settings: ClassVar[tuple[str, ...]] = (
         "sigma_learning_rate",
         "linear_share",
-        "late_linear_share",
     )
     #: η_μ (table 1).
     LEARNING_RATE = 1.0

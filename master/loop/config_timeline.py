@@ -17,7 +17,7 @@ from es_queue.config.changeable import validate_changes
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scale_factors
-from es_queue.config.schedules import at_step_limit, rate_factors
+from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.numerics.slot_plan import validate_noise_size
 from es_queue.strategies import make_strategy
@@ -56,7 +56,7 @@ class ConfigTimeline:
 
     def learner_at(self, state: RunState) -> Learner:
         return self._cached_learner(
-            at_step_limit(self.config_at(state.changes, state.generation), state.step_limit),
+            self.config_at(state.changes, state.generation),
             schedule_clock(self.config, state.changes, state.generation, state.descent.generation),
         )
 

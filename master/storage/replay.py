@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
-from es_queue.config.schedules import at_step_limit
 from es_queue.errors import EXIT_DONE, RunFolderError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
@@ -245,7 +244,6 @@ def open_publications(
 
 def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
     size, begun = len(state.strategy["parameters"]), state.descent.generation
-    config = at_step_limit(config, state.step_limit)
     return strategy_of(config, state.changes, state.generation, size, begun)
 
 

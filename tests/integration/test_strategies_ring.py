@@ -61,12 +61,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "behaviour": "feet-contact",
         },
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
-        # From generation 2 on, the limit is half of 60 or more.
-        "late": {
-            "strategy": "snes",
-            "late_linear_share": 1.0,
-            "step_limit": "adaptive:15,0.05,1.5,60",
-        },
     }.items()
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

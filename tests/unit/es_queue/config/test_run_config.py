@@ -391,16 +391,6 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
             "set eval_every to 1 or more, or target_reward to none"
         ),
     ),
-    *(
-        (
-            {"strategy": "snes", "late_linear_share": 1.0, "step_limit": limit},
-            (
-                f"late_linear_share is 1, but step_limit is {limit}, which names no limit to grow "
-                "to: use adaptive:START,FRACTION,RATIO,MAX, or leave late_linear_share out"
-            ),
-        )
-        for limit in ("env", "400", "adaptive:400,0.4,1.1")
-    ),
     (
         {"eval_every": 10, "target_every": 7},
         (
