@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
+from inspect import signature
 from typing import Any, Self
 
 from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
@@ -51,6 +52,9 @@ TUNES_NOTHING = WithoutEffect(
 #: Settings that an objective leaves unused, and that need synchronous generations.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
 OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines", "islands", "tune")
+WITHOUT_TARGET = WithoutEffect(
+    "target_reward", NONE, "target_reward is none, so nothing is compared with it", "name a target"
+)
 
 
 @dataclass(frozen=True)
@@ -489,6 +493,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "evaluation",
         "fresh episodes whose mean must also reach target_reward",
         allowed=(1, 100_000),
+        rules=(WITHOUT_TARGET,),
     )
 
     target_margin: float = option(
@@ -499,6 +504,7 @@ class RunConfig(PolicySettings, StrategySettings):
             "target_reward; above 0, the more returns differ, the higher their mean must be"
         ),
         allowed=(0.0, 10.0),
+        rules=(WITHOUT_TARGET,),
     )
 
     target_every: int = option(
@@ -639,6 +645,13 @@ class RunConfig(PolicySettings, StrategySettings):
             for name, value in ((name, values[name]) for name in option_fields())
         }
         return {**plain, "env_arg": dict(self.env_arg)}
+
+
+_given = signature(RunConfig.__init__)
+#: What help() and editors show; that of ``__new__`` has no settings.
+RunConfig.__signature__ = _given.replace(  # type: ignore[attr-defined]
+    parameters=list(_given.parameters.values())[1:]
+)
 
 
 def option_fields() -> dict[str, Field[Any]]:

@@ -285,7 +285,9 @@ class Loop:
 
 def format_pace(seconds: float, answered: int, slots: int) -> str:
     """How long a whole generation takes; empty if it has no result yet."""
-    return f" (about {format_duration(seconds * slots / answered)} each)" if answered else ""
+    if not answered:
+        return ""
+    return f" (a generation takes about {format_duration(seconds * slots / answered)})"
 
 
 def is_confirmed(state: RunState) -> bool:

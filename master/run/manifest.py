@@ -203,21 +203,27 @@ def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
     """``es-master --env … --seed …``: a new run of exactly this configuration, without server and
     password.
     """
-    explicit = explicit_settings(config)
-    values, base = config.to_dict(), resolve(explicit).to_dict()
+    values, named = config.to_dict(), {**explicit_settings(config), "seed": config.seed}
     ignored = {
         name
         for name, value in FORMER_DEFAULTS.items()
         if values[name] == value and config.strategy not in users_of(name)
     } | ineffective_settings(config).keys()
-    words = [
-        word
-        for name in values
-        if name in explicit
-        or name == "seed"
-        or (values[name] != base[name] and name not in ignored)
-        for word in format_flags(name, values[name])
-    ]
+
+    def unlike() -> dict[str, Any]:
+        """Settings that the command would give other values; one that is named can keep the recipe
+        from setting another.
+        """
+        given = resolve(named).to_dict()
+        return {
+            name: getattr(config, name)
+            for name in values.keys() - named.keys() - ignored
+            if values[name] != given[name]
+        }
+
+    while missing := unlike():
+        named |= missing
+    words = [word for name in values if name in named for word in format_flags(name, values[name])]
     return " ".join(
         [
             "es-master",

@@ -72,6 +72,7 @@ def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
     )
     ineffective = {"image_norm", "obs_sample", "island_generations", *recipe}
     ineffective |= {"tune_members", "tune_generations", "searches", "search_steps", "step_length"}
+    ineffective |= {"target_margin", "confirm_episodes"}
     assert ineffective_settings(config).keys() == ineffective
     own_recipe = resolve({"env": "LunarLander-v3", "eval_every": 0, "target_reward": "none"})
     assert own_recipe.eval_every == 0

@@ -4,9 +4,11 @@ sentence.
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -468,3 +470,9 @@ def test_configuration_and_checks_do_not_load_numpy() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_help_and_editors_see_the_settings_and_their_defaults() -> None:
+    shown = inspect.signature(RunConfig).parameters
+    assert list(shown) == [field.name for field in fields(RunConfig)]
+    assert shown["population"].default == 64

@@ -623,7 +623,7 @@ def test_a_run_whose_time_is_up_before_its_first_generation_says_what_to_change(
         "was learnt: resume the run with more workers or a larger --max-seconds, or begin one with "
         "a smaller --population"
     )
-    assert format_pace(12.0, 3, slots) == " (about 36 s each)"
+    assert format_pace(12.0, 3, slots) == " (a generation takes about 36 s)"
 
 
 def test_max_seconds_drops_the_open_generation_and_keeps_the_whole_ones() -> None:

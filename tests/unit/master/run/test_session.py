@@ -83,8 +83,8 @@ def test_train_needs_a_run_to_change_and_a_configuration_to_begin() -> None:
 
 def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None:
     for name, sentence in (
-        ("xyzzy", "no option 'xyzzy'$"),
-        ("worker", r"no option 'worker'; did you mean workers\?"),
+        ("xyzzy", "no option xyzzy$"),
+        ("worker", r"no option worker; did you mean workers\?"),
         ("final_episodes", r"it is a setting, so use config=RunConfig\(.*final_episodes=\.\.\.\)"),
     ):
         with pytest.raises(TypeError, match=sentence):
