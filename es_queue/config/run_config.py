@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any, Self
 
 from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
@@ -55,6 +55,16 @@ OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines", "island
 WITHOUT_TARGET = WithoutEffect(
     "target_reward", NONE, "target_reward is none, so nothing is compared with it", "name a target"
 )
+
+
+class InitSignature:
+    """The signature that help() and editors show for a class: that of ``__init__``, although the
+    class has a ``__new__``.
+    """
+
+    def __get__(self, _: object, owner: type) -> Signature:
+        given = signature(owner.__init__)  # type: ignore[misc]
+        return given.replace(parameters=list(given.parameters.values())[1:])
 
 
 @dataclass(frozen=True)
@@ -616,6 +626,8 @@ class RunConfig(PolicySettings, StrategySettings):
         "train even if the environment is not reproducible",
     )
 
+    __signature__ = InitSignature()
+
     def __new__(cls, *_: Any, **settings: Any) -> Self:
         """Raises TypeError for an unknown setting, with the nearest names."""
         for name in settings.keys() - cls.__dataclass_fields__.keys():
@@ -645,13 +657,6 @@ class RunConfig(PolicySettings, StrategySettings):
             for name, value in ((name, values[name]) for name in option_fields())
         }
         return {**plain, "env_arg": dict(self.env_arg)}
-
-
-_given = signature(RunConfig.__init__)
-#: What help() and editors show; that of ``__new__`` has no settings.
-RunConfig.__signature__ = _given.replace(  # type: ignore[attr-defined]
-    parameters=list(_given.parameters.values())[1:]
-)
 
 
 def option_fields() -> dict[str, Field[Any]]:
