@@ -128,7 +128,7 @@ class ServedSeat(Seat):
 
         heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
-        refusals, said = 0, ""
+        refusals, printed = 0, ""
         replica = replica_from_environment(self._client, self.run, self.print_line)
         with self._beating(heartbeat), self._serve_metrics(channel.worker, control, blocks):
             while not control.leave_reason:
@@ -157,9 +157,9 @@ class ServedSeat(Seat):
                     # By this word, the master knows that no other worker may be able to join.
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
                     reason = f"{cause}{error}"[:400]
-                    if reason != said:
+                    if reason != printed:
                         self.print_line(f"cannot join: {error}; it tries again")
-                    about["refuses"] = said = reason
+                    about["refuses"] = printed = reason
                     wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
                     refusals += 1
 
