@@ -220,7 +220,7 @@ class Session:
         setup = prepare_run(replace(config, **changes), launch.noise_dir)
         claim = self._claim_lease(channel, state.epoch)
         if claim is None:
-            return {"state": NOT_NEEDED}
+            return {"state": NOT_NEEDED, "interrupted": False}
         with self._release_on_error(channel, claim.token, keys.RUN_SECONDS):
             newest_config, state = newest_checkpoint(
                 paths,
