@@ -158,7 +158,7 @@ class Learner:
         """Whether the mean is at least the target, also less its ``target_margin``."""
         if self.target is None or figures is None:
             return False
-        margin = self.config.target_margin
+        margin = self.config.target_margin  # 0 times an infinite error would be no number
         least = figures.mean - margin * figures.standard_error if margin else figures.mean
         return least >= self.target
 

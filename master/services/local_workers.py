@@ -22,6 +22,7 @@ from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.passwords import REPLICA_URL, environment_without_redis
 from es_queue.security.user_code import environment_allowing
+from es_queue.util.number_ranges import parse_whole
 from master.services.child_process import (
     RestartTimer,
     end_in_order,
@@ -294,14 +295,15 @@ def default_workers(root: Path = Path("/")) -> int:
 
 def checked_workers(given: object, place: str) -> int:
     """A number of local workers. Raises UsageError, also for more than this host can start."""
-    cores, text = default_workers(), str(given)
+    cores = default_workers()
     most = MOST_PER_CORE * cores
-    if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) > most:
-        raise UsageError(
-            f"workers is {given!r} in {place}: use a whole number from 0 to {most}, which is "
-            f"{MOST_PER_CORE} per core; this host has {cores} core{'s' * (cores > 1)}"
-        )
-    return int(text)
+    with suppress(ValueError):
+        if (count := parse_whole(str(given), 0)) <= most:
+            return count
+    raise UsageError(
+        f"workers is {given!r} in {place}: use a whole number from 0 to {most}, which is "
+        f"{MOST_PER_CORE} per core; this host has {cores} core{'s' * (cores > 1)}"
+    )
 
 
 def cpu_quota(root: Path = Path("/")) -> float:

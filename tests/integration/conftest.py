@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from master.services.private_server import PrivateServer
 from tests.integration.household import ROOT
-from tests.integration.processes import Master, Processes
+from tests.integration.processes import Master, Processes, folder_variables
 from tests.leaks import leaks_in
 
 
@@ -33,18 +32,8 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def processes(tmp_path: Path, short_folder: Path) -> Iterator[Processes]:
-    """Starts processes; all of them and their children are ended with the test.
-
-    Each test has its own folder for temporary files: in it, a worker remembers by its name how
-    often it was killed, and then waits before it joins.
-    """
-    own = Processes(
-        tmp_path,
-        {
-            FOLDER_VARIABLE: str(short_folder / "noise"),
-            "TMPDIR": tempfile.mkdtemp(dir=short_folder),
-        },
-    )
+    """Starts processes; all of them and their children are ended with the test."""
+    own = Processes(tmp_path, folder_variables(short_folder))
     yield own
     own.end()
 

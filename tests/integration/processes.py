@@ -10,6 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ import redis
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import numeric_environment
+from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.keys import RunKeys
 from es_queue.protocol.timing import VARIABLE, Clocks
 from es_queue.security.user_code import ALLOW
@@ -236,6 +238,17 @@ class Processes:
             time.sleep(0.01)
         for one in self._started:
             one.process.wait(20)
+
+
+def folder_variables(short_folder: Path) -> dict[str, str]:
+    """The environment variables of a ``Processes``: the noise is shared, the folder of temporary
+    files is its own. There, a worker remembers by its name how often it was killed, and then waits
+    before it joins.
+    """
+    return {
+        FOLDER_VARIABLE: str(short_folder / "noise"),
+        "TMPDIR": tempfile.mkdtemp(dir=short_folder),
+    }
 
 
 def marked(mark: str) -> dict[int, str]:

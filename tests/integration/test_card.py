@@ -20,7 +20,7 @@ import redis
 from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.numerics.noise_table import FOLDER_VARIABLE, NoiseTable
+from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normals import table_digest
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import Answer, Block, SlotResult, Task
@@ -32,6 +32,7 @@ from tests.integration.processes import (
     Seen,
     Started,
     flags,
+    folder_variables,
     quiet_digest,
     texts,
     wait_for,
@@ -78,10 +79,7 @@ class Run:
 def run(
     valkey_server: str, short_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Run]:
-    noise = short_folder / "noise"
-    processes = Processes(
-        tmp_path_factory.mktemp("card"), {FOLDER_VARIABLE: str(noise), "TMPDIR": str(short_folder)}
-    )
+    processes = Processes(tmp_path_factory.mktemp("card"), folder_variables(short_folder))
     with redis.Redis.from_url(valkey_server) as client:
         client.flushall()
         try:
@@ -89,6 +87,7 @@ def run(
             worker = processes.worker(valkey_server)
             seat = Seen(client, "card").joined(worker)
             wait_for(Seen(client, "card").has_reached(3), "generation 3")
+            noise = short_folder / "noise"
             yield Run(client, worker, seat, noise, config_from_json(client.get("es:card:config")))
         finally:
             processes.end()

@@ -18,7 +18,6 @@ import pytest
 import redis
 
 from es_queue.config.resolution import resolve
-from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from tests.integration.processes import (
     BIN,
     WALKER,
@@ -26,6 +25,7 @@ from tests.integration.processes import (
     Seen,
     Started,
     flags,
+    folder_variables,
     quiet_digest,
     wait_for,
 )
@@ -70,9 +70,7 @@ class Done:
 @pytest.fixture(scope="module")
 def done(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     folder = tmp_path_factory.mktemp("done")
-    processes = Processes(
-        folder, {FOLDER_VARIABLE: str(short_folder / "noise"), "TMPDIR": str(short_folder)}
-    )
+    processes = Processes(folder, folder_variables(short_folder))
     try:
         process = processes.master(*flags(WALKER), "--run", "done", "--workers", 1, "--json")
         assert process.wait() == 0, process.said()
