@@ -178,14 +178,18 @@ class GenerationPace:
 
     def estimate(self, figures: Record) -> tuple[float, float] | None:
         """(seconds of the open generation, seconds left); None before the first result. Time
-        without workers does not count.
+        without workers does not count. In the first seconds, when workers load the environment, a
+        tenth of the results must be there.
         """
         done, slots = finite_or_none(figures.get("answered")), finite_or_none(figures.get("slots"))
         if not figures.get("workers"):
             self.begin()
         if not done or not slots or done >= slots:
             return None
-        whole = (self._clock() - self._start) * slots / done
+        seconds = self._clock() - self._start
+        if seconds < LEAST_WAIT_SECONDS and done < slots / 10:
+            return None
+        whole = seconds * slots / done
         return whole, whole * (1 - done / slots)
 
     def format_left(self, figures: Record) -> str:

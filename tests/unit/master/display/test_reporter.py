@@ -33,7 +33,7 @@ from master.display.format import (
     format_whole,
     sparkline,
 )
-from master.display.log_view import SafeStream, format_json_line
+from master.display.log_view import GenerationPace, SafeStream, format_json_line
 from master.display.notes import LOGGER, NoteHandler
 from master.display.reporter import EQUAL_RETURNS_HINT, Reporter, make_view
 from tests.cases import each_case
@@ -174,12 +174,23 @@ def test_a_long_generation_has_a_line_every_thirty_seconds_with_the_time_that_it
     lines = out.getvalue().splitlines()
     assert len(lines) == 4
     assert lines[0] == (
-        "open generation 1 of 480 results | 2 workers | "
+        "open generation 5 of 480 results | 2 workers | "
         "about 8 min per generation, 8 min of this one left"
     ), "the first one is foretold"
     it.generation(record(0))
     it.live({"workers": 2, "answered": 1, "slots": 480})
     assert out.getvalue().count("open generation") == 4
+
+
+def test_the_pace_is_not_estimated_from_one_early_result_of_many() -> None:
+    now = 0.0
+    pace = GenerationPace(lambda: now)
+    one, five = ({"workers": 2, "answered": done, "slots": 50} for done in (1, 5))
+    now = 0.7
+    assert pace.format_left(one) == "", "the worker loaded the environment first"
+    assert pace.estimate(five) == pytest.approx((7.0, 6.3))
+    now = 5.0
+    assert pace.estimate(one) == pytest.approx((250.0, 245.0)), "long episodes: better than nothing"
 
 
 def test_a_first_generation_longer_than_max_seconds_is_foretold(report: Any) -> None:
