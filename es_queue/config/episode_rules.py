@@ -131,7 +131,7 @@ def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules
     return EpisodeRules(
         limit=limit,
         reward_shift=config.reward_shift,
-        reward_floor=parse_floor(config.reward_floor),
+        reward_floor=parse_bound("reward_floor", config.reward_floor),
         patience=parse_patience(config.patience),
         stall=parse_stall(config.stall),
         by_sign=by_sign or config.reward_clip,
@@ -201,12 +201,12 @@ def parse_stall(text: str) -> Stall | None:
         raise form_error("stall", text, STALL_FORM) from None
 
 
-def parse_floor(text: str) -> float | None:
-    """Read a finite reward, or ``none`` as None. Raises UsageError."""
+def parse_bound(name: str, text: str) -> float | None:
+    """Read the bound ``name``, a finite number, or ``none`` as None. Raises UsageError."""
     try:
         return None if text == "none" else parse_finite(text)
     except ValueError:
-        raise form_error("reward_floor", text, "a number or none") from None
+        raise form_error(name, text, "a number or none") from None
 
 
 def parse_target(text: str) -> float | Literal["auto", "none"]:

@@ -388,6 +388,13 @@ class RunConfig(PolicySettings, StrategySettings):
         "in the fitness, a reward below this number counts as this number",
     )
 
+    fitness_cap: str = option(
+        NONE,
+        "episodes",
+        "in the update, a fitness above this number counts as this number, so a search that "
+        "reaches it improves the individuals that do not",
+    )
+
     patience: str = option(
         NONE,
         "episodes",

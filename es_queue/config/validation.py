@@ -18,8 +18,8 @@ from es_queue.config.algorithm_settings import (
 )
 from es_queue.config.declarations import Conflict, GivesWay, StrategyFacts, WithoutEffect
 from es_queue.config.episode_rules import (
+    parse_bound,
     parse_deadlines,
-    parse_floor,
     parse_patience,
     parse_stall,
     parse_step_limit,
@@ -40,7 +40,7 @@ CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII
 #: them.
 FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text settings that a TOML file may also give as a plain number.
-NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "target_reward")
+NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "fitness_cap", "target_reward")
 #: Fewer episodes are too little evidence to discard training.
 ROLLBACK_EPISODES = 50
 #: From here on, a float no longer represents every whole number.
@@ -275,7 +275,8 @@ def _validate_task(config: RunConfig) -> None:
 
 def _validate_forms(config: RunConfig) -> None:
     parse_step_limit(config.step_limit)
-    parse_floor(config.reward_floor)
+    parse_bound("reward_floor", config.reward_floor)
+    parse_bound("fitness_cap", config.fitness_cap)
     parse_patience(config.patience)
     parse_stall(config.stall)
     parse_deadlines(config.restart_deadlines)

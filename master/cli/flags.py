@@ -87,6 +87,7 @@ METAVARS = {
     "step_limit": "LIMIT",
     "action_bins": "BINS",
     "reward_floor": "X",
+    "fitness_cap": "X",
     "patience": "N,D",
     "stall": "I:X:N",
     "target_reward": "X",

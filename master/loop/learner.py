@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
+from es_queue.config.episode_rules import parse_bound, parse_deadlines, parse_step_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.environments.spaces import EnvironmentSpec
@@ -54,6 +54,7 @@ class Learner:
         self.requested, config = config, scaled(config)
         self.config, self.spec, self.strategy = config, spec, strategy
         self.noise, self.target = noise, target
+        self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
         self._step_limit_rule = parse_step_limit(config.step_limit)
         self.deadlines = parse_deadlines(config.restart_deadlines)
 
@@ -101,9 +102,12 @@ class Learner:
         return slots
 
     def fitness(self, columns: ResultArrays) -> Doubles:
-        """float64 [S, per_slot] in slot order; NaN if a slot failed everywhere."""
+        """float64 [S, per_slot] in slot order, at most ``fitness_cap``; NaN if a slot failed
+        everywhere.
+        """
         if columns.valid.any():
-            return columns.fitness
+            cap = self._fitness_cap
+            return columns.fitness if cap is None else np.minimum(columns.fitness, cap)
         return np.full((len(columns), self.strategy.per_slot), np.nan)
 
     def reevaluated_fitness(self, slots: Slots) -> Doubles:

@@ -12,7 +12,7 @@ from es_queue.config.episode_rules import (
     Patience,
     Stall,
     evaluation_rules,
-    parse_floor,
+    parse_bound,
     parse_patience,
     parse_stall,
     parse_step_limit,
@@ -172,17 +172,17 @@ def test_a_stall_of_another_form_is_refused_by_name(text: str) -> None:
         parse_stall(text)
 
 
-def test_floor_and_target_are_finite_numbers_or_their_words() -> None:
-    assert parse_floor("-1") == -1.0
-    assert parse_floor("none") is None
+def test_bounds_and_target_are_finite_numbers_or_their_words() -> None:
+    assert parse_bound("fitness_cap", "-1") == -1.0
+    assert parse_bound("reward_floor", "none") is None
     assert parse_target("-110.5") == -110.5
     assert [parse_target(word) for word in ("auto", "none")] == ["auto", "none"]
 
 
 @each_case("text", ["", "nan", "inf", "-inf", "low", "auto"])
-def test_a_floor_that_is_no_finite_number_is_refused_by_name(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^reward_floor is .*: use a number or none"):
-        parse_floor(text)
+def test_a_bound_that_is_no_finite_number_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^fitness_cap is .*: use a number or none"):
+        parse_bound("fitness_cap", text)
 
 
 @each_case("text", ["", "nan", "inf", "1e999", "best", "Auto"])

@@ -156,6 +156,16 @@ def test_the_strategy_sees_fitness_in_slot_order_and_not_a_number_where_a_slot_f
     assert (after.generation, figures) == (1, {"norm": 0.0})
 
 
+def test_a_fitness_above_the_cap_counts_as_the_cap() -> None:
+    setup = setup_of(fitness_cap="2.5")
+    learner, spy = spied(setup)
+    counted = [result(0, (3.0, 1.0)), None, result(2, (-1.0, 5.0))]
+    learner.learn(setup.initial_state(), done_of(counted))
+    assert np.array_equal(
+        spy.batches[0].fitness, [[2.5, 1], [np.nan, np.nan], [-1, 2.5]], equal_nan=True
+    )
+
+
 def sampled(rng: np.random.Generator, lengths: list[int]) -> tuple[EpisodeMoments, ...]:
     each = [Moments.of(rng.normal(1e6, 3, (length, 3))) for length in lengths]
     return tuple(EpisodeMoments(one.count, one.mean.tobytes(), one.m2.tobytes()) for one in each)
