@@ -333,6 +333,21 @@ class RunConfig(PolicySettings, StrategySettings):
         "in --learning-rate-schedule",
     )
 
+    fitness_cap: str = option(
+        NONE,
+        "search",
+        "in the update, a fitness above this number counts as this number: once many individuals "
+        "reach it, the search makes the others rarer",
+        rules=(
+            GivesWay("reward_shift"),
+            Conflict(
+                "restarts",
+                "takes equal fitness for a descent without progress",
+                "leave fitness_cap out, or restart by restart_deadlines",
+            ),
+        ),
+    )
+
     schedule: str = option(
         SYNC,
         "search",
@@ -386,13 +401,6 @@ class RunConfig(PolicySettings, StrategySettings):
         NONE,
         "episodes",
         "in the fitness, a reward below this number counts as this number",
-    )
-
-    fitness_cap: str = option(
-        NONE,
-        "episodes",
-        "in the update, a fitness above this number counts as this number, so a search that "
-        "reaches it improves the individuals that do not",
     )
 
     patience: str = option(

@@ -229,6 +229,13 @@ def validate_combinations(config: RunConfig) -> None:
             "are compared with it: "
             "set eval_every to 1 or more, or target_reward to none"
         )
+    cap = parse_bound("fitness_cap", config.fitness_cap)
+    target = parse_target(config.target_reward)
+    if cap is not None and isinstance(target, float) and target > cap and not config.reward_shift:
+        raise UsageError(
+            f"target_reward is {config.target_reward}, but a search gains nothing above its "
+            f"fitness_cap of {config.fitness_cap}: use a larger fitness_cap, or none"
+        )
     if config.target_every > 1 and config.target_every % max(1, config.eval_every):
         raise UsageError(
             f"target_every is {config.target_every}, but only every {config.eval_every}th "

@@ -131,7 +131,7 @@ class LiveView(DisplayView):
     def _generation(self, now: Mapping[str, Value]) -> str:
         elapsed = format_duration(self._clock() - self._start_time)
         left = (
-            self._generation_pace.format_left(self._figures)
+            self._generation_pace.format_steady_left(self._figures)
             if finite_or_none(now.get("eta")) is None
             else f"about {format_duration(now['eta'])} left"
         )

@@ -34,6 +34,8 @@ LEAST_LINE_SECONDS = 1.0
 MOST_SILENT_SECONDS = 30.0
 #: A first generation that takes longer is announced after this many seconds.
 LEAST_WAIT_SECONDS = 5.0
+#: Before that, a panel estimates a generation's duration only from this share of its results.
+LEAST_SHARE = 0.1
 #: Figures of a record that its generation has only if it was trained.
 TRAINING_FIGURES = (
     *(f"return_{name}" for name in ("mean", "median", "std", "min", "max")),
@@ -178,18 +180,14 @@ class GenerationPace:
 
     def estimate(self, figures: Record) -> tuple[float, float] | None:
         """(seconds of the open generation, seconds left); None before the first result. Time
-        without workers does not count. In the first seconds, when workers load the environment, a
-        tenth of the results must be there.
+        without workers does not count.
         """
         done, slots = finite_or_none(figures.get("answered")), finite_or_none(figures.get("slots"))
         if not figures.get("workers"):
             self.begin()
         if not done or not slots or done >= slots:
             return None
-        seconds = self._clock() - self._start
-        if seconds < LEAST_WAIT_SECONDS and done < slots / 10:
-            return None
-        whole = seconds * slots / done
+        whole = (self._clock() - self._start) * slots / done
         return whole, whole * (1 - done / slots)
 
     def format_left(self, figures: Record) -> str:
@@ -197,6 +195,15 @@ class GenerationPace:
             return ""
         whole, left = map(format_duration, estimate)
         return f"about {whole} per generation, {left} of this one left"
+
+    def format_steady_left(self, figures: Record) -> str:
+        """The same, but empty in the first seconds, until a tenth of the results are there: workers
+        that are starting delay the first results.
+        """
+        text, done = self.format_left(figures), finite_or_none(figures.get("answered"))
+        share = (done or 0) / (finite_or_none(figures.get("slots")) or 1)
+        is_early = self._clock() - self._start < LEAST_WAIT_SECONDS and share < LEAST_SHARE
+        return "" if is_early else text
 
 
 class QuietView(DisplayView):
@@ -247,7 +254,7 @@ class LogView(QuietView):
         )
         if silent < MOST_SILENT_SECONDS and not is_foretold:
             return
-        self._last_live, self._is_pace_known = now, True
+        self._last_live, self._is_pace_known = now, self._is_pace_known or estimate is not None
         parts = (
             f"open generation {format_whole(figures.get('answered'))} of "
             f"{format_whole(figures.get('slots'))} results",
@@ -356,7 +363,7 @@ class ProgressLine(CallbackView):
         super().generation(record)
 
     def live(self, figures: Record) -> None:
-        if left := self._generation_pace.format_left(figures):
+        if left := self._generation_pace.format_steady_left(figures):
             self._rewrite(left)
 
     def summary(self, record: Record) -> None:

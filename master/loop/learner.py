@@ -106,14 +106,18 @@ class Learner:
         everywhere.
         """
         if columns.valid.any():
-            cap = self._fitness_cap
-            return columns.fitness if cap is None else np.minimum(columns.fitness, cap)
+            return self._capped(columns.fitness)
         return np.full((len(columns), self.strategy.per_slot), np.nan)
 
+    def _capped(self, fitness: Doubles) -> Doubles:
+        return fitness if self._fitness_cap is None else np.minimum(fitness, self._fitness_cap)
+
     def reevaluated_fitness(self, slots: Slots) -> Doubles:
-        """float64 [k]: fitness in repeated evaluations; NaN if one failed everywhere."""
+        """float64 [k]: fitness in repeated evaluations, at most ``fitness_cap``; NaN if one failed
+        everywhere.
+        """
         values = [math.nan if result is None else result.fitness[0] for result in slots]
-        return np.array(values, dtype=np.float64)
+        return self._capped(np.array(values, dtype=np.float64))
 
     def behaviour_arrays(self, closed: ClosedGeneration) -> dict[str, NDArray[Any]]:
         """Fitness of the measured centres, and behaviours if the strategy compares them."""

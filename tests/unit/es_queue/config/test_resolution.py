@@ -81,3 +81,40 @@ def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
 def test_a_command_that_repeats_a_run_names_no_setting_without_effect() -> None:
     config = RunConfig(env="X-v0", seed=1, obs_norm=False, obs_clip=3.0, eval_every=0)
     assert "--obs-clip" not in repro_command(config) and "--no-obs-norm" in repro_command(config)
+
+
+@each_case(
+    ("changed", "cap"),
+    [
+        ({}, "305"),
+        ({"population": 64}, "305"),
+        ({"strategy": "map_elites", "behaviour": "feet-contact"}, "none"),
+        ({"policy": "mlp"}, "none"),
+        ({"reward_shift": 1.0}, "none"),
+    ],
+)
+def test_a_recipes_cap_stays_with_the_search_and_the_fitness_that_it_is_for(
+    changed: dict[str, Any], cap: str
+) -> None:
+    assert resolve({"env": "BipedalWalker-v3", **changed}).fitness_cap == cap
+
+
+@each_case(
+    ("values", "sentence"),
+    [
+        (
+            {"target_reward": "320"},
+            "target_reward is 320, but a search gains nothing above its fitness_cap of 305: use a "
+            "larger fitness_cap, or none (the recipe for BipedalWalker-v3 sets fitness_cap)",
+        ),
+        (
+            {"strategy": "cma_es", "restarts": "ipop", "fitness_cap": "300"},
+            "fitness_cap is 300, but restarts takes equal fitness for a descent without progress: "
+            "leave fitness_cap out, or restart by restart_deadlines",
+        ),
+    ],
+)
+def test_a_cap_that_a_run_cannot_use_is_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        resolve({"env": "BipedalWalker-v3", **values})
+    assert str(refusal.value) == sentence

@@ -71,7 +71,8 @@ def test_pairs_stay_whole_at_any_scale() -> None:
 
 
 def test_what_counts_generations_or_steps_follows_the_speed_of_the_search() -> None:
-    config = resolve({"env": "BipedalWalker-v3", "scale": 16})
+    narrowing = "piecewise:110=0.9"
+    config = resolve({"env": "BipedalWalker-v3", "scale": 16, "sigma_schedule": narrowing})
     speed, made = scale_factors(config).speed, scaled(config)
     assert 1 < speed < 16
     assert made.eval_every < config.eval_every
@@ -81,7 +82,6 @@ def test_what_counts_generations_or_steps_follows_the_speed_of_the_search() -> N
     )
     assert first == pytest.approx(before * (16 / speed), rel=1e-5)
     assert float(made.step_limit.split(",")[2]) > 1.04
-    # Its narrowing of sigma begins at generation 110.
     clock = schedule_clock(config, (), round(110 / speed) + 1)
     assert rate_factors(config, clock).sigma < 1
     assert rate_factors(config, schedule_clock(config, (), round(100 / speed))).sigma == 1

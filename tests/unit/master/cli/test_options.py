@@ -338,10 +338,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
     path = toml(tmp_path, f'env = "{WALKER}"\nsigma = 0.3\neval_every = 5\n')
     config = resolve(parsed("--config", path, "--eval-every", "2"))
-    assert (config.eval_every, config.sigma, config.learning_rate, config.wall_limit) == (
+    assert (config.eval_every, config.sigma, config.average_decay, config.wall_limit) == (
         2,
         0.3,
-        0.8,
+        0.85,
         300.0,
     )
 

@@ -160,10 +160,12 @@ def test_a_fitness_above_the_cap_counts_as_the_cap() -> None:
     setup = setup_of(fitness_cap="2.5")
     learner, spy = spied(setup)
     counted = [result(0, (3.0, 1.0)), None, result(2, (-1.0, 5.0))]
-    learner.learn(setup.initial_state(), done_of(counted))
-    assert np.array_equal(
-        spy.batches[0].fitness, [[2.5, 1], [np.nan, np.nan], [-1, 2.5]], equal_nan=True
-    )
+    again = {"reevaluations": (result(0, (3.0,)), None), "measured": (result(1, (2.0,)),)}
+    learner.learn(setup.initial_state(), done_of(counted, **again))
+    batch = spy.batches[0]
+    assert np.array_equal(batch.fitness, [[2.5, 1], [np.nan, np.nan], [-1, 2.5]], equal_nan=True)
+    assert np.array_equal(batch.elite_fitness, [2.5, np.nan], equal_nan=True)
+    assert batch.centre_fitness.tolist() == [2.0]
 
 
 def sampled(rng: np.random.Generator, lengths: list[int]) -> tuple[EpisodeMoments, ...]:
