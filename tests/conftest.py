@@ -45,6 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_teardown() -> None:
+    """What a command that was called in this process has left must not reach the next test: its
+    notes, and its way to end at Ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for logger in (LOGGER, TERMINAL):
         for handler in logger.handlers[:]:
             if isinstance(handler, NoteHandler):

@@ -175,7 +175,7 @@ def test_signals_end_it_and_leave_the_terminal_in_order(number: int, terminal: i
             SafeStream(terminal),
             60.0,
             as_json=False,
-            wait=lambda _: os.kill(os.getpid(), number),
+            wait=lambda _: signal.raise_signal(number),
         )
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")
     assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)] == former
