@@ -119,7 +119,10 @@ def _is_excluded(name: str, values: dict[str, Any], recipe: dict[str, Any]) -> b
         and is_met(rule, values[rule.name], changed[rule.name])
         for rule in options[name].metadata["rules"]
     ) or any(
-        is_changed and isinstance(rule, Conflict) and rule.name == name
+        is_changed
+        and isinstance(rule, Conflict)
+        and rule.name == name
+        and is_met(rule, recipe[name], recipe[name] != options[name].default)
         for other, is_changed in changed.items()
         for rule in options[other].metadata["rules"]
     )

@@ -83,6 +83,13 @@ def test_a_command_that_repeats_a_run_names_no_setting_without_effect() -> None:
     assert "--obs-clip" not in repro_command(config) and "--no-obs-norm" in repro_command(config)
 
 
+def test_a_given_setting_drops_only_a_recipes_setting_that_it_cannot_be_combined_with() -> None:
+    walker = {"env": "BipedalWalker-v2"}
+    config = resolve({**walker, "restart_deadlines": "1e6=100"})
+    assert config.eval_every == resolve(walker).eval_every != RunConfig(env="X-v0").eval_every
+    assert resolve({**walker, "strategy": "cma_es", "restarts": "ipop"}).restart_deadlines == "none"
+
+
 @each_case(
     ("changed", "cap"),
     [
