@@ -138,8 +138,8 @@ def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_the_recipe_walks_within_two_million_steps(tmp_path: Path) -> None:
-    """Seed 8 of docs/results.md: over 300 there, within two million steps."""
+    """Seed 3 of docs/results.md: over 300 there, within two million steps."""
     summary = summary_of(
-        tmp_path / "run", "--env", "BipedalWalker-v3", "--seed", "8", "--final-episodes", "20"
+        tmp_path / "run", "--env", "BipedalWalker-v3", "--seed", "3", "--final-episodes", "20"
     )
     assert summary["eval_episodes"] == 20 and summary["eval_mean"] > 200
