@@ -1,5 +1,5 @@
 """``python -m tools.results STUDY…``: the rows of docs/results.md, from folders that ``es-master
---seeds`` left.
+--seeds`` left. ``--reproduce ENVIRONMENT`` trains a row of the page again, and compares.
 
 Every chosen policy plays the seeds of its run's final evaluation once more, in Gymnasium's
 environment as ``gymnasium.make`` gives it, by nothing but ``load_policy``: whatever trained it, on
@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
+import subprocess
+import sys
+import tempfile
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -28,8 +32,11 @@ from es_queue.config.parsing import config_from_json  # noqa: E402
 from es_queue.environments.registry import register_bundled_ids  # noqa: E402
 from es_queue.numerics.aggregates import aggregate  # noqa: E402
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds  # noqa: E402
+from es_queue.util.number_ranges import parse_number_ranges  # noqa: E402
+from tools.results_table import PAGE, Figure, StoredRow, stored_row  # noqa: E402
 
 EPISODES = 100
+DIFFERENT = "DIFFERENT"
 
 
 @dataclass(frozen=True)
@@ -46,23 +53,87 @@ class Played:
     least: float
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.results",
         description=(
             "Play the runs of studies in stock Gymnasium, and print a row of docs/results.md for "
-            "each."
+            "each; or train such a row again."
         ),
     )
-    parser.add_argument("studies", nargs="+", type=Path, metavar="STUDY", help="folder of a study")
+    parser.add_argument("studies", nargs="*", type=Path, metavar="STUDY", help="folder of a study")
     parser.add_argument("--json", action="store_true", help="print every run's figures too")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--reproduce", metavar="ENVIRONMENT", help="train this row of the page again, and compare"
+    )
+    parser.add_argument("--seeds", metavar="LIST", help="with --reproduce: only these of its seeds")
+    given = parser.parse_args(argv)
+    if given.reproduce:
+        return reproduce(given.reproduce, given.seeds)
+    if not given.studies:
+        parser.error("name the folder of a study, or --reproduce ENVIRONMENT")
+    for study in given.studies:
+        runs = played_study(study)
+        if given.json:
+            print(*(json.dumps(asdict(run)) for run in runs), sep="\n")
+        print(row(study.name, runs))
+    return 0
+
+
+def reproduce(environment: str, seeds: str | None) -> int:
+    """Train seeds of a row of docs/results.md by its command, and print each seed's comparison with
+    the page. Returns 1 if one differs by more than chance, 2 for a row or seed that is not there.
+    """
+    try:
+        stored = stored_row(environment, PAGE.read_text())
+        chosen = chosen_seeds(stored, seeds)
+    except ValueError as error:
+        print(f"tools.results: {error}", file=sys.stderr)
+        return 2
+    listed, found = ",".join(map(str, chosen)), dict[int, Played]()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "master.cli.main", *stored.command[1:]]
+        command += ["--seeds", listed, "--workers", "1", "--run-dir", f"{folder}/study"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found = {run.seed: run for run in played_study(Path(folder) / "study")}
+    verdicts = [compare(stored.figures[seed], found[seed]) for seed in chosen]
+    for seed, verdict in zip(chosen, verdicts, strict=True):
+        run, page = found[seed], stored.figures[seed]
+        print(
+            f"{environment}, seed {seed}: {run.mean:.1f} ± {run.std:.1f}, on the page "
+            f"{page.mean:.1f} ± {page.std:.1f}: {verdict}"
+        )
+    return int(DIFFERENT in verdicts)
+
+
+def chosen_seeds(stored: StoredRow, text: str | None) -> tuple[int, ...]:
+    """The seeds of a list such as ``1-3``, or all of a row. Raises ValueError for another seed."""
+    if text is None:
+        return tuple(stored.figures)
+    seeds = parse_number_ranges(text, "seed", 100, 10**9)
+    for seed in seeds:
+        if seed not in stored.figures:
+            known = ", ".join(map(str, stored.figures))
+            raise ValueError(
+                f"cannot use seed {seed}: the row {stored.environment} has the seeds {known}"
+            )
+    return seeds
+
+
+def compare(page: Figure, run: Played) -> str:
+    """Equal as printed, equal within three standard errors of the difference of two means of
+    ``EPISODES``, or different.
+    """
+    if f"{run.mean:.1f} {run.std:.1f}" == f"{page.mean:.1f} {page.std:.1f}":
+        return "the same"
+    noise = math.hypot(page.std, run.std) / math.sqrt(EPISODES)
+    return "the same within chance" if abs(run.mean - page.mean) <= 3 * noise else DIFFERENT
+
+
+def played_study(study: Path) -> list[Played]:
+    """The runs of a study, by seed."""
     with ProcessPoolExecutor(1) as pool:  # environments print and warn; they do it elsewhere
-        for study in given.studies:
-            runs = list(pool.map(played, sorted(study.glob("s*/summary.json"), key=seed_of)))
-            if given.json:
-                print(*(json.dumps(asdict(run)) for run in runs), sep="\n")
-            print(row(study.name, runs))
+        return list(pool.map(played, sorted(study.glob("s*/summary.json"), key=seed_of)))
 
 
 def seed_of(summary: Path) -> int:
@@ -128,4 +199,4 @@ def spread(values: list[float], unit: float, digits: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,7 +25,7 @@ HEAD = f"""# Scale
 In the synchronous schedule, a generation ends with its longest episode. So at most *slots × mean \
 length ÷ longest length* workers are busy on average. A slot is an individual, or a mirrored pair. \
 LunarLanderContinuous (`snes-lander`, 48 slots, the mean a quarter of the longest) keeps 12 \
-workers busy, and BipedalWalker (48 slots, two fifths) 19. If workers are busy for less than \
+workers busy, and BipedalWalker (48 to 20 slots, a half) 17. If workers are busy for less than \
 three quarters of their time, es-master, `es-status`, its page and the doctor say how many are \
 busy, and which `--scale` would use the others.
 
