@@ -36,7 +36,7 @@ from es_queue.util.number_ranges import parse_number_ranges  # noqa: E402
 from tools.results_table import PAGE, Figure, StoredRow, stored_row  # noqa: E402
 
 EPISODES = 100
-DIFFERENT = "DIFFERENT"
+CLOSE, DIFFERENT = "within three standard errors", "DIFFERENT"
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", metavar="LIST", help="with --reproduce: only these of its seeds")
     given = parser.parse_args(argv)
+    if bool(given.studies) == bool(given.reproduce):
+        parser.error("name the folder of a study, or --reproduce ENVIRONMENT, and not both")
     if given.reproduce:
         return reproduce(given.reproduce, given.seeds)
-    if not given.studies:
-        parser.error("name the folder of a study, or --reproduce ENVIRONMENT")
+    if given.seeds:
+        parser.error("--seeds belongs to --reproduce")
     for study in given.studies:
         runs = played_study(study)
         if given.json:
@@ -82,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def reproduce(environment: str, seeds: str | None) -> int:
     """Train seeds of a row of docs/results.md by its command, and print each seed's comparison with
-    the page. Returns 1 if one differs by more than chance, 2 for a row or seed that is not there.
+    the page. Returns 1 if a mean differs by more than three standard errors, and 2 for an unknown
+    row or seed, or if es-master fails.
     """
     try:
         stored = stored_row(environment, PAGE.read_text())
@@ -90,18 +93,20 @@ def reproduce(environment: str, seeds: str | None) -> int:
     except ValueError as error:
         print(f"tools.results: {error}", file=sys.stderr)
         return 2
-    listed, found = ",".join(map(str, chosen)), dict[int, Played]()
+    listed = ",".join(map(str, chosen))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "master.cli.main", *stored.command[1:]]
         command += ["--seeds", listed, "--workers", "1", "--run-dir", f"{folder}/study"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found = {run.seed: run for run in played_study(Path(folder) / "study")}
-    verdicts = [compare(stored.figures[seed], found[seed]) for seed in chosen]
-    for seed, verdict in zip(chosen, verdicts, strict=True):
-        run, page = found[seed], stored.figures[seed]
+        if code := subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
+            print(f"tools.results: es-master ended with {code}", file=sys.stderr)
+            return 2
+        runs = played_study(Path(folder) / "study")
+    verdicts = [compare(stored.figures[run.seed], run) for run in runs]
+    for run, verdict in zip(runs, verdicts, strict=True):
+        page = stored.figures[run.seed]
         print(
-            f"{environment}, seed {seed}: {run.mean:.1f} ± {run.std:.1f}, on the page "
-            f"{page.mean:.1f} ± {page.std:.1f}: {verdict}"
+            f"{environment}, seed {run.seed}: {printed(run, page.digits)}, on the page "
+            f"{printed(page, page.digits)}: {verdict}"
         )
     return int(DIFFERENT in verdicts)
 
@@ -121,13 +126,17 @@ def chosen_seeds(stored: StoredRow, text: str | None) -> tuple[int, ...]:
 
 
 def compare(page: Figure, run: Played) -> str:
-    """Equal as printed, equal within three standard errors of the difference of two means of
-    ``EPISODES``, or different.
+    """Whether a run has the page's figure, to its digits. On another back end or machine, the mean
+    may differ by three standard errors of the difference of two means of ``EPISODES``.
     """
-    if f"{run.mean:.1f} {run.std:.1f}" == f"{page.mean:.1f} {page.std:.1f}":
+    if printed(run, page.digits) == printed(page, page.digits):
         return "the same"
-    noise = math.hypot(page.std, run.std) / math.sqrt(EPISODES)
-    return "the same within chance" if abs(run.mean - page.mean) <= 3 * noise else DIFFERENT
+    error = math.hypot(page.std, run.std) / math.sqrt(EPISODES)
+    return CLOSE if abs(run.mean - page.mean) <= 3 * error else DIFFERENT
+
+
+def printed(figure: Figure | Played, digits: int) -> str:
+    return f"{figure.mean:,.{digits}f} ± {figure.std:,.{digits}f}"
 
 
 def played_study(study: Path) -> list[Played]:

@@ -87,7 +87,7 @@ def test_a_given_setting_drops_only_a_recipes_setting_that_it_cannot_be_combined
     walker = {"env": "BipedalWalker-v2"}
     config = resolve({**walker, "restart_deadlines": "1e6=100"})
     assert config.eval_every == resolve(walker).eval_every != RunConfig(env="X-v0").eval_every
-    assert resolve({**walker, "strategy": "cma_es", "restarts": "ipop"}).restart_deadlines == "none"
+    assert resolve({**walker, "islands": 2}).restart_deadlines == "none"
 
 
 @each_case(

@@ -341,7 +341,7 @@ def test_flag_wins_over_file_over_recipe_over_default(tmp_path: Path) -> None:
     assert (config.eval_every, config.sigma, config.average_decay, config.wall_limit) == (
         2,
         0.3,
-        0.85,
+        0.9,
         300.0,
     )
 
