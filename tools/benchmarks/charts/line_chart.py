@@ -12,14 +12,18 @@ from tools.benchmarks.charts.bar_chart import COLOURS, DARK, GRID
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 70.0, 120.0, 50.0, 60.0
 LINE = 16.0
+DASHES = ("none", "8 4", "2 4")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y), all above 0, by rising x; the name is written at the last one."""
+    """Points (x, y), all above 0, by rising x; the name is written at the last one. Lines of a
+    ``group`` have one colour and different dashes.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,14 @@ def drawing(
         for mark in marks
     ]
     names_at = spread([up.place(line.points[-1][1]) for line in lines])
-    parts += [
-        drawn(line, COLOURS[place % len(COLOURS)], (across, up), names_at[place])
-        for place, line in enumerate(lines)
-    ]
+    groups = list(dict.fromkeys(line.group or line.name for line in lines))
+    drawn_of = dict.fromkeys(groups, 0)
+    for line, name_at in zip(lines, names_at, strict=True):
+        group = line.group or line.name
+        colour = COLOURS[groups.index(group) % len(COLOURS)]
+        dash = DASHES[drawn_of[group] % len(DASHES)]
+        drawn_of[group] += 1
+        parts.append(drawn(line, (colour, dash), (across, up), name_at))
     parts += [
         f'<line {DARK} x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" '
         f'y2="{HEIGHT - BOTTOM}"/>',
@@ -90,13 +98,14 @@ def spread(heights: Sequence[float]) -> list[float]:
     return places
 
 
-def drawn(line: Line, colour: str, axes: tuple[Axis, Axis], name_at: float) -> str:
-    """A line, with its name at that height."""
-    across, up = axes
+def drawn(line: Line, style: tuple[str, str], axes: tuple[Axis, Axis], name_at: float) -> str:
+    """A line in a colour and with dashes, with its name at that height."""
+    (colour, dash), (across, up) = style, axes
     places = [(across.place(x), up.place(y)) for x, y in line.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     x = places[-1][0]
     return (
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" '
+        f'stroke-dasharray="{dash}"/>'
         f'<text x="{x + 8:.1f}" y="{name_at + 4:.1f}" fill="{colour}">{escape(line.name)}</text>'
     )

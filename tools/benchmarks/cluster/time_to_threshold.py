@@ -202,7 +202,9 @@ def write_report(runs: Sequence[Recorded], step_seconds: float) -> None:
             f"`es-master {' '.join(words)} --target-reward {TASKS[task].threshold:g}`:\n\n"
             f"{page(ran, figures)}"
         )
-        lines += [Line(f"{task}, scale {scale:g}", points) for scale, points in figures.items()]
+        lines += [
+            Line(f"{task}, scale {scale:g}", points, task) for scale, points in figures.items()
+        ]
     title = f"Modelled time to the threshold, {1000 * step_seconds:g} ms per step"
     FIGURE.write_text(drawing(lines, title, WORKERS, ("workers", "seconds")))
     before, _, rest = PAGE.read_text().partition(BEGIN)

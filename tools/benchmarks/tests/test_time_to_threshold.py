@@ -77,3 +77,15 @@ def test_a_chart_is_valid_xml_with_every_line_and_mark() -> None:
 
 def test_names_of_lines_that_end_together_do_not_overlap() -> None:
     assert spread([105.0, 100.0, 300.0]) == [100.0 + LINE, 100.0, 300.0]
+
+
+def test_lines_of_a_group_differ_in_their_dashes_and_groups_in_their_colours() -> None:
+    points = [(1.0, 40.0), (10.0, 5.0)]
+    lines = [Line("a1", points, "a"), Line("b1", points, "b"), Line("a2", points, "a")]
+    text = drawing(lines, "t", (1, 10), ("x", "y"))
+    drawn = [node for node in ElementTree.fromstring(text).iter() if node.tag.endswith("polyline")]
+    colours, dashes = (
+        [node.get(name) for node in drawn] for name in ("stroke", "stroke-dasharray")
+    )
+    assert colours[0] == colours[2] != colours[1]
+    assert dashes[0] == dashes[1] != dashes[2]
