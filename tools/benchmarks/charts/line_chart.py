@@ -12,7 +12,7 @@ from tools.benchmarks.charts.bar_chart import COLOURS, DARK, GRID
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 70.0, 120.0, 50.0, 60.0
 LINE = 16.0
-DASHES = ("none", "8 4", "2 4")
+DASHES = ("none", "8 4", "2 4", "8 4 2 4")
 
 
 @dataclass(frozen=True)
