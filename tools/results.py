@@ -136,7 +136,7 @@ def compare(page: Figure, run: Played) -> str:
 
 
 def printed(figure: Figure | Played, digits: int) -> str:
-    return f"{figure.mean:,.{digits}f} ± {figure.std:,.{digits}f}"
+    return f"{figure.mean:.{digits}f} ± {figure.std:.{digits}f}"
 
 
 def played_study(study: Path) -> list[Played]:
@@ -190,7 +190,7 @@ def row(name: str, runs: list[Played]) -> str:
     """A line of the table, as Markdown."""
     found = aggregate([run.mean for run in runs])
     low, high = found.iqm_interval or (float("nan"), float("nan"))
-    means = ", ".join(f"{run.mean:.1f} ± {run.std:.1f}" for run in runs)
+    means = ", ".join(printed(run, 1) for run in runs)
     steps, seconds = ([getattr(run, name) for run in runs] for name in ("env_steps", "seconds"))
     return (
         f"| {name} | {len(runs)} | {means} | {found.iqm:.1f} [{low:.1f}, {high:.1f}] | "

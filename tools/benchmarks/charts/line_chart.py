@@ -66,13 +66,11 @@ def drawing(
         for mark in marks
     ]
     names_at = spread([up.place(line.points[-1][1]) for line in lines])
-    groups = list(dict.fromkeys(line.group or line.name for line in lines))
-    drawn_of = dict.fromkeys(groups, 0)
+    groups = list(dict.fromkeys(line.group for line in lines))
     for line, name_at in zip(lines, names_at, strict=True):
-        group = line.group or line.name
-        colour = COLOURS[groups.index(group) % len(COLOURS)]
-        dash = DASHES[drawn_of[group] % len(DASHES)]
-        drawn_of[group] += 1
+        members = [other for other in lines if other.group == line.group]
+        colour = COLOURS[groups.index(line.group) % len(COLOURS)]
+        dash = DASHES[members.index(line) % len(DASHES)]
         parts.append(drawn(line, (colour, dash), (across, up), name_at))
     parts += [
         f'<line {DARK} x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" '
