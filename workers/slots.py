@@ -50,6 +50,7 @@ from es_queue.numerics.slot_plan import (
     evaluation_seeds,
     make_generation_plan,
     max_slots,
+    repeated_episodes,
 )
 from es_queue.policies import initial_parameters
 from es_queue.policies.actions import ActionMap
@@ -63,7 +64,12 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
-from es_queue.strategies.capabilities.hooks import SlotDraw, centre_statistics, max_centres
+from es_queue.strategies.capabilities.hooks import (
+    SlotDraw,
+    centre_statistics,
+    max_centres,
+    with_published_episodes,
+)
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
     ActionNoise,
@@ -143,11 +149,11 @@ class JobPlanner:
 
     def jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
         if block.kind == messages.TRAIN:
-            return self.training_jobs(task, block)
+            return self.training_jobs(task, published, block)
         if block.kind == messages.CENTRE:
             return self._centre_jobs(task, published, block)
         if block.kind == messages.ELITE:
-            return self._elite_jobs(task, block)
+            return self._elite_jobs(task, published, block)
         return self._evaluation_jobs(task, block)
 
     def centre_job(self, task: Task, seeds: Sequence[int]) -> SlotJob:
@@ -158,8 +164,9 @@ class JobPlanner:
     def _rules(self, task: Task) -> EpisodeRules:
         return training_rules(self._config, task.step_limit, self._strategy.fitness_by_sign)
 
-    def training_jobs(self, task: Task, block: Block) -> list[SlotJob]:
-        slots = self._slots(task.generation, block.start, block.stop)
+    def training_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
+        config = self._config_of(published)
+        slots = self._slots(config, task.generation, block.start, block.stop)
         rules, statistics = self._rules(task), self._statistics(task)
         return [
             SlotJob(
@@ -180,7 +187,8 @@ class JobPlanner:
         """Slot 0 is the centre on slot 0's seeds, as training plays them; the others are centres on
         fresh seeds, without action noise.
         """
-        first, behave = self._slots(task.generation, 0, 1), self._strategy.wants_behaviour
+        first = self._slots(self._config_of(published), task.generation, 0, 1)
+        behave = self._strategy.wants_behaviour
         rules = self._rules(task)
         fresh = evaluation_seeds(
             self._config, BEHAVIOUR, task.generation, centre_episodes(self._config)
@@ -201,36 +209,40 @@ class JobPlanner:
             for slot in range(block.start, block.stop)
         ]
 
-    def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
+    def _config_of(self, published: Floats) -> RunConfig:
+        """The settings with the publication's number of episodes per individual."""
+        return with_published_episodes(self._strategy, published, self._config)
+
+    def _slots(self, config: RunConfig, generation: int, start: int, stop: int) -> SlotPlan:
         """The plan of a range of slots. The whole generation's plan is made once; that of a
         population that grew is made again at twice the length, not for each block.
         """
         known, plan = self._planned or (generation, None)
         count = len(plan.noise_indices) if plan and known == generation else 0
         if plan is None or count < stop:
-            whole = make_generation_plan(
-                self._config, generation, self._size, self._strategy.per_slot
-            )
+            whole = make_generation_plan(config, generation, self._size, self._strategy.per_slot)
             usual = self._strategy.config.population // self._strategy.per_slot
             count = max(stop, usual, min(2 * count, whole.index_count))
             plan = whole.slots(0, count)
             self._planned = generation, plan
         return plan.part(start, stop)
 
-    def _elite_jobs(self, task: Task, block: Block) -> list[SlotJob]:
+    def _elite_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
         """Training slots on fresh seeds, the same for all of them, without action noise; the slot
         after the last is the centre.
         """
-        seeds = evaluation_seeds(
-            self._config, ELITE, task.generation, self._config.elite_episodes
-        ).reshape(1, -1)
+        config = self._config_of(published)
+        seeds = evaluation_seeds(config, ELITE, task.generation, repeated_episodes(config)).reshape(
+            1, -1
+        )
         job = partial(
             SlotJob, block.kind, rules=self._rules(task), statistics=self._statistics(task)
         )
         slots = range(block.start, block.stop)
         if self._config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
             return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
-        plan = self._slots(task.generation, 0, min(block.stop, self._max_slots[messages.TRAIN]))
+        stop = min(block.stop, self._max_slots[messages.TRAIN])
+        plan = self._slots(config, task.generation, 0, stop)
         indices = [*plan.noise_indices.tolist(), -1]
         return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
@@ -519,9 +531,8 @@ class Evaluator:
         on_step: OnStep | None = None,
     ) -> list[Episode]:
         """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
-        (job,) = self.planner.training_jobs(
-            task, Block(task.publication, messages.TRAIN, slot, slot + 1)
-        )
+        block = Block(task.publication, messages.TRAIN, slot, slot + 1)
+        (job,) = self.planner.training_jobs(task, published, block)
         parameters = self._player.individuals(task, published, job)[individual]
         with np.errstate(all="ignore"):
             return self._player.play_individual(

@@ -27,6 +27,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=(
             "active",
             "average_decay",
+            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
             "restarts",
@@ -39,6 +40,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=False,
         settings=(
             "average_decay",
+            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
             "restarts",
@@ -58,6 +60,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=(
             "average_decay",
             "directions",
+            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
             "restarts",
@@ -157,6 +160,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=(
             "active",
             "average_decay",
+            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
             "restarts",
@@ -169,6 +173,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=False,
         settings=(
             "average_decay",
+            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
             "linear_share",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from es_queue.config.declarations import Grows, WithoutEffect, option
+from es_queue.config.declarations import Conflict, Grows, WithoutEffect, option
 
 #: The optimizers that use a setting, for settings that not all of them use.
 OPTIMIZER_USERS = {"max_speed": ("clipup",), "momentum": ("clipup", "sgd")}
@@ -141,6 +141,24 @@ class StrategySettings:
         "number of evolution paths that form the matrix; auto is 4 + 3 ln n for n parameters",
         allowed=(0, 1000),
         default_word="auto",
+    )
+
+    episodes_max: int = search(
+        0,
+        "play more episodes per individual, up to this many, while the ranks of individuals that "
+        "are evaluated again change much; 0 always plays --episodes",
+        allowed=(0, 1000),
+        rules=(
+            Conflict(
+                "restarts",
+                "collects generations with equal numbers of episodes",
+                "leave episodes_max out, or restart by restart_deadlines",
+            ),
+            *(
+                Conflict(name, "divides the population", f"leave episodes_max or {name} out")
+                for name in ("islands", "tune")
+            ),
+        ),
     )
 
     elite_episodes: int = search(

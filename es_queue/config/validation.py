@@ -359,6 +359,11 @@ def _validate_population(config: RunConfig) -> None:
                 f"scale is {config.scale:g}, but {name} {value} can grow to {most}: use a scale "
                 f"of at most {most // value}"
             )
+    if 0 < config.episodes_max < config.episodes:
+        raise UsageError(
+            f"episodes_max is {config.episodes_max}, below the {config.episodes} of episodes: use "
+            f"{config.episodes} or more, or 0"
+        )
     if largest and not config.min_steps:
         raise UsageError(
             f"population_max is {largest}, but only min_steps lets the population grow: set "

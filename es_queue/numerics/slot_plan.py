@@ -238,6 +238,11 @@ def centre_episodes(config: RunConfig) -> int:
     return TUNING_EPISODES if config.tune != NONE else config.behaviour_episodes
 
 
+def repeated_episodes(config: RunConfig) -> int:
+    """Episodes of an individual that is evaluated again before the strategy learns."""
+    return config.episodes if config.episodes_max else config.elite_episodes
+
+
 def validate_noise_size(config: RunConfig, size: int) -> None:
     """Refuse a noise table without a position for each slot of a policy of ``size`` parameters.
     Raises UsageError.

@@ -92,6 +92,11 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         from es_queue.strategies.averaged import averaged
 
         kind = averaged(kind)
+    if "episodes_max" in kind.used_settings() and config.episodes_max:
+        # start-up: few runs handle uncertainty
+        from es_queue.strategies.uncertainty import with_uncertainty_handling
+
+        kind = with_uncertainty_handling(kind)
     if config.tune != NONE:
         # start-up: few runs have members
         from es_queue.strategies.population_based import population_based

@@ -39,7 +39,7 @@ from es_queue.strategies.capabilities.hooks import (
     Builder,
     BuildsIndividuals,
     LearntSpread,
-    Reevaluates,
+    ReevaluatesBest,
     SlotDraw,
     SteadyState,
 )
@@ -48,7 +48,7 @@ from es_queue.strategies.capabilities.hooks import (
 PARENTS = 20
 
 
-class GA(Reevaluates, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
+class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
     """Individuals are parent + σε. The ``truncation`` parents are the elite, unmutated, and the
     best others.
 

@@ -14,10 +14,10 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.capabilities.elite_evaluation import best_reevaluated, elite_figure
-from es_queue.strategies.capabilities.hooks import Reevaluates
+from es_queue.strategies.capabilities.hooks import ReevaluatesBest
 
 
-class RandomSearch(Reevaluates, Strategy):
+class RandomSearch(ReevaluatesBest, Strategy):
     """Individuals are first + σ ε. The elite is the best on fresh episodes, among itself and the
     individuals with the best first results.
 

@@ -33,6 +33,7 @@ class SNES(AdaptiveSigma):
     settings: ClassVar[tuple[str, ...]] = (
         "sigma_learning_rate",
         "linear_share",
+        "episodes_max",
     )
     #: η_μ (table 1).
     LEARNING_RATE = 1.0

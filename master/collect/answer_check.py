@@ -26,6 +26,7 @@ from es_queue.numerics.slot_plan import (
     centre_episodes,
     evaluation_seeds,
     make_generation_plan,
+    repeated_episodes,
     resolve_seed_sharing,
 )
 from es_queue.protocol import messages
@@ -206,7 +207,7 @@ class AnswerChecker:
             if slot_limits.get(kind)
         }
         self._elite_seeds = evaluation_seeds(
-            config, ELITE, generation, config.elite_episodes
+            config, ELITE, generation, repeated_episodes(config)
         ).tolist()
         self._behaviour_fields = (
             int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]),

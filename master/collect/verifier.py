@@ -74,7 +74,10 @@ class Verifier:
         publication = messages.Task.decode(task).publication
         blocks = blocks_of_slots(publication, requested, messages.MAX_BLOCK, ())
         seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
-            1, self._config.elite_episodes, self._config.episodes, centre_episodes(self._config)
+            self._config.elite_episodes,
+            self._config.episodes,
+            self._config.episodes_max,
+            centre_episodes(self._config),
         )
         return self._submit_request([task, parameters, [str(block) for block in blocks]], seconds)
 

@@ -58,6 +58,13 @@ class Learner:
         self._step_limit_rule = parse_step_limit(config.step_limit)
         self.deadlines = parse_deadlines(config.restart_deadlines)
 
+    def for_episodes_of(self, state: RunState) -> Learner:
+        """This learner with the number of episodes per individual of the state's generation."""
+        config = hooks.with_episodes(self.strategy, state.strategy, self.requested)
+        if config.episodes == self.requested.episodes:
+            return self
+        return Learner(config, self.spec, self.strategy, self.noise, self.target)
+
     def learn(self, state: RunState, closed: ClosedGeneration) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""
         arrays, used = closed.arrays, [(part.publication, part.slots) for part in closed.used]

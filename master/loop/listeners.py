@@ -102,7 +102,7 @@ class SinkListener(GenerationListener):
         self._note_behaviour(report)
         if closed.reevaluations and not any(closed.reevaluations):
             LOGGER.warning(
-                f"generation {number}: every elite re-evaluation failed; keeping the current elite"
+                f"generation {number}: every re-evaluation failed, so none of them counts"
             )
         if ledger.failures.slots:
             LOGGER.warning(

@@ -61,6 +61,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "behaviour": "feet-contact",
         },
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
+        "uncertain": {"strategy": "snes", "episodes_max": 4, "average_decay": 0.5},
     }.items()
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,10 +106,21 @@ def genome(strategy: object, state: State) -> State:
     return strategy.genome(state) if isinstance(strategy, BuildsIndividuals) else {}
 
 
-class Reevaluates:
-    """The best individuals are evaluated again, on fresh seeds, before the strategy learns."""
+class Reevaluates(ABC):
+    """Some individuals are evaluated again, on fresh seeds, before the strategy learns."""
 
     reevaluates: ClassVar[bool] = True
+
+    @abstractmethod
+    def candidates(self, state: State, batch: Any) -> Integers:
+        """Slots to evaluate again before ``tell``, ascending, as a pure function of the first
+        results.
+        """
+
+
+class ReevaluatesBest(Reevaluates):
+    """The best individuals are evaluated again."""
+
     settings: ClassVar[tuple[str, ...]] = ("candidates", "elite_episodes")
     per_slot: ClassVar[int]
     config: RunConfig
@@ -122,9 +133,7 @@ class Reevaluates:
         return max_slots(self.config, self.per_slot)[TRAIN]
 
     def candidates(self, state: State, batch: Any) -> Integers:
-        """Slots to evaluate again before ``tell``, ascending, as a pure function of the first
-        results: the best that succeeded, ties to the lower slot, and the current elite.
-        """
+        """The best that succeeded, ties to the lower slot, and the current elite."""
         return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
 
 
@@ -133,6 +142,34 @@ def candidates(strategy: object, state: State, batch: Any) -> Integers:
     if isinstance(strategy, Reevaluates):
         return strategy.candidates(state, batch)
     return np.empty(0, np.int64)
+
+
+class VariesEpisodes(ABC):
+    """The number of episodes per individual differs between generations."""
+
+    @abstractmethod
+    def episodes(self, state: State) -> int:
+        """Episodes of each individual in the state's generation."""
+
+    @abstractmethod
+    def published_episodes(self, published: Floats) -> int:
+        """The same from what is published, for workers; a possible number for any floats."""
+
+
+def with_episodes(strategy: object, state: State, config: RunConfig) -> RunConfig:
+    """The settings with the state's number of episodes per individual; the same unless the strategy
+    ``VariesEpisodes``.
+    """
+    if isinstance(strategy, VariesEpisodes):
+        return replace(config, episodes=strategy.episodes(state))
+    return config
+
+
+def with_published_episodes(strategy: object, published: Floats, config: RunConfig) -> RunConfig:
+    """As ``with_episodes``, for workers."""
+    if isinstance(strategy, VariesEpisodes):
+        return replace(config, episodes=strategy.published_episodes(published))
+    return config
 
 
 class SteadyState(ABC):

@@ -39,6 +39,7 @@ class CSAES(Restarts, AdaptiveSharedSigma):
 
     name = "csa_es"
     per_slot = 1
+    settings: ClassVar[tuple[str, ...]] = ("episodes_max",)
     #: The learning rate stays: all rates are formulas of the population.
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
     #: η, the tutorial's c_m.

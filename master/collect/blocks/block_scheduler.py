@@ -8,11 +8,12 @@ depends on this.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import batch_size_range
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.numerics.slot_plan import repeated_episodes
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block
 
@@ -170,12 +171,16 @@ class BlockScheduler:
 
 def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> BlockScheduler:
     limits = batch_size_range(EnvironmentRequest.of(config), parameters)
-    episodes_per_slot = {messages.ELITE: config.elite_episodes, messages.CENTRE: config.episodes}
+    longest = replace(config, episodes=max(config.episodes, config.episodes_max))
+    episodes_per_slot = {
+        messages.ELITE: repeated_episodes(longest),
+        messages.CENTRE: longest.episodes,
+    }
     together = None if limits is None else BatchLimits(*limits)
     return BlockScheduler(
         config.block,
         together,
-        individuals * config.episodes,
+        individuals * longest.episodes,
         episodes_per_slot,
         wall=config.wall_limit,
     )

@@ -80,9 +80,10 @@ def plan_cost(config: RunConfig) -> float:
     last = config.population // setup.strategy.per_slot
     zeros = np.zeros(setup.spec.observation_size, "<f4").tobytes()
     task = Task(PUBLICATION, 0.1, 1000, 1, "0" * 32, zeros, zeros, table.digest, 1.0)
+    block = Block(PUBLICATION, messages.TRAIN, last - 1, last)
     return (
         cpu_of(
-            lambda: planner.training_jobs(task, Block(PUBLICATION, messages.TRAIN, last - 1, last)),
+            lambda: planner.training_jobs(task, setup.first_parameters(), block),
             5,
         )
         / last
