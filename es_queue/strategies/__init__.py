@@ -89,22 +89,22 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
     kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
     if "average_decay" in kind.used_settings() and config.average_decay:
         # start-up: few runs average
-        from es_queue.strategies.averaged import averaged
+        from es_queue.strategies.wrappers.averaged import averaged
 
         kind = averaged(kind)
     if "episodes_max" in kind.used_settings() and config.episodes_max:
         # start-up: few runs handle uncertainty
-        from es_queue.strategies.uncertainty import with_uncertainty_handling
+        from es_queue.strategies.wrappers.uncertainty import with_uncertainty_handling
 
         kind = with_uncertainty_handling(kind)
     if config.tune != NONE:
         # start-up: few runs have members
-        from es_queue.strategies.population_based import population_based
+        from es_queue.strategies.wrappers.population_based import population_based
 
         return population_based(kind)
     if config.islands > 1:
         # start-up: few runs have islands
-        from es_queue.strategies.islands import islands_of
+        from es_queue.strategies.wrappers.islands import islands_of
 
         return islands_of(kind)
     return kind

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.strategies import uncertainty
+from es_queue.strategies.wrappers import uncertainty
 from tests.ring import quick_config, run_ring
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

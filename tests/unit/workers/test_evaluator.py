@@ -346,14 +346,17 @@ def test_the_plan_of_a_population_that_grew_is_not_made_for_each_block(
     planner, plans = evaluator(Script(), population=8, min_steps=100).planner, []
     task = task_of(2, 2)[0]
     blocks = [Block(task.publication, "train", start, start + 1) for start in range(32)]
-    alone = [evaluator(Script()).planner.training_jobs(task, block)[0] for block in blocks]
+    alone = [
+        evaluator(Script()).planner.training_jobs(task, np.zeros(1, np.float32), block)[0]
+        for block in blocks
+    ]
 
     def counted(*arguments: Any) -> GenerationPlan:
         plans.append(make_generation_plan(*arguments))
         return plans[-1]
 
     monkeypatch.setattr(slots, "make_generation_plan", counted)
-    jobs = [planner.training_jobs(task, block)[0] for block in blocks]
+    jobs = [planner.training_jobs(task, np.zeros(1, np.float32), block)[0] for block in blocks]
     assert [(job.index, job.key) for job in jobs] == [(job.index, job.key) for job in alone]
     assert len(plans) == 4  # 4, 8, 16 and 32 slots
 

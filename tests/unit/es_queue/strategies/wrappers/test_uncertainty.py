@@ -14,10 +14,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.strategies import State, Strategy, make_strategy
-from es_queue.strategies import uncertainty as module
 from es_queue.strategies.capabilities import hooks
 from es_queue.strategies.snes import SNES
-from es_queue.strategies.uncertainty import (
+from es_queue.strategies.wrappers import uncertainty as module
+from es_queue.strategies.wrappers.uncertainty import (
     EPISODES,
     RANK_CHANGE,
     UncertaintyHandling,

@@ -24,7 +24,7 @@ from es_queue.strategies.capabilities.hooks import (
     migrate_state,
     require_plain,
 )
-from es_queue.strategies.islands import Islands, many_of, pack_islands, ranked
+from es_queue.strategies.wrappers.islands import Islands, many_of, pack_islands, ranked
 
 #: What a step up or down does to a setting (the paper's is 1.2 and 0.8).
 FACTOR_UP, FACTOR_DOWN = 1.25, 0.8

@@ -18,7 +18,7 @@ from es_queue.protocol.messages import TRAIN
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
 from es_queue.strategies.base import make_builder
 from es_queue.strategies.capabilities.hooks import SlotDraw, migrate_state
-from es_queue.strategies.islands import islands_of
+from es_queue.strategies.wrappers.islands import islands_of
 from tests.cases import each_case
 
 NOISE, SIZE = testing.NOISE, testing.SIZE

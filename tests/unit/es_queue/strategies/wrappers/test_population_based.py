@@ -19,7 +19,7 @@ from es_queue.numerics.slot_plan import TUNING_EPISODES, centre_episodes
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
 from es_queue.strategies.base import centre_of
 from es_queue.strategies.capabilities.hooks import centre_count, migrate_state
-from es_queue.strategies.population_based import (
+from es_queue.strategies.wrappers.population_based import (
     FIRST_STEPS,
     MOST_STEPS,
     first_steps,

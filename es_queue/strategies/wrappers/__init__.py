@@ -1,0 +1,1 @@
+"""Classes that add something to any strategy whose slots are all alike."""
