@@ -60,7 +60,15 @@ class Sink:
 
 
 def quick_config(**values: Any) -> RunConfig:
-    return RunConfig(**{"env": "CartPole-v1", "seed": 3, "noise_size": NOISE, **values})
+    return RunConfig(
+        **{
+            "env": "CartPole-v1",
+            "strategy": "pgpe",
+            "seed": 3,
+            "noise_size": NOISE,
+            **values,
+        }
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Write ``es_queue/config/algorithm_facts.py``: what the classes of strategies and policies
+"""Write ``es_queue/config/algorithms/facts.py``: what the classes of strategies and policies
 declare, readable without numpy. ``python -m tools.write_reference`` calls it.
 """
 
@@ -17,7 +17,7 @@ from es_queue.policies.mlp import MlpPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
 from es_queue.strategies.base import Strategy
 
-FILE = Path(__file__).resolve().parents[1] / "es_queue" / "config" / "algorithm_facts.py"
+FILE = Path(__file__).resolve().parents[1] / "es_queue" / "config" / "algorithms" / "facts.py"
 HEAD = '''"""What the classes of strategies and policies declare, readable without numpy.
 
 Written by ``python -m tools.write_reference``: edit the classes.

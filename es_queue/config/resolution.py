@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from es_queue.config.algorithm_settings import PolicySettings
+from es_queue.config.algorithms.settings import PolicySettings
 from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import recipe_for

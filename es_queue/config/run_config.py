@@ -11,8 +11,8 @@ from dataclasses import MISSING, Field, asdict, dataclass, fields
 from inspect import Signature, signature
 from typing import Any, Self
 
-from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
-from es_queue.config.algorithm_settings import PolicySettings, StrategySettings
+from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
+from es_queue.config.algorithms.settings import PolicySettings, StrategySettings
 from es_queue.config.declarations import (
     Conflict,
     GivesWay,
@@ -209,10 +209,11 @@ class RunConfig(PolicySettings, StrategySettings):
 
     # --- search
     strategy: str = option(
-        "pgpe",
+        AUTO,
         "search",
-        "the algorithm",
-        allowed=(*STRATEGIES, "module:Class"),
+        "the algorithm; auto is snes for policies of up to 2,000 parameters, unless a setting of a "
+        "strategy is given, and pgpe for all others (docs/choosing.md)",
+        allowed=(AUTO, *STRATEGIES, "module:Class"),
     )
 
     population: int = option(

@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from es_queue.config.algorithm_facts import STRATEGIES
-from es_queue.config.algorithm_settings import StrategySettings
+from es_queue.config.algorithms.facts import STRATEGIES
+from es_queue.config.algorithms.settings import StrategySettings
 from es_queue.config.declarations import Grows, ScaleRule
 from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
 from es_queue.config.run_config import AUTO, option_fields, users_of

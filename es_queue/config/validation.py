@@ -10,8 +10,9 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
-from es_queue.config.algorithm_facts import STRATEGIES
-from es_queue.config.algorithm_settings import (
+from es_queue.config.algorithms.choice import GENERAL
+from es_queue.config.algorithms.facts import STRATEGIES
+from es_queue.config.algorithms.settings import (
     OPTIMIZER_USERS,
     PolicySettings,
     StrategySettings,
@@ -26,7 +27,7 @@ from es_queue.config.episode_rules import (
     parse_target,
 )
 from es_queue.config.observe import parse_observe
-from es_queue.config.run_config import ASYNC, flag_name, option_fields, users_of
+from es_queue.config.run_config import ASYNC, AUTO, flag_name, option_fields, users_of
 from es_queue.config.schedules import parse_schedule, parse_tune
 from es_queue.errors import UsageError
 from es_queue.util.suggestions import format_suggestion
@@ -451,15 +452,18 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
         **dict.fromkeys(StrategySettings.__annotations__, "strategy"),
         **dict.fromkeys(PolicySettings.__annotations__, "policy"),
     }
+    strategy = GENERAL if config.strategy == AUTO else config.strategy
+    choices = {"strategy": strategy, "policy": config.policy}
     for name, chooser in owners.items():
-        chosen, users = getattr(config, chooser), users_of(name)
+        chosen, users = choices[chooser], users_of(name)
         if CUSTOM_NAME.fullmatch(chosen):  # the user's own strategy decides what it uses
             continue
         if name in changed and chosen not in users:
             raise _unused_option_error(config, name, chooser, chosen, users)
-    if config.strategy not in STRATEGIES:
+    if strategy not in STRATEGIES:
         return
-    optimizer, offered = _optimizer(config), STRATEGIES[config.strategy].optimizers
+    offered = STRATEGIES[strategy].optimizers
+    optimizer = config.optimizer if config.optimizer != AUTO else next(iter(offered), "")
     for name, users in OPTIMIZER_USERS.items():
         if name in changed and optimizer not in users:
             raise _unused_option_error(
@@ -482,13 +486,6 @@ def _unused_option_error(
         f"{name} is {text}, but the {chooser} {chosen} does not use it: leave it out, or "
         f"use the {chooser} {_format_choices(users)}"
     )
-
-
-def _optimizer(config: RunConfig) -> str:
-    """The optimizer that ``auto`` selects; empty if the strategy has none."""
-    if config.optimizer != "auto":
-        return config.optimizer
-    return next(iter(STRATEGIES[config.strategy].optimizers), "")
 
 
 def _is_outside(field: Field[Any], number: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.config.algorithm_facts import POLICIES as FACTS
+from es_queue.config.algorithms.facts import POLICIES as FACTS
 from es_queue.config.observe import parse_observe
 from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.environments.interface import EnvironmentRequest

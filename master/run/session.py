@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from es_queue.config.algorithms.choice import format_choice
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.scaling import format_scaling
@@ -167,6 +168,7 @@ class Session:
             )
         channel.forget_gone_runs()
         for text in (
+            *format_choice(config, setup.config, setup.policy.size),
             *format_unnormalised(config, setup.config),
             *format_image_hint(setup),
             *([format_scaling(setup.config)] if setup.config.scale != 1 else ()),

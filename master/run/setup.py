@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from es_queue.config.algorithms.choice import chosen_strategy
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.validation import validate_combinations
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_probe import with_observed
@@ -117,8 +119,18 @@ def prepare_run(
     return Setup(config, spec, policy, strategy, table, learner)
 
 
+def with_strategy(config: RunConfig, policy: Policy) -> RunConfig:
+    """The config with the strategy that ``auto`` means for this policy. Raises UsageError if other
+    settings do not fit that strategy.
+    """
+    config = replace(config, strategy=chosen_strategy(config, policy.size))
+    validate_combinations(config)
+    return config
+
+
 def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:
     """The config with the master's own choices, which every worker and resume uses."""
+    config = with_strategy(config, policy)
     seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from es_queue.config.algorithm_facts import POLICIES, STRATEGIES
+from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
 from tests.cases import each_case
 
 HOUSE = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from es_queue.config.algorithm_facts import STRATEGIES
+from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.parsing import config_from_json, config_from_values
 from es_queue.config.run_config import RunConfig, option_fields, users_of
 from es_queue.errors import UsageError
@@ -256,13 +256,16 @@ def test_other_spellings_of_a_value_become_the_fields_own_type(
 
 
 BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
-    ({"population": 7}, "population is 7, but pgpe samples mirrored pairs: use an even number"),
+    (
+        {"population": 7, "strategy": "pgpe"},
+        "population is 7, but pgpe samples mirrored pairs: use an even number",
+    ),
     (
         {"population": 7, "strategy": "ars"},
         "population is 7, but ars samples mirrored pairs: use an even number",
     ),
     (
-        {"population_max": 129, "min_steps": 9},
+        {"population_max": 129, "min_steps": 9, "strategy": "pgpe"},
         "population_max is 129, but pgpe samples mirrored pairs: use an even number",
     ),
     (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.algorithm_facts import STRATEGIES
+from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.resolution import resolve
 from es_queue.config.scaling import format_scaling, scale_factors, scaled
 from es_queue.config.schedules import rate_factors

@@ -149,7 +149,7 @@ def test_what_is_no_strategy_is_refused_in_one_sentence(path: str, sentence: str
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
     with pytest.raises(
         UsageError,
-        match=f"use {', '.join(STRATEGIES)} or module:Class",
+        match=f"use auto, {', '.join(STRATEGIES)} or module:Class",
     ):
         config_from_values({"env": "X-v0", "strategy": text}, "the test")
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from es_queue import testing
-from es_queue.config.algorithm_facts import POLICIES
-from es_queue.config.algorithm_facts import STRATEGIES as FACTS
-from es_queue.config.algorithm_settings import PolicySettings, StrategySettings
+from es_queue.config.algorithms.facts import POLICIES
+from es_queue.config.algorithms.facts import STRATEGIES as FACTS
+from es_queue.config.algorithms.settings import PolicySettings, StrategySettings
 from es_queue.config.run_config import NONE, RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.policies.layers.activations import ACTIVATIONS

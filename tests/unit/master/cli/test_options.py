@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.algorithm_facts import STRATEGIES
+from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.resolution import recipe_values, resolve
 from es_queue.config.run_config import RunConfig, option_fields
@@ -127,7 +127,8 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--reward-shift", "-inf"], "reward_shift is -inf in the command line"),
         (
             ["--strategy", "cma"],
-            f"strategy is 'cma' in the command line: use {', '.join(STRATEGIES)} or module:Class",
+            f"strategy is 'cma' in the command line: use auto, {', '.join(STRATEGIES)} or "
+            "module:Class",
         ),
         (["--env-arg", "size"], "env_arg is 'size' in the command line: use key=value"),
         (["--workers", "-1"], "workers is '-1' in the command line: use a whole number from 0"),
@@ -437,7 +438,7 @@ def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
         ),
     ):
         resolve({"env": "LunarLanderContinuous-v3", "eval_every": 0})
-    with pytest.raises(UsageError, match=r"use an even number$"):
+    with pytest.raises(UsageError, match=r"use an even number \(the recipe .* sets strategy\)$"):
         resolve({"env": "LunarLanderContinuous-v3", "population": 7})
     # Of the user's own settings, whatever the recipe says.
     with pytest.raises(UsageError, match=r"use the strategy \S[^()]*$"):
