@@ -8,7 +8,7 @@ depends on this.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import batch_size_range
@@ -48,6 +48,7 @@ class BlockScheduler:
     batch_limits: the best numbers of episodes to play at once, None if they are played one by one
     per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one by
     default
+    growth:   how many times as many episodes a later generation may have
     seconds:  measured wall seconds per slot, by kind
     wall:     seconds that one episode may last
     """
@@ -56,6 +57,7 @@ class BlockScheduler:
     batch_limits: BatchLimits | None = None
     per_slot: int = 1
     episodes_per_slot: Mapping[str, int] = field(default_factory=dict)
+    growth: float = 1.0
     seconds: dict[str, float] = field(default_factory=dict)
     wall: float = 300.0
     _guessed_seconds: float = BLOCK_SECONDS
@@ -94,7 +96,8 @@ class BlockScheduler:
 
     def longest(self, block: Block) -> float:
         """Seconds that no block of an honest worker exceeds, whatever durations workers report."""
-        return self.wall * (1 + (block.stop - block.start) * self._episodes_of(block.kind))
+        episodes = (block.stop - block.start) * self._episodes_of(block.kind) * self.growth
+        return self.wall * (1 + episodes)
 
     def reissue_size(self, kind: str, slots: int, workers: int) -> int:
         """Slots of a reissued block, when ``slots`` are required in all."""
@@ -171,17 +174,17 @@ class BlockScheduler:
 
 def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> BlockScheduler:
     limits = batch_size_range(EnvironmentRequest.of(config), parameters)
-    longest = replace(config, episodes=max(config.episodes, config.episodes_max))
     episodes_per_slot = {
-        messages.ELITE: repeated_episodes(longest),
-        messages.CENTRE: longest.episodes,
+        messages.ELITE: repeated_episodes(config),
+        messages.CENTRE: config.episodes,
     }
     together = None if limits is None else BatchLimits(*limits)
     return BlockScheduler(
         config.block,
         together,
-        individuals * longest.episodes,
+        individuals * config.episodes,
         episodes_per_slot,
+        growth=max(1.0, config.episodes_max / config.episodes),
         wall=config.wall_limit,
     )
 
