@@ -130,7 +130,7 @@ class JobPlanner:
         config, strategy = parts.config, parts.strategy
         self._config, self._strategy, self._size = config, strategy, parts.policy.size
         self._evaluation = evaluation_rules(evaluation_limit(config, parts.spec))
-        self._planned: tuple[int, SlotPlan] | None = None
+        self._planned: tuple[tuple[int, int], SlotPlan] | None = None
         # A run can change its scale; one that evaluates again cannot, as its slots have numbers.
         widest = scaled(config if strategy.reevaluates else replace(config, scale=LARGEST_SCALE))
         self._max_slots = {
@@ -217,14 +217,15 @@ class JobPlanner:
         """The plan of a range of slots. The whole generation's plan is made once; that of a
         population that grew is made again at twice the length, not for each block.
         """
-        known, plan = self._planned or (generation, None)
-        count = len(plan.noise_indices) if plan and known == generation else 0
+        wanted = generation, config.episodes
+        known, plan = self._planned or (wanted, None)
+        count = len(plan.noise_indices) if plan and known == wanted else 0
         if plan is None or count < stop:
             whole = make_generation_plan(config, generation, self._size, self._strategy.per_slot)
             usual = self._strategy.config.population // self._strategy.per_slot
             count = max(stop, usual, min(2 * count, whole.index_count))
             plan = whole.slots(0, count)
-            self._planned = generation, plan
+            self._planned = wanted, plan
         return plan.part(start, stop)
 
     def _elite_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:

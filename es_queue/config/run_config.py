@@ -211,8 +211,8 @@ class RunConfig(PolicySettings, StrategySettings):
     strategy: str = option(
         AUTO,
         "search",
-        "the algorithm; auto is snes for policies of up to 2,000 parameters, unless a setting of a "
-        "strategy is given, and pgpe for all others (docs/choosing.md)",
+        "the algorithm; auto is snes for policies of up to 2,000 parameters and pgpe for larger "
+        "ones, or the one of the two that uses the given settings (docs/choosing.md)",
         allowed=(AUTO, *STRATEGIES, "module:Class"),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
-from es_queue.config.algorithms.choice import GENERAL
+from es_queue.config.algorithms.choice import MOST_SMALL, chosen_strategy
 from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.algorithms.settings import (
     OPTIMIZER_USERS,
@@ -452,7 +452,7 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
         **dict.fromkeys(StrategySettings.__annotations__, "strategy"),
         **dict.fromkeys(PolicySettings.__annotations__, "policy"),
     }
-    strategy = GENERAL if config.strategy == AUTO else config.strategy
+    strategy = chosen_strategy(config, MOST_SMALL + 1)
     choices = {"strategy": strategy, "policy": config.policy}
     for name, chooser in owners.items():
         chosen, users = choices[chooser], users_of(name)
@@ -480,10 +480,13 @@ def _unused_option_error(
 ) -> UsageError:
     value = getattr(config, name)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    noun = f"{chooser} {chosen}"
+    if chooser == "strategy" and config.strategy == AUTO:
+        noun += ", which auto chooses with it,"
     if value is False:
         text = f"False (--no-{flag_name(name)})"
     return UsageError(
-        f"{name} is {text}, but the {chooser} {chosen} does not use it: leave it out, or "
+        f"{name} is {text}, but the {noun} does not use it: leave it out, or "
         f"use the {chooser} {_format_choices(users)}"
     )
 

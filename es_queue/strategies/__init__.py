@@ -95,7 +95,12 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         from es_queue.strategies.wrappers.averaged import averaged
 
         kind = averaged(kind)
-    if "episodes_max" in kind.used_settings() and config.episodes_max:
+    if config.episodes_max and "episodes_max" not in kind.used_settings():
+        raise UsageError(
+            f"episodes_max is {config.episodes_max}, but the strategy {config.strategy} does not "
+            "use it: leave it out, or add it to the settings of its class"
+        )
+    if config.episodes_max:
         # start-up: few runs handle uncertainty
         from es_queue.strategies.wrappers.uncertainty import with_uncertainty_handling
 

@@ -40,7 +40,8 @@ from master.loop.state import CLOSING, TRAINING, Best, RunState
 class Learner:
     """Both ends of a generation: the expected results, and the update from them.
 
-    requested: the settings as people made them; config: those at their ``scale``
+    requested: the settings as people made them; config: those at their ``scale``, with the
+    ``episodes`` per individual of one generation
     """
 
     def __init__(
@@ -50,8 +51,11 @@ class Learner:
         strategy: Strategy,
         noise: NoiseRows,
         target: float | None,
+        episodes: int | None = None,
     ) -> None:
+        """episodes: per individual, if they are not the config's"""
         self.requested, config = config, scaled(config)
+        config = replace(config, episodes=episodes or config.episodes)
         self.config, self.spec, self.strategy = config, spec, strategy
         self.noise, self.target = noise, target
         self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
@@ -60,10 +64,10 @@ class Learner:
 
     def for_episodes_of(self, state: RunState) -> Learner:
         """This learner with the number of episodes per individual of the state's generation."""
-        config = hooks.with_episodes(self.strategy, state.strategy, self.requested)
-        if config.episodes == self.requested.episodes:
+        episodes = hooks.with_episodes(self.strategy, state.strategy, self.config).episodes
+        if episodes == self.config.episodes:
             return self
-        return Learner(config, self.spec, self.strategy, self.noise, self.target)
+        return Learner(self.requested, self.spec, self.strategy, self.noise, self.target, episodes)
 
     def learn(self, state: RunState, closed: ClosedGeneration) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""

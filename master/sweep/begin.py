@@ -13,7 +13,7 @@ from es_queue.errors import UsageError
 from es_queue.security.user_code import allowed_modules, named_modules
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths, derive_run_id, existing_paths, new_paths
-from master.run.setup import prepare_run
+from master.run.setup import Setup, prepare_run
 from master.sweep.loop import Sweep, SweepStopSignals
 from master.sweep.record import FINISHED, WAITING, SeedRun, SweepRecord, load_record
 
@@ -38,7 +38,10 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
         )
     entries = [SeedRun(seed, f"{run}-s{seed}") for seed in launch.seeds]
     warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
-    record = SweepRecord(run, config, entries, warm_start, target=sweep_target(config, launch))
+    setup = try_settings(config, launch)
+    # one strategy for all seeds, also if it was chosen
+    config = replace(config, strategy=setup.config.strategy)
+    record = SweepRecord(run, config, entries, warm_start, target=setup.learner.target)
     is_new_folder = not paths.run_dir.exists()
     try:
         return lead_sweep(record, paths, launch, stop)
@@ -77,7 +80,7 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
         config=config,
         entries=entries,
         changes=record.changes | changes,
-        target=sweep_target(config, launch),
+        target=try_settings(config, launch).learner.target,
     )
     return lead_sweep(record, paths, launch, stop)
 
@@ -101,7 +104,7 @@ def lead_sweep(record: SweepRecord, paths: RunPaths, launch: Launch, stop: Sweep
         return Sweep(record, paths, launch, stop).run()
 
 
-def sweep_target(config: RunConfig, launch: Launch) -> float | None:
-    """The return that counts as solved. Settings with which no run can begin are refused."""
+def try_settings(config: RunConfig, launch: Launch) -> Setup:
+    """What a seed's run begins with. Raises EsQueueError for settings with which none can begin."""
     with allowed_modules(named_modules(config), launch.own_modules):
-        return prepare_run(replace(config, seed=0), launch.noise_dir).learner.target
+        return prepare_run(replace(config, seed=0), launch.noise_dir)

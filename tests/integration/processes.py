@@ -63,6 +63,7 @@ WALKER: dict[str, Any] = {
 }
 CARTPOLE: dict[str, Any] = {
     "env": "CartPole-v1",
+    "strategy": "pgpe",
     "seed": 3,
     "population": 8,
     "step_limit": "60",

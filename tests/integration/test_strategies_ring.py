@@ -61,7 +61,20 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "behaviour": "feet-contact",
         },
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
-        "uncertain": {"strategy": "snes", "episodes_max": 4, "average_decay": 0.5},
+        # Generations 0 to 7 have 1, 1, 2, 3, 4, 3, 3 and 4 episodes per individual.
+        "uncertain": {
+            "env": "CartPole-v1",
+            "step_limit": "env",
+            "min_steps": 0,
+            "init": "orthogonal",
+            "strategy": "snes",
+            "population": 12,
+            "sigma": 0.001,
+            "env_seeds": "slot",
+            "episodes_max": 4,
+            "average_decay": 0.5,
+            "generations": 8,
+        },
     }.items()
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

@@ -85,7 +85,7 @@ class UncertaintyHandling(Reevaluates, VariesEpisodes, Strategy):
         after = {**after, RANK_CHANGE: np.array(smoothed), EPISODES: np.array(episodes)}
         figures = {
             RANK_CHANGE: float(smoothed),
-            "episodes_per_individual": float(self.episodes(after)),
+            "episodes_per_individual": float(self.episodes(state)),
         }
         return after, {**info, **figures}
 
@@ -132,16 +132,18 @@ def joint_ranks(old: Doubles, new: Doubles) -> tuple[Integers, Integers]:
     return ranks[: len(old)], ranks[len(old) :]
 
 
-@cache
 def tolerated_change(rank: int, count: int) -> float:
     """The paper's Δ^lim_θ: the θ/2 quantile of the changes of an individual of this rank to all
     ranks from 1 to 2λ − 1.
     """
-    changes = np.sort(np.abs(np.arange(1, 2 * count) - rank)).tolist()
-    place = TOLERANCE / 2 * (len(changes) - 1)
+    both_sides = min(rank - 1, 2 * count - 1 - rank)  # 1, 1, 2, 2, …, and then each change once
+
+    def change(place: int) -> int:
+        return (place + 1) // 2 if place <= 2 * both_sides else place - both_sides
+
+    place = TOLERANCE / 2 * (2 * count - 2)
     below = int(place)
-    above = min(below + 1, len(changes) - 1)
-    return float(changes[below] + (place - below) * (changes[above] - changes[below]))
+    return change(below) + (place - below) * (change(below + 1) - change(below))
 
 
 @cache

@@ -340,6 +340,17 @@ def test_a_block_beyond_what_the_run_can_have_is_no_block_of_it() -> None:
     assert not who.planner.has_block(Block("4.1-00000000", "centre", 0, 2))
 
 
+def test_a_generation_that_is_published_again_can_have_other_numbers_of_episodes() -> None:
+    who = evaluator(Script(), strategy="snes", episodes_max=4)
+    block, task = Block("2.1-00000000", "train", 0, 1), task_of(2, 2)[0]
+
+    def seeds(episodes: float) -> tuple[int, ...]:
+        published = np.array([0.0, episodes], np.float32)
+        return who.planner.training_jobs(task, published, block)[0].seeds.shape
+
+    assert [seeds(4.0), seeds(2.0), seeds(4.0)] == [(1, 4), (1, 2), (1, 4)]
+
+
 def test_the_plan_of_a_population_that_grew_is_not_made_for_each_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -292,7 +292,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
-        {"l2": 0.1},
+        {"strategy": "pgpe", "l2": 0.1},
         (
             "l2 is 0.1, but the strategy pgpe does not use it: leave it out, or use the "
             "strategy novelty or openai_es"
@@ -321,7 +321,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
-        {"candidates": 3},
+        {"strategy": "pgpe", "candidates": 3},
         (
             "candidates is 3, but the strategy pgpe does not use it: leave it out, or use the "
             "strategy ga or random_search"

@@ -61,8 +61,26 @@ def test_a_setting_of_a_strategy_is_that_of_the_general_one(name: str) -> None:
 
 
 def test_a_setting_that_the_general_one_does_not_use_is_refused() -> None:
-    with pytest.raises(UsageError, match="top is 3, but the strategy pgpe does not use it"):
+    sentence = "top is 3, but the strategy pgpe, which auto chooses with it, does not use it"
+    with pytest.raises(UsageError, match=sentence):
         config_from_values({"env": "Pendulum-v1", "top": 3}, "the settings")
+
+
+@each_case(
+    "values, strategy",
+    [
+        ({"episodes_max": 8}, SMALL),
+        ({"linear_share": 0.5, "average_decay": 0.5}, SMALL),
+        ({"shaping": "centered-rank"}, GENERAL),
+        ({"momentum": 0.9}, GENERAL),
+        ({"env_seeds": "pair"}, GENERAL),
+        ({"env_seeds": "slot"}, AUTO),
+    ],
+)
+def test_a_given_setting_counts_even_if_it_is_the_default(
+    values: dict[str, Any], strategy: str
+) -> None:
+    assert resolve({"env": "Pendulum-v1", **values}).strategy == strategy
 
 
 def test_no_setting_of_a_strategy_is_given_by_default() -> None:

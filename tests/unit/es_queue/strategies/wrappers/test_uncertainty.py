@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from es_queue import testing
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
-from es_queue.strategies import State, Strategy, make_strategy
+from es_queue.strategies import Batch, State, Strategy, make_strategy
+from es_queue.strategies.base import Info
 from es_queue.strategies.capabilities import hooks
 from es_queue.strategies.snes import SNES
 from es_queue.strategies.wrappers import uncertainty as module
@@ -22,6 +24,7 @@ from es_queue.strategies.wrappers.uncertainty import (
     RANK_CHANGE,
     UncertaintyHandling,
     rank_change,
+    tolerated_change,
     with_uncertainty_handling,
 )
 from tests.cases import each_case
@@ -29,6 +32,16 @@ from tests.cases import each_case
 SIZE = testing.SIZE
 FIRST = np.linspace(-1, 1, SIZE).astype(np.float32)
 PLAIN = ["snes", "csa_es", "sep_cma_es", "cma_es", "lm_ma_es"]
+
+
+class Own(Strategy):
+    """A user's own strategy."""
+
+    per_slot = 1
+    SIGMA = 0.1
+
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        return self.stay(state)
 
 
 def made(name: str = "snes", **settings: Any) -> Strategy:
@@ -144,7 +157,23 @@ def test_a_generation_without_a_step_also_changes_the_number_of_episodes() -> No
     flat, again = np.ones_like(batch.fitness), np.ones_like(batch.elite_fitness)
     after, info = strategy.learn(state, replace(batch, fitness=flat, elite_fitness=again))
     assert info["no_step"] == 1.0
-    assert info["episodes_per_individual"] == strategy.episodes(after) == 4
+    assert info["episodes_per_individual"] == strategy.episodes(state) == 5
+    assert strategy.episodes(after) == 4
+
+
+def test_tolerated_changes_are_the_quantile_of_all_changes_of_a_rank() -> None:
+    for count in (1, 2, 5, 24):
+        for rank in range(1, 2 * count):
+            changes = np.abs(np.arange(1, 2 * count) - rank)
+            quantile = np.quantile(changes, module.TOLERANCE / 2)
+            assert tolerated_change(rank, count) == pytest.approx(float(quantile))
+
+
+def test_a_class_that_does_not_name_the_setting_is_refused() -> None:
+    path = "tests.unit.es_queue.strategies.wrappers.test_uncertainty:Own"
+    with pytest.raises(UsageError, match="add it to the settings of its class"):
+        made(path)
+    assert made(path, episodes_max=0).config.episodes == 1
 
 
 def test_pairs_are_refused() -> None:
@@ -170,8 +199,6 @@ def test_pairs_are_refused() -> None:
 def test_what_it_cannot_be_combined_with_is_refused(
     settings: dict[str, Any], sentence: str
 ) -> None:
-    from es_queue.config.parsing import config_from_values
-
     values = {"env": "CartPole-v1", "strategy": "snes", "episodes_max": 6, **settings}
     with pytest.raises(UsageError, match=sentence):
         config_from_values(values, "the settings")
