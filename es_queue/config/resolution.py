@@ -5,10 +5,9 @@ defaults.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
-from es_queue.config.algorithms.choice import strategy_of_settings
+from es_queue.config.algorithms.choice import strategy_of_settings, with_strategy
 from es_queue.config.algorithms.settings import PolicySettings
 from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
@@ -65,8 +64,8 @@ def _involved(
 def _checked(values: dict[str, Any], explicit: Collection[str]) -> RunConfig:
     """The configuration of these values. Raises UsageError."""
     config = config_from_values(values, "the settings")
-    if config.strategy == AUTO:
-        config = replace(config, strategy=strategy_of_settings(config, explicit) or AUTO)
+    if config.strategy == AUTO and (strategy := strategy_of_settings(config, explicit)):
+        config = with_strategy(config, strategy)
     validate_strategy_settings(config, explicit)
     for name, sentence in ineffective_settings(config).items():
         if name in explicit:

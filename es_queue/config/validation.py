@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
 from es_queue.config.action_bins import parse_bins
-from es_queue.config.algorithms.choice import MOST_SMALL, chosen_strategy
+from es_queue.config.algorithms.choice import GENERAL, strategy_of_settings
 from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.algorithms.settings import (
     OPTIMIZER_USERS,
@@ -452,7 +452,9 @@ def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()
         **dict.fromkeys(StrategySettings.__annotations__, "strategy"),
         **dict.fromkeys(PolicySettings.__annotations__, "policy"),
     }
-    strategy = chosen_strategy(config, MOST_SMALL + 1)
+    strategy = config.strategy
+    if strategy == AUTO:
+        strategy = strategy_of_settings(config) or GENERAL
     choices = {"strategy": strategy, "policy": config.policy}
     for name, chooser in owners.items():
         chosen, users = choices[chooser], users_of(name)

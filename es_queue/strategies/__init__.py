@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from inspect import isabstract
 
 import numpy as np
 
-from es_queue.config.algorithms.choice import chosen_strategy
+from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.algorithms.facts import STRATEGIES as FACTS
 from es_queue.config.run_config import AUTO, NONE, RunConfig
 from es_queue.config.scaling import scaled
@@ -48,7 +47,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
     Raises UsageError.
     """
-    config = replace(config, strategy=chosen_strategy(config, size))
+    config = with_chosen_strategy(config, size)
     requested, config = config, scaled(config)
     kind = strategy_class(config)
     validate_strategy(config, kind.facts())

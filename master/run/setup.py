@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from es_queue.config.algorithms.choice import chosen_strategy
+from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.config.validation import validate_combinations
@@ -119,18 +119,12 @@ def prepare_run(
     return Setup(config, spec, policy, strategy, table, learner)
 
 
-def with_strategy(config: RunConfig, policy: Policy) -> RunConfig:
-    """The config with the strategy that ``auto`` means for this policy. Raises UsageError if other
-    settings do not fit that strategy.
-    """
-    config = replace(config, strategy=chosen_strategy(config, policy.size))
-    validate_combinations(config)
-    return config
-
-
 def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:
-    """The config with the master's own choices, which every worker and resume uses."""
-    config = with_strategy(config, policy)
+    """The config with the master's own choices, which every worker and resume uses. Raises
+    UsageError for settings that do not fit them.
+    """
+    config = with_chosen_strategy(config, policy.size)
+    validate_combinations(config)
     seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from es_queue.config.algorithms.settings import StrategySettings
 from es_queue.config.run_config import AUTO, RunConfig, users_of
 
 #: For policies of up to so many parameters.
 SMALL, MOST_SMALL = "snes", 2000
+#: Its environment seeds. If a generation shares them and the best action depends on the start of an
+#: episode, sigma shrinks around what suits one start (docs/choosing.md).
+SMALL_SEEDS = "slot"
 #: For larger ones, and for all if a setting is given that only strategies use and that it uses.
 GENERAL = "pgpe"
 
 
-def chosen_strategy(config: RunConfig, size: int) -> str:
-    """The strategy for policies of ``size`` parameters."""
+def with_chosen_strategy(config: RunConfig, size: int) -> RunConfig:
+    """The settings with a strategy for policies of ``size`` parameters, unless they name one."""
     if config.strategy != AUTO:
-        return config.strategy
-    return strategy_of_settings(config) or (SMALL if size <= MOST_SMALL else GENERAL)
+        return config
+    by_size = SMALL if size <= MOST_SMALL else GENERAL
+    return with_strategy(config, strategy_of_settings(config) or by_size)
+
+
+def with_strategy(config: RunConfig, strategy: str) -> RunConfig:
+    """The settings with a chosen strategy, and its environment seeds unless they are given."""
+    seeds = SMALL_SEEDS if strategy == SMALL and config.env_seeds == AUTO else config.env_seeds
+    return replace(config, strategy=strategy, env_seeds=seeds)
 
 
 def strategy_of_settings(config: RunConfig, explicit: Collection[str] = ()) -> str:

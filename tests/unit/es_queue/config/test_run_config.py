@@ -281,7 +281,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         "top is 33, but a population of 64 has 32 pairs: use at most 32",
     ),
     (
-        {"top": 3},
+        {"strategy": "pgpe", "top": 3},
         "top is 3, but the strategy pgpe does not use it: leave it out, or use the strategy ars",
     ),
     (

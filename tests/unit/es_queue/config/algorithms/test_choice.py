@@ -11,8 +11,9 @@ from es_queue.config.algorithms.choice import (
     GENERAL,
     MOST_SMALL,
     SMALL,
-    chosen_strategy,
+    SMALL_SEEDS,
     format_choice,
+    with_chosen_strategy,
 )
 from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.algorithms.settings import StrategySettings
@@ -33,6 +34,10 @@ GIVEN: dict[str, Any] = {
     "average_decay": 0.5,
     "shaping": "z-score",
 }
+
+
+def chosen_strategy(config: RunConfig, size: int) -> str:
+    return with_chosen_strategy(config, size).strategy
 
 
 def prepared(**values: Any) -> tuple[RunConfig, Setup]:
@@ -99,7 +104,14 @@ def test_a_run_stores_what_was_chosen_and_notes_it(values: dict[str, Any], strat
     (note,) = format_choice(requested, setup.config, setup.policy.size)
     assert note.startswith(f"strategy {strategy}, chosen for a policy of {setup.policy.size:,}")
     assert format_choice(setup.config, setup.config, setup.policy.size) == []
+    assert setup.config.env_seeds == (SMALL_SEEDS if strategy == SMALL else "pair")
     assert prepare_run(setup.config, table=setup.table).config == setup.config
+
+
+def test_given_environment_seeds_stay() -> None:
+    config = RunConfig(env_seeds="generation")
+    assert with_chosen_strategy(config, 1).env_seeds == "generation"
+    assert with_chosen_strategy(RunConfig(strategy=SMALL), 1).env_seeds == AUTO
 
 
 def test_settings_that_do_not_fit_what_was_chosen_are_refused() -> None:
