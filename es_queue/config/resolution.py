@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from es_queue.config.algorithms.choice import strategy_of_settings, with_strategy
 from es_queue.config.algorithms.settings import PolicySettings
 from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import recipe_for
-from es_queue.config.run_config import AUTO, RunConfig, default_of, option_fields
+from es_queue.config.run_config import RunConfig, default_of, option_fields
 from es_queue.config.validation import (
     ineffective_settings,
     is_met,
@@ -64,8 +63,6 @@ def _involved(
 def _checked(values: dict[str, Any], explicit: Collection[str]) -> RunConfig:
     """The configuration of these values. Raises UsageError."""
     config = config_from_values(values, "the settings")
-    if config.strategy == AUTO and (strategy := strategy_of_settings(config, explicit)):
-        config = with_strategy(config, strategy)
     validate_strategy_settings(config, explicit)
     for name, sentence in ineffective_settings(config).items():
         if name in explicit:

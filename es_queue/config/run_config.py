@@ -212,7 +212,7 @@ class RunConfig(PolicySettings, StrategySettings):
         AUTO,
         "search",
         "the algorithm; auto is snes for policies of up to 2,000 parameters and pgpe for larger "
-        "ones, or the one of the two that uses the given settings (docs/choosing.md)",
+        "ones, or pgpe if a setting that it uses is given (docs/choosing.md)",
         allowed=(AUTO, *STRATEGIES, "module:Class"),
     )
 
@@ -310,8 +310,8 @@ class RunConfig(PolicySettings, StrategySettings):
         AUTO,
         "search",
         "which individuals share an environment seed: the two of a pair, the whole "
-        "generation, or none (slot); auto is pair if the strategy samples pairs, else "
-        "generation",
+        "generation, or none (slot); auto is pair if the strategy samples pairs, slot if "
+        "--strategy auto chooses snes or in the schedule async, else generation",
         allowed=(AUTO, "pair", "generation", "slot"),
     )
 

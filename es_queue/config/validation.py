@@ -484,7 +484,7 @@ def _unused_option_error(
     text = ",".join(map(str, value)) if isinstance(value, tuple) else value
     noun = f"{chooser} {chosen}"
     if chooser == "strategy" and config.strategy == AUTO:
-        noun += ", which auto chooses with it,"
+        noun += ", which auto chooses for the given settings,"
     if value is False:
         text = f"False (--no-{flag_name(name)})"
     return UsageError(

@@ -167,8 +167,9 @@ class Session:
                 f"{paths.run}, or give another --run"
             )
         channel.forget_gone_runs()
+        for text in format_choice(config, setup.config, setup.policy.size):
+            TERMINAL.info(text)
         for text in (
-            *format_choice(config, setup.config, setup.policy.size),
             *format_unnormalised(config, setup.config),
             *format_image_hint(setup),
             *([format_scaling(setup.config)] if setup.config.scale != 1 else ()),

@@ -123,8 +123,13 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     """The config with the master's own choices, which every worker and resume uses. Raises
     UsageError for settings that do not fit them.
     """
-    config = with_chosen_strategy(config, policy.size)
-    validate_combinations(config)
+    requested, config = config, with_chosen_strategy(config, policy.size)
+    try:
+        validate_combinations(config)
+    except UsageError as error:
+        if requested.strategy == config.strategy:
+            raise
+        raise UsageError(f"{error} (strategy auto is {config.strategy} here)") from None
     seed = config.seed if config.seed >= 0 else secrets.randbelow(2**31)
     size = config.noise_size or default_size(policy.size)
     if size < 2 * policy.size:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
@@ -39,8 +40,7 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     entries = [SeedRun(seed, f"{run}-s{seed}") for seed in launch.seeds]
     warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
     setup = try_settings(config, launch)
-    # one strategy for all seeds, also if it was chosen
-    config = replace(config, strategy=setup.config.strategy)
+    config = with_chosen_strategy(config, setup.policy.size)
     record = SweepRecord(run, config, entries, warm_start, target=setup.learner.target)
     is_new_folder = not paths.run_dir.exists()
     try:
@@ -105,6 +105,6 @@ def lead_sweep(record: SweepRecord, paths: RunPaths, launch: Launch, stop: Sweep
 
 
 def try_settings(config: RunConfig, launch: Launch) -> Setup:
-    """What a seed's run begins with. Raises EsQueueError for settings with which none can begin."""
+    """What a seed's run begins with. Raises EsQueueError if it cannot begin with these settings."""
     with allowed_modules(named_modules(config), launch.own_modules):
         return prepare_run(replace(config, seed=0), launch.noise_dir)

@@ -61,6 +61,8 @@ SEARCHES: dict[str, dict[str, Any]] = {
             "behaviour": "feet-contact",
         },
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
+        # Chosen by the size of the policy.
+        "auto": {"env": "BipedalWalker-v3", "strategy": "auto"},
         # Generations 0 to 7 have 1, 1, 2, 3, 4, 3, 3 and 4 episodes per individual.
         "uncertain": {
             "env": "CartPole-v1",

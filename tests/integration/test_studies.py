@@ -32,6 +32,10 @@ LONG = {name: value for name, value in WALKER.items() if name != "seed"} | {"gen
 SHORT = {name: value for name, value in CARTPOLE.items() if name != "seed"}
 
 
+#: The strategy is chosen, and is not that of a recipe.
+CHOSEN = {**SHORT, "strategy": "auto", "env": "Pendulum-v1", "step_limit": "20"}
+
+
 def of(process: Started, seed: int, name: str) -> list[dict[str, Any]]:
     return [one for one in process.events(name) if one.get("seed") == seed]
 
@@ -70,12 +74,13 @@ def begun(processes: Processes, run: str, *more: object) -> Started:
     return study
 
 
+@pytest.mark.parametrize("values", [SHORT, CHOSEN], ids=["pgpe", "auto"])
 def test_each_seed_ends_with_the_bits_of_a_run_of_its_own_and_nothing_is_left(
-    processes: Processes,
+    processes: Processes, values: dict[str, Any]
 ) -> None:
-    study = processes.master(*flags(SHORT), "--seeds", "4,2,9", "--run", "all", "--workers", 2)
+    study = processes.master(*flags(values), "--seeds", "4,2,9", "--run", "all", "--workers", 2)
     assert study.wait() == 0, study.said()
-    assert_done(processes, "all", SHORT)
+    assert_done(processes, "all", values)
     lines = study.out.read_text().splitlines()
     assert "study all finished: 3 of 3 runs finished" in lines
     assert [line for line in lines if line.startswith("  IQM ")] and not study.err.read_text()

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from es_queue.config.algorithms.choice import (
-    GENERAL,
-    MOST_SMALL,
-    SMALL,
-    SMALL_SEEDS,
-    format_choice,
-    with_chosen_strategy,
-)
-from es_queue.config.algorithms.facts import STRATEGIES
-from es_queue.config.algorithms.settings import StrategySettings
+from es_queue.config.algorithms.choice import MOST_SMALL, format_choice, with_chosen_strategy
 from es_queue.config.parsing import config_from_values
 from es_queue.config.resolution import resolve
-from es_queue.config.run_config import AUTO, RunConfig, users_of
+from es_queue.config.run_config import AUTO, RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.strategies import make_strategy
 from master.run.setup import Setup, prepare_run
 from tests.cases import each_case
-
-#: A value of each strategy's setting that is not its default.
-GIVEN: dict[str, Any] = {
-    "optimizer": "adam",
-    "learning_rate": 0.1,
-    "max_speed": 0.3,
-    "average_decay": 0.5,
-    "shaping": "z-score",
-}
-
-
-def chosen_strategy(config: RunConfig, size: int) -> str:
-    return with_chosen_strategy(config, size).strategy
 
 
 def prepared(**values: Any) -> tuple[RunConfig, Setup]:
@@ -45,82 +22,87 @@ def prepared(**values: Any) -> tuple[RunConfig, Setup]:
     return config, prepare_run(config, table=NoiseTable.in_memory(2**16))
 
 
+def chosen(size: int = 3, **values: Any) -> tuple[str, str]:
+    config = with_chosen_strategy(resolve({"env": "Pendulum-v1", **values}), size)
+    return config.strategy, config.env_seeds
+
+
 def test_the_size_of_the_policy_decides() -> None:
-    config = RunConfig()
-    assert config.strategy == AUTO
-    assert chosen_strategy(config, 1) == chosen_strategy(config, MOST_SMALL) == SMALL
-    assert chosen_strategy(config, MOST_SMALL + 1) == GENERAL
+    assert RunConfig().strategy == AUTO
+    assert chosen(1) == chosen(2000) == ("snes", "slot")
+    assert chosen(2001) == ("pgpe", "auto")
+    assert f"{MOST_SMALL:,} parameters" in option_fields()["strategy"].metadata["text"]
 
 
-@each_case("name", STRATEGIES)
-def test_a_named_strategy_is_used_for_any_size(name: str) -> None:
-    config = RunConfig(strategy=name)
-    assert chosen_strategy(config, 1) == chosen_strategy(config, 10**6) == name
-
-
-@each_case("name", GIVEN)
-def test_a_setting_of_a_strategy_is_that_of_the_general_one(name: str) -> None:
-    assert GENERAL in users_of(name)
-    config = config_from_values({"env": "Pendulum-v1", name: GIVEN[name]}, "the settings")
-    assert chosen_strategy(config, 1) == GENERAL
-
-
-def test_a_setting_that_the_general_one_does_not_use_is_refused() -> None:
-    sentence = "top is 3, but the strategy pgpe, which auto chooses with it, does not use it"
-    with pytest.raises(UsageError, match=sentence):
-        config_from_values({"env": "Pendulum-v1", "top": 3}, "the settings")
+def test_a_named_strategy_and_given_seeds_stay() -> None:
+    assert chosen(10**6, strategy="cma_es") == ("cma_es", "auto")
+    assert chosen(1, strategy="snes") == ("snes", "auto")
+    assert chosen(1, env_seeds="generation") == ("snes", "generation")
 
 
 @each_case(
     "values, strategy",
     [
-        ({"episodes_max": 8}, SMALL),
-        ({"linear_share": 0.5, "average_decay": 0.5}, SMALL),
-        ({"shaping": "centered-rank"}, GENERAL),
-        ({"momentum": 0.9}, GENERAL),
-        ({"env_seeds": "pair"}, GENERAL),
-        ({"env_seeds": "slot"}, AUTO),
+        ({"optimizer": "adam"}, "pgpe"),
+        ({"learning_rate": 0.1}, "pgpe"),
+        ({"max_speed": 0.3}, "pgpe"),
+        ({"average_decay": 0.5}, "pgpe"),
+        ({"env_seeds": "pair"}, "pgpe"),
+        ({"episodes_max": 8}, "snes"),
+        ({"linear_share": 0.5, "average_decay": 0.5}, "snes"),
+        ({"learning_rate": "auto", "average_decay": 0, "restarts": "none"}, "snes"),
     ],
 )
-def test_a_given_setting_counts_even_if_it_is_the_default(
+def test_settings_of_a_strategy_choose_one_that_uses_them(
     values: dict[str, Any], strategy: str
 ) -> None:
-    assert resolve({"env": "Pendulum-v1", **values}).strategy == strategy
-
-
-def test_no_setting_of_a_strategy_is_given_by_default() -> None:
-    for field in fields(StrategySettings):
-        assert getattr(RunConfig(), field.name) == field.default
+    assert chosen(**values)[0] == strategy
 
 
 @each_case(
-    "values, strategy",
-    [({}, SMALL), ({"policy": "mlp"}, GENERAL), ({"policy": "mlp", "hidden": (8,)}, SMALL)],
+    "values, name",
+    [({"top": 3}, "top"), ({"env_seeds": "pair", "episodes_max": 8}, "episodes_max")],
 )
-def test_a_run_stores_what_was_chosen_and_notes_it(values: dict[str, Any], strategy: str) -> None:
+def test_a_setting_that_the_chosen_one_does_not_use_is_refused(
+    values: dict[str, Any], name: str
+) -> None:
+    chooser = "the strategy pgpe, which auto chooses for the given settings, does not use it"
+    with pytest.raises(UsageError, match=f"{name} is {values[name]}, but {chooser}"):
+        config_from_values({"env": "Pendulum-v1", **values}, "the settings")
+
+
+@each_case(
+    "values, note",
+    [
+        ({}, "strategy snes with env_seeds slot, chosen for a policy of 3 parameters"),
+        (
+            {"policy": "mlp"},
+            "strategy pgpe with env_seeds pair, chosen for a policy of 4,481 parameters",
+        ),
+        (
+            {"learning_rate": 0.1},
+            "strategy pgpe with env_seeds pair, chosen for the given settings",
+        ),
+    ],
+)
+def test_a_run_stores_what_was_chosen_and_notes_it(values: dict[str, Any], note: str) -> None:
     requested, setup = prepared(**values)
+    config = setup.config
     assert requested.strategy == AUTO
-    assert setup.config.strategy == setup.learner.config.strategy == strategy
-    (note,) = format_choice(requested, setup.config, setup.policy.size)
-    assert note.startswith(f"strategy {strategy}, chosen for a policy of {setup.policy.size:,}")
-    assert format_choice(setup.config, setup.config, setup.policy.size) == []
-    assert setup.config.env_seeds == (SMALL_SEEDS if strategy == SMALL else "pair")
-    assert prepare_run(setup.config, table=setup.table).config == setup.config
-
-
-def test_given_environment_seeds_stay() -> None:
-    config = RunConfig(env_seeds="generation")
-    assert with_chosen_strategy(config, 1).env_seeds == "generation"
-    assert with_chosen_strategy(RunConfig(strategy=SMALL), 1).env_seeds == AUTO
+    assert setup.learner.config == config
+    assert format_choice(requested, config, setup.policy.size) == [f"{note} (docs/choosing.md)"]
+    assert format_choice(config, config, setup.policy.size) == []
+    assert prepare_run(config, table=setup.table).config == config
 
 
 def test_settings_that_do_not_fit_what_was_chosen_are_refused() -> None:
-    with pytest.raises(UsageError, match="population is 7, but pgpe samples mirrored pairs"):
+    sentence = r"population is 7, but pgpe samples .* \(strategy auto is pgpe here\)$"
+    with pytest.raises(UsageError, match=sentence):
         prepared(policy="mlp", population=7)
     assert prepared(population=7)[1].strategy.per_slot == 1
 
 
 def test_a_strategy_made_from_python_is_chosen_too() -> None:
     config = RunConfig(noise_size=2**16)
-    assert make_strategy(config, 10).config.strategy == SMALL
-    assert make_strategy(config, MOST_SMALL + 1).config.strategy == GENERAL
+    assert make_strategy(config, 2000).config.strategy == "snes"
+    assert make_strategy(config, 2001).config.strategy == "pgpe"
