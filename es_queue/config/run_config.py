@@ -52,7 +52,12 @@ TUNES_NOTHING = WithoutEffect(
 #: Settings that an objective leaves unused, and that need synchronous generations.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
 OF_GENERATIONS = (
-    *("min_steps", "audit", "rollback", "restart_deadlines", "islands", "tune"),
+    "min_steps",
+    "audit",
+    "rollback",
+    "restart_deadlines",
+    "islands",
+    "tune",
     "episodes_max",
 )
 WITHOUT_TARGET = WithoutEffect(
