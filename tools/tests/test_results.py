@@ -1,72 +1,139 @@
-"""Rows of docs/results.md: they can be read, and their commands still give their figures."""
+"""Rows of docs/results.md: they can be read, measured and compared, and give the page's tables."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.cases import each_case
-from tools.results import CLOSE, DIFFERENT, Played, compare, main
-from tools.results_table import PAGE, Figure, split_cells, stored_row
+from tools.results.__main__ import CLOSE, DIFFERENT, compare, main
+from tools.results.measure import measure_run, threshold_steps
+from tools.results.page import is_current, rival_cell, table_line, threshold_line
+from tools.results.stored import (
+    Rival,
+    StoredRow,
+    StoredRun,
+    load_rows,
+    write_rows,
+)
+from tools.results.survival import median_time
 
-TABLE = """
-| environment | command | mean ± std | IQM | steps | seconds | rival |
-|---|---|---|---|---|---|---|
-| Some-v0 | `es-master --env Some-v0 --seeds 1,3 --workers 9` | 1,500.0 ± 2.5, -3 ± 0.0 | | | | |
-| Short-v0 | `es-master --env Short-v0 --seeds 1-3` | 1.0 ± 1.0, 2.0 ± 1.0 | | | | |
-| Single-v0 | `es-master --env Single-v0 --seed 1` | 1.0 ± 1.0 | | | | |
-"""
+RUNS = (
+    StoredRun(1, 1500.0, 20.0, 1400.0, 2_000_000, 1_000_000, 20.0, "a" * 32),
+    StoredRun(2, 1400.0, 20.0, 1300.0, 4_000_000, 3_000_000, 80.0, "b" * 32),
+    StoredRun(3, 900.0, 20.0, 100.0, 2_000_000, None, 20.0, "c" * 32),
+)
+ROW = StoredRow("Some-v0", "es-master --env Some-v0", Rival("a paper", 1450, "7"), RUNS, True, 1000)
 
 
-def run_of(mean: float, std: float) -> Played:
-    return Played(1, 1000, 1.0, mean, std, mean)
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows = [ROW, replace(ROW, environment="Other-v0", runs=RUNS[:1], threshold=None)]
+    write_rows(rows, tmp_path / "results.json")
+    assert load_rows(tmp_path / "results.json") == rows
 
 
-def test_a_row_is_its_command_and_a_figure_for_each_seed() -> None:
-    row = stored_row("Some-v0", TABLE)
-    assert row.command == ("es-master", "--env", "Some-v0", "--workers", "9")
-    assert row.figures == {1: Figure(1500.0, 2.5, 1), 3: Figure(-3.0, 0.0, 0)}
+def test_the_pages_are_those_that_the_stored_rows_give() -> None:
+    rows = load_rows()
+    assert len(rows) >= 22 and all(row.runs for row in rows)
+    assert is_current(rows), "python -m tools.results write"
+
+
+def test_every_row_names_a_command_without_seeds_and_each_seed_once() -> None:
+    for row in load_rows():
+        assert row.command.startswith("es-master --env ") and "--seed" not in row.command
+        assert row.seeds == list(range(1, len(row.runs) + 1))
+
+
+def test_a_line_tells_how_far_the_median_is_below_the_published_figure() -> None:
+    link, *cells = table_line(ROW).strip("| \n").split(" | ")
+    assert link == "[Some-v0](results_by_seed.md#some-v0)"
+    assert cells[:3] == ["3", "1,400.0", "1,333.3 [range 900.0 to 1,500.0]"]
+    assert cells[3:5] == ["2.00 (2.00 to 4.00)", "20 (20 to 80)"]
+    assert cells[5] == "1,450 at 7 (a paper): ours is **50.0 below it**"
+    better = replace(ROW, rival=Rival("a paper", 1400, "7", "1000 at 1 (another)"))
+    assert rival_cell(better) == "1,400 at 7 (a paper): ours is at or above it; 1000 at 1 (another)"
+    assert rival_cell(replace(ROW, rival=Rival("none known"))) == "none known"
+
+
+def test_a_run_that_missed_the_threshold_counts_as_not_yet_there() -> None:
+    assert threshold_line(ROW) == "| Some-v0 | 1,000 | 2 of 3 | 3.00 | 60 |\n"
+    failed = tuple(replace(run, threshold_steps=None) for run in RUNS)
+    assert threshold_line(replace(ROW, runs=failed)) == "| Some-v0 | 1,000 | 0 of 3 | - | - |\n"
 
 
 @each_case(
-    ("environment", "sentence"),
+    ("times", "reached", "median"),
     [
-        ("Other-v0", "docs/results.md has no row 'Other-v0'"),
-        ("Short-v0", "the row Short-v0 has 2 figures, but 3 seeds"),
-        ("Single-v0", "the row Single-v0 names no command with --seeds"),
+        ([3, 1, 2], [True, True, True], 2),
+        ([1, 2, 3, 4], [True, True, True, True], 2),
+        ([1, 2, 9, 9], [True, True, False, False], 2),
+        ([1, 9, 9], [True, False, False], None),
+        # who left before the second event says nothing about it: 3/4, then 3/4 · 1/2
+        ([1, 2, 3, 4], [True, False, True, True], 3),
+        ([1, 1, 2], [False, False, True], 2),
     ],
 )
-def test_a_row_that_cannot_be_trained_again_is_named(environment: str, sentence: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        stored_row(environment, TABLE)
-    assert str(caught.value) == sentence
+def test_the_median_is_that_of_the_product_limit_estimator(
+    times: list[float], reached: list[bool], median: float | None
+) -> None:
+    assert median_time(times, reached) == median
 
 
-def test_every_row_of_the_page_can_be_trained_again() -> None:
-    page = PAGE.read_text()
-    lines = [cells for cells in map(split_cells, page.splitlines()) if len(cells) == 7]
-    names = [cells[0] for cells in lines[2:]]
-    assert len(names) >= 18 and all(stored_row(name, page).figures for name in names)
+def test_a_threshold_is_reached_at_the_first_evaluation_that_has_it(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    means = [(10, 5.0), (20, None), (30, 7.0), (40, 9.0)]
+    metrics.write_text(
+        "".join(json.dumps({"env_steps": steps, "eval_mean": mean}) + "\n" for steps, mean in means)
+    )
+    assert threshold_steps(7.0, 8.0, metrics) == 30
+    assert threshold_steps(7.0, 6.9, metrics) is None
+    assert threshold_steps(None, 8.0, metrics) is None
 
 
-def test_figures_are_compared_as_printed_and_then_by_their_standard_errors() -> None:
-    page = Figure(300.0, 10.0)
-    assert compare(page, run_of(300.04, 9.96)) == "the same"
-    assert compare(page, run_of(304.0, 10.0)) == CLOSE
-    assert compare(page, run_of(304.5, 10.0)) == DIFFERENT
-    assert compare(Figure(16945, 5808, 0), run_of(16945.4, 5807.6)) == "the same"
+def test_a_run_s_own_final_evaluation_is_measured(tmp_path: Path) -> None:
+    names = ("seed", "eval_mean", "eval_std", "eval_min", "env_steps", "digest")
+    values = (4, 1234.567, 2.0, 3.0, 10, "d" * 32)
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps(dict(zip(names, values, strict=True))))
+    (tmp_path / "metrics.jsonl").write_text("")
+    row = replace(ROW, stock=False)
+    assert measure_run(row, summary) == StoredRun(4, 1234.57, 2.0, 3.0, 10, digest="d" * 32)
+    (tmp_path / "cpu_seconds").write_text("1.5\n")
+    assert measure_run(row, summary).cpu_seconds == 1.5
+
+
+def test_new_runs_replace_those_of_the_same_seeds() -> None:
+    again = replace(RUNS[1], mean=1.0)
+    assert ROW.with_runs([again]).runs == (RUNS[0], again, RUNS[2])
+    assert ROW.with_runs([replace(again, seed=4)]).seeds == [1, 2, 3, 4]
+
+
+def test_figures_are_compared_exactly_and_then_by_their_standard_errors() -> None:
+    stored = StoredRun(1, 300.0, 10.0, digest="a" * 32)
+    assert compare(stored, stored) == "the same"
+    assert compare(replace(stored, digest=None), stored) == "the same"
+    assert compare(stored, replace(stored, digest="b" * 32)) == CLOSE
+    assert compare(stored, replace(stored, mean=304.0)) == CLOSE
+    assert compare(stored, replace(stored, mean=304.5)) == DIFFERENT
 
 
 def test_a_row_or_seed_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--reproduce", "Other-v0"]) == 2
-    assert main(["--reproduce", "CartPole-v1", "--seeds", "4"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "tools.results: docs/results.md has no row 'Other-v0'",
-        "tools.results: cannot use seed 4: the row CartPole-v1 has the seeds 1, 2, 3",
-    ]
+    assert main(["reproduce", "Other-v0"]) == 2
+    assert main(["reproduce", "Marvin-v0", "--seeds", "99"]) == 2
+    other, seed = capsys.readouterr().err.splitlines()
+    assert other.startswith(
+        "tools.results: docs/results.json has no row 'Other-v0'; its rows: Cart"
+    )
+    assert seed.startswith(
+        "tools.results: cannot use seed 99: the row Marvin-v0 has the seeds 1, 2"
+    )
 
 
-@each_case("arguments", [["--seeds", "1", "study"], ["--reproduce", "CartPole-v1", "study"], []])
-def test_options_that_do_not_belong_together_are_refused(arguments: list[str]) -> None:
+@each_case("arguments", [["--seeds", "1", "study"], ["record", "CartPole-v1"], []])
+def test_incomplete_commands_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -76,11 +143,11 @@ def test_a_failed_es_master_is_no_difference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("REDIS_URL", "nonsense")
-    assert main(["--reproduce", "CartPole-v1", "--seeds", "1"]) == 2
+    assert main(["reproduce", "CartPole-v1", "--seeds", "1"]) == 2
     assert "tools.results: es-master ended with " in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @each_case("environment", ["CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0"])
-def test_three_cheap_rows_still_have_the_figures_of_the_page(environment: str) -> None:
-    assert main(["--reproduce", environment]) == 0
+def test_three_cheap_rows_still_have_their_stored_figures(environment: str) -> None:
+    assert main(["reproduce", environment, "--seeds", "1-3"]) == 0

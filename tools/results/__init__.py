@@ -1,0 +1,1 @@
+"""The rows of docs/results.md: trained, measured, stored in docs/results.json, and written."""

@@ -1,0 +1,178 @@
+"""The generated parts of docs/results.md, and docs/results_by_seed.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from es_queue.numerics.aggregates import aggregate
+from tools.results.stored import DOCS, StoredRow, StoredRun
+from tools.results.survival import median_time
+
+PAGE, BY_SEED = DOCS / "results.md", DOCS / "results_by_seed.md"
+MARKS = "<!-- {name}: begin -->\n", "<!-- {name}: end -->\n"
+UNKNOWN = "-"
+FEWEST_FOR_INTERVAL = 5
+
+TABLE_HEAD = """\
+| environment | seeds | median | IQM | steps, million | CPU seconds | best published figure |
+|---|---|---|---|---|---|---|
+"""
+THRESHOLD_HEAD = """\
+| environment | threshold | reached by | steps, million | CPU seconds |
+|---|---|---|---|---|
+"""
+SEEDS_HEAD = """\
+# Results by seed
+
+Every run behind the table of [results](results.md). `python -m tools.results write` writes this
+page from `docs/results.json`.
+
+- *mean ± std, least*: of the returns of 100 episodes with the seeds of the run's final evaluation.
+- *CPU seconds*: of master, server and worker together, from start to end.
+- *digest*: of the last parameters. The same command with `--seed N` gives the same digest.
+- `-` was not recorded.
+
+"""
+RUN_HEAD = """\
+| seed | mean ± std | least | steps, million | CPU seconds | digest |
+|---|---|---|---|---|---|
+"""
+
+
+def write_pages(rows: list[StoredRow]) -> None:
+    PAGE.write_text(updated_page(PAGE.read_text(), rows))
+    BY_SEED.write_text(seeds_page(rows))
+
+
+def updated_page(page: str, rows: list[StoredRow]) -> str:
+    """The text of docs/results.md, with its tables made of ``rows``."""
+    page = replace_part(page, "table", TABLE_HEAD + "".join(map(table_line, rows)))
+    timed = [row for row in rows if row.threshold is not None and has_steps(row)]
+    return replace_part(page, "thresholds", THRESHOLD_HEAD + "".join(map(threshold_line, timed)))
+
+
+def replace_part(page: str, name: str, text: str) -> str:
+    begin, end = (mark.format(name=name) for mark in MARKS)
+    before, rest = page.split(begin)
+    return before + begin + text + end + rest.split(end)[1]
+
+
+def seeds_page(rows: list[StoredRow]) -> str:
+    return SEEDS_HEAD + "\n".join(map(seeds_section, rows))
+
+
+def seeds_section(row: StoredRow) -> str:
+    played = (
+        "The figures are of stock Gymnasium."
+        if row.stock
+        else "The figures are the runs' own final evaluations."
+    )
+    lines = "".join(run_line(run, row.digits) for run in row.runs)
+    return f"## {row.environment}\n\n`{row.command} --seed N`\n\n{played}\n\n{RUN_HEAD}{lines}"
+
+
+def run_line(run: StoredRun, digits: int) -> str:
+    cells = (
+        str(run.seed),
+        f"{number(run.mean, digits)} ± {number(run.std, digits)}",
+        number(run.least, digits),
+        millions(run.env_steps),
+        number(run.cpu_seconds, 0),
+        f"`{run.digest}`" if run.digest else UNKNOWN,
+    )
+    return line(cells)
+
+
+def table_line(row: StoredRow) -> str:
+    means = [run.mean for run in row.runs]
+    found, digits = aggregate(means), row.digits
+    ends = found.iqm_interval
+    if ends is None or len(means) < FEWEST_FOR_INTERVAL:
+        ends = min(means), max(means)
+    interval = " to ".join(number(end, digits) for end in ends)
+    label = "" if len(means) >= FEWEST_FOR_INTERVAL else "range "
+    cells = (
+        f"[{row.environment}](results_by_seed.md#{anchor(row.environment)})",
+        str(len(means)),
+        number(found.median, digits),
+        f"{number(found.iqm, digits)} [{label}{interval}]",
+        spread([run.env_steps for run in row.runs], 1e6, 2),
+        spread([run.cpu_seconds for run in row.runs], 1, 0),
+        rival_cell(row),
+    )
+    return line(cells)
+
+
+def rival_cell(row: StoredRow) -> str:
+    """The rival, and how far the median is below it."""
+    rival = row.rival
+    if rival.reward is None:
+        return rival.source
+    below = rival.reward - statistics.median(run.mean for run in row.runs)
+    distance = (
+        "ours is at or above it"
+        if round(below, row.digits) <= 0
+        else f"ours is **{number(below, row.digits)} below it**"
+    )
+    more = f"; {rival.more}" if rival.more else ""
+    published = f"{rival.reward:,} at {rival.million_steps}"
+    return f"{published} ({rival.source}): {distance}{more}"
+
+
+def has_steps(row: StoredRow) -> bool:
+    """Whether the steps of each run are known."""
+    return all(run.env_steps for run in row.runs)
+
+
+def threshold_line(row: StoredRow) -> str:
+    """Runs that missed the threshold count as not yet there when they ended."""
+    reached = [run.threshold_steps is not None for run in row.runs]
+    steps = [float(run.threshold_steps or run.env_steps or 0) for run in row.runs]
+    seconds = [
+        run.cpu_seconds * step / run.env_steps
+        for run, step in zip(row.runs, steps, strict=True)
+        if run.cpu_seconds and run.env_steps
+    ]
+    cells = (
+        row.environment,
+        UNKNOWN if row.threshold is None else f"{row.threshold:,}",
+        f"{sum(reached)} of {len(reached)}",
+        millions(median_time(steps, reached)),
+        number(median_time(seconds, reached), 0) if len(seconds) == len(steps) else UNKNOWN,
+    )
+    return line(cells)
+
+
+def spread(values: Sequence[float | None], unit: float, digits: int) -> str:
+    """Median, and in brackets the least and the greatest of the known values."""
+    known = [value / unit for value in values if value is not None]
+    if not known:
+        return UNKNOWN
+    middle = number(statistics.median(known), digits)
+    return f"{middle} ({number(min(known), digits)} to {number(max(known), digits)})"
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def millions(steps: float | None) -> str:
+    return number(None if steps is None else steps / 1e6, 2)
+
+
+def number(value: float | None, digits: int) -> str:
+    """With thousands separated, or ``-`` for an unknown one."""
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def anchor(title: str) -> str:
+    """The anchor that MkDocs gives a heading of letters, digits, hyphens and spaces."""
+    return title.lower().replace(" ", "-")
+
+
+def is_current(rows: list[StoredRow], page: Path = PAGE, by_seed: Path = BY_SEED) -> bool:
+    """Whether both pages are as ``write_pages`` would write them."""
+    text = page.read_text()
+    return updated_page(text, rows) == text and seeds_page(rows) == by_seed.read_text()
