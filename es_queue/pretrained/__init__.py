@@ -16,7 +16,7 @@ from es_queue.security.user_code import named_modules
 FOLDER = Path(__file__).parent
 #: By ending: the policy itself, and a list of seeds.
 ENDINGS = (".npz", ".json")
-MAX_BYTES = 20_000
+MAX_BYTES = 25_000
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
 
 

@@ -1,8 +1,8 @@
 """``python -m tools.results``: trains, measures, compares and writes the rows of docs/results.md.
 
-A row of docs/results.json has the command, the best published figure, and every run. The figures of
-most rows are of Gymnasium's environment as ``gymnasium.make`` gives it, played by nothing but
-``load_policy``: whatever trained the policy, on whatever back end.
+A row of docs/results.json has the command, a published figure, and every run. Many rows are of
+Gymnasium's environment as ``gymnasium.make`` gives it, played with only ``load_policy``, whichever
+back end trained the policy.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def reproduce(row: StoredRow, seeds: str | None) -> int:
         train(row, [run.seed for run in stored], Path(folder))
         again = measure(row, Path(folder))
     verdicts = []
-    for old, new in zip(stored, again, strict=True):
-        verdicts.append(compare(old, new))
+    for new in again:
+        old = row.run(new.seed)
+        verdicts.append(compare(old, new, row.digits))
         print(
             f"{row.environment}, seed {new.seed}: {printed(new, row.digits)}, stored "
             f"{printed(old, row.digits)}: {verdicts[-1]}"
@@ -97,12 +98,12 @@ def reproduce(row: StoredRow, seeds: str | None) -> int:
     return int(DIFFERENT in verdicts)
 
 
-def compare(stored: StoredRun, run: StoredRun) -> str:
-    """Whether a run has the stored digest and return. On another back end or machine, the mean may
-    differ by three standard errors of the difference of two means of ``EPISODES``.
+def compare(stored: StoredRun, run: StoredRun, digits: int) -> str:
+    """Whether a run has the stored digest and, as printed, the stored return. On another back end
+    or machine, the mean may differ by three standard errors of the difference of two means of
+    ``EPISODES``.
     """
-    figures = (run.mean, run.std) == (stored.mean, stored.std)
-    if figures and stored.digest in (None, run.digest):
+    if printed(run, digits) == printed(stored, digits) and stored.digest in (None, run.digest):
         return SAME
     error = math.hypot(stored.std, run.std) / math.sqrt(EPISODES)
     return CLOSE if abs(run.mean - stored.mean) <= 3 * error else DIFFERENT

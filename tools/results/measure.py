@@ -16,11 +16,13 @@ import gymnasium
 
 from es_queue import load_policy
 from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
 from es_queue.environments.registry import register_bundled_ids
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from tools.results.stored import StoredRow, StoredRun
 
 EPISODES = 100
+DECIMALS = 4  # more than the pages print
 CPU_FILE = "cpu_seconds"  # in a run's folder
 
 
@@ -41,10 +43,29 @@ def train(row: StoredRow, seeds: list[int], folder: Path) -> None:
 
 
 def measure(row: StoredRow, folder: Path) -> list[StoredRun]:
-    """The runs in ``folder``/sSEED, by seed."""
-    summaries = sorted(folder.glob("s*/summary.json"), key=lambda path: int(path.parent.name[1:]))
+    """The runs in ``folder``/sSEED, by seed. Raises ValueError if there is none, or if one has
+    another environment.
+    """
+    summaries = sorted(folder.glob("s[0-9]*/summary.json"), key=seed_of)
+    if not summaries:
+        raise ValueError(f"{folder} has no run that has ended: give the folder of s1, s2, …")
+    for summary in summaries:
+        environment = read_config(summary.parent).env
+        if environment not in row.words:
+            raise ValueError(
+                f"{summary.parent} is a run of {environment}, which the command of the row "
+                f"{row.environment} does not name: give a folder of its runs"
+            )
     with ProcessPoolExecutor(1) as pool:  # environments print and warn; they do it elsewhere
         return list(pool.map(measure_run, [row] * len(summaries), summaries))
+
+
+def seed_of(summary: Path) -> int:
+    return int(json.loads(summary.read_text())["seed"])
+
+
+def read_config(run: Path) -> RunConfig:
+    return config_from_json((run / "config.json").read_text())
 
 
 def measure_run(row: StoredRow, summary: Path) -> StoredRun:
@@ -56,36 +77,38 @@ def measure_run(row: StoredRow, summary: Path) -> StoredRun:
     cpu = summary.with_name(CPU_FILE)
     return StoredRun(
         values["seed"],
-        round(mean, 2),
-        round(std, 2),
-        round(least, 2),
+        round(mean, DECIMALS),
+        round(std, DECIMALS),
+        round(least, DECIMALS),
         values["env_steps"],
-        threshold_steps(row.threshold, mean, summary.with_name("metrics.jsonl")),
+        None
+        if row.threshold is None or mean < row.threshold
+        else threshold_steps(row.threshold, summary.with_name("metrics.jsonl")),
         float(cpu.read_text()) if cpu.exists() else None,
         values["digest"],
     )
 
 
-def threshold_steps(threshold: float | None, mean: float, metrics: Path) -> int | None:
-    """See :class:`StoredRun`; ``mean`` is the run's own."""
-    if threshold is None or mean < threshold:
-        return None
-    records = map(json.loads, metrics.read_text().splitlines())
-    return next(
-        (
-            int(record["env_steps"])
-            for record in records
-            if record["eval_mean"] is not None and record["eval_mean"] >= threshold
-        ),
-        None,
-    )
+def threshold_steps(threshold: float, metrics: Path) -> int:
+    """Training steps before the first evaluation with ``threshold``, or of the whole run if only
+    its chosen policy has it.
+
+    A generation's evaluation is of the parameters before its update, and its ``env_steps`` count
+    its own episodes: those of the generation before are the steps that led to these parameters.
+    """
+    steps = 0
+    for record in map(json.loads, metrics.read_text().splitlines()):
+        if record["eval_mean"] is not None and record["eval_mean"] >= threshold:
+            break
+        steps = record["env_steps"]
+    return steps
 
 
 def stock_returns(folder: Path) -> list[float]:
     """The returns of a run's best policy, in Gymnasium's environment as ``gymnasium.make`` gives
     it, by nothing but ``load_policy``; rewards are summed in float64.
     """
-    config = config_from_json((folder / "config.json").read_text())
+    config = read_config(folder)
     warnings.simplefilter("ignore")
     register_bundled_ids()
     policy, env = load_policy(folder / "checkpoints" / "best.npz"), gymnasium.make(config.env)

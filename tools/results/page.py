@@ -14,9 +14,11 @@ PAGE, BY_SEED = DOCS / "results.md", DOCS / "results_by_seed.md"
 MARKS = "<!-- {name}: begin -->\n", "<!-- {name}: end -->\n"
 UNKNOWN = "-"
 FEWEST_FOR_INTERVAL = 5
+#: CPU of a run of CartPole with one generation and one final episode.
+START_SECONDS = 1.2
 
 TABLE_HEAD = """\
-| environment | seeds | median | IQM | steps, million | CPU seconds | best published figure |
+| environment | seeds | median | IQM | steps, million | CPU seconds | published figure |
 |---|---|---|---|---|---|---|
 """
 THRESHOLD_HEAD = """\
@@ -31,7 +33,8 @@ page from `docs/results.json`.
 
 - *mean ± std, least*: of the returns of 100 episodes with the seeds of the run's final evaluation.
 - *CPU seconds*: of master, server and worker together, from start to end.
-- *digest*: of the last parameters. The same command with `--seed N` gives the same digest.
+- *digest*: of the last parameters. The same command with `--seed N` gives the same digest on
+  machines with equal arithmetic.
 - `-` was not recorded.
 
 """
@@ -70,7 +73,10 @@ def seeds_section(row: StoredRow) -> str:
         else "The figures are the runs' own final evaluations."
     )
     lines = "".join(run_line(run, row.digits) for run in row.runs)
-    return f"## {row.environment}\n\n`{row.command} --seed N`\n\n{played}\n\n{RUN_HEAD}{lines}"
+    note = f" {row.note}" if row.note else ""
+    return (
+        f"## {row.environment}\n\n`{row.command} --seed N`\n\n{played}{note}\n\n{RUN_HEAD}{lines}"
+    )
 
 
 def run_line(run: StoredRun, digits: int) -> str:
@@ -87,38 +93,42 @@ def run_line(run: StoredRun, digits: int) -> str:
 
 def table_line(row: StoredRow) -> str:
     means = [run.mean for run in row.runs]
-    found, digits = aggregate(means), row.digits
-    ends = found.iqm_interval
-    if ends is None or len(means) < FEWEST_FOR_INTERVAL:
-        ends = min(means), max(means)
-    interval = " to ".join(number(end, digits) for end in ends)
-    label = "" if len(means) >= FEWEST_FOR_INTERVAL else "range "
     cells = (
         f"[{row.environment}](results_by_seed.md#{anchor(row.environment)})",
         str(len(means)),
-        number(found.median, digits),
-        f"{number(found.iqm, digits)} [{label}{interval}]",
-        spread([run.env_steps for run in row.runs], 1e6, 2),
+        number(statistics.median(means), row.digits),
+        iqm_cell(means, row.digits),
+        spread([run.env_steps for run in row.runs], 1e6, 2) if has_steps(row) else row.known_steps,
         spread([run.cpu_seconds for run in row.runs], 1, 0),
         rival_cell(row),
     )
     return line(cells)
 
 
+def iqm_cell(means: list[float], digits: int) -> str:
+    """The interquartile mean with its interval, or with the range of a few seeds."""
+    if len(means) == 1:
+        return UNKNOWN
+    statistic = aggregate(means)
+    label, ends = "", statistic.iqm_interval
+    if ends is None or len(means) < FEWEST_FOR_INTERVAL:
+        label, ends = "range ", (min(means), max(means))
+    interval = " to ".join(number(end, digits) for end in ends)
+    return f"{number(statistic.iqm, digits)} [{label}{interval}]"
+
+
 def rival_cell(row: StoredRow) -> str:
-    """The rival, and how far the median is below it."""
+    """The published figure, and how far the median is below it."""
     rival = row.rival
     if rival.reward is None:
         return rival.source
+    digits = 0 if rival.figure.startswith("about") else row.digits
     below = rival.reward - statistics.median(run.mean for run in row.runs)
     distance = (
-        "ours is at or above it"
-        if round(below, row.digits) <= 0
-        else f"ours is **{number(below, row.digits)} below it**"
+        "not below it" if round(below, digits) <= 0 else f"**{number(below, digits)} below it**"
     )
     more = f"; {rival.more}" if rival.more else ""
-    published = f"{rival.reward:,} at {rival.million_steps}"
-    return f"{published} ({rival.source}): {distance}{more}"
+    return f"{rival.figure} at {rival.million_steps} ({rival.source}): {distance}{more}"
 
 
 def has_steps(row: StoredRow) -> bool:
@@ -131,7 +141,7 @@ def threshold_line(row: StoredRow) -> str:
     reached = [run.threshold_steps is not None for run in row.runs]
     steps = [float(run.threshold_steps or run.env_steps or 0) for run in row.runs]
     seconds = [
-        run.cpu_seconds * step / run.env_steps
+        START_SECONDS + (run.cpu_seconds - START_SECONDS) * step / run.env_steps
         for run, step in zip(row.runs, steps, strict=True)
         if run.cpu_seconds and run.env_steps
     ]

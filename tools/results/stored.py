@@ -19,8 +19,8 @@ class StoredRun:
 
     mean, std, least: of the returns of 100 episodes with the seeds of the final evaluation
     env_steps: counted training steps
-    threshold_steps: those before the first evaluation that reached the row's threshold; None if the
-    run's mean is below it, or if it is not known
+    threshold_steps: those before the first evaluation with the row's threshold; None if the run's
+    mean is below it
     cpu_seconds: of all processes of the run, from start to end; digest: of its last parameters
     """
 
@@ -36,12 +36,16 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Rival:
-    """The best published figure: its return, its steps in millions, where it is from, and more
-    figures. Without a return, ``source`` is all there is to say.
+    """A published figure of this family of methods.
+
+    figure: as published, such as "4815 ± 1341"; reward: its mean, to compare with; million_steps:
+    as published; source: who published it; more: other figures. Without a reward, ``source`` is all
+    there is to print.
     """
 
     source: str
     reward: float | None = None
+    figure: str = ""
     million_steps: str = ""
     more: str = ""
 
@@ -49,8 +53,10 @@ class Rival:
 @dataclass(frozen=True)
 class StoredRow:
     """environment: the row's name; command: of es-master, without seeds; stock: whether the figures
-    are of episodes in stock Gymnasium, else of the run's own final evaluation; threshold: return
-    that counts as solved, None without one; digits: decimals of returns
+    are of episodes in stock Gymnasium, else of the run's own final evaluation; threshold: the
+    environment's registered one, or else the published figure; digits: decimals of returns;
+    known_steps: training steps in millions, if only their spread is known; note: how runs differ
+    from the command
     """
 
     environment: str
@@ -60,6 +66,8 @@ class StoredRow:
     stock: bool = True
     threshold: float | None = None
     digits: int = 1
+    known_steps: str = ""
+    note: str = ""
 
     @property
     def words(self) -> list[str]:

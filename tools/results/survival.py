@@ -1,4 +1,4 @@
-"""The median time to an event of which some runs only tell that it has not come yet."""
+"""The median time to an event that some runs did not reach before they ended."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def median_time(times: Sequence[float], reached: Sequence[bool]) -> float | None:
-    """Median by the product-limit estimator (Kaplan & Meier 1958); None if fewer than half of the
-    runs reach the event.
+    """Median by the product-limit estimator (Kaplan & Meier 1958); None if the estimated share of
+    runs without the event stays above one half.
 
-    times: of the event, or, where ``reached`` is false, when the run ended without it
+    times: of the event, or of the run's end if ``reached`` is false
     """
     share, remaining = 1.0, len(times)
     for time, event in sorted(
