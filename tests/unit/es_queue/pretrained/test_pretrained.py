@@ -147,7 +147,7 @@ def test_a_runs_policy_is_added_and_takes_the_place_of_the_former(
     ("changes", "sentence"),
     [
         ({"final_episodes": 0}, "has no final evaluation: the run has not finished"),
-        ({"policy": "mlp", "hidden": (2000,)}, "and at most 20000 are allowed"),
+        ({"policy": "mlp", "hidden": (2000,)}, "and at most 25000 are allowed"),
         ({"env": "tests.tiny:Quad-v0"}, "needs code that is not part of es-queue"),
     ],
 )
