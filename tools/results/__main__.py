@@ -19,7 +19,7 @@ fix_numeric_environment()  # before numpy is loaded
 
 from es_queue.util.number_ranges import parse_number_ranges  # noqa: E402
 from tools.results.measure import EPISODES, measure, train  # noqa: E402
-from tools.results.page import number, write_pages  # noqa: E402
+from tools.results.page import mean_and_std, write_pages  # noqa: E402
 from tools.results.stored import (  # noqa: E402
     StoredRow,
     StoredRun,
@@ -92,8 +92,8 @@ def reproduce(row: StoredRow, seeds: str | None) -> int:
         old = row.run(new.seed)
         verdicts.append(compare(old, new, row.digits))
         print(
-            f"{row.environment}, seed {new.seed}: {printed(new, row.digits)}, stored "
-            f"{printed(old, row.digits)}: {verdicts[-1]}"
+            f"{row.environment}, seed {new.seed}: {mean_and_std(new, row.digits)}, stored "
+            f"{mean_and_std(old, row.digits)}: {verdicts[-1]}"
         )
     return int(DIFFERENT in verdicts)
 
@@ -103,14 +103,13 @@ def compare(stored: StoredRun, run: StoredRun, digits: int) -> str:
     or machine, the mean may differ by three standard errors of the difference of two means of
     ``EPISODES``.
     """
-    if printed(run, digits) == printed(stored, digits) and stored.digest in (None, run.digest):
+    if mean_and_std(run, digits) == mean_and_std(stored, digits) and stored.digest in (
+        None,
+        run.digest,
+    ):
         return SAME
     error = math.hypot(stored.std, run.std) / math.sqrt(EPISODES)
     return CLOSE if abs(run.mean - stored.mean) <= 3 * error else DIFFERENT
-
-
-def printed(run: StoredRun, digits: int) -> str:
-    return f"{number(run.mean, digits)} ± {number(run.std, digits)}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from es_queue.numerics.aggregates import aggregate
 from tools.results.stored import DOCS, StoredRow, StoredRun
@@ -82,7 +81,7 @@ def seeds_section(row: StoredRow) -> str:
 def run_line(run: StoredRun, digits: int) -> str:
     cells = (
         str(run.seed),
-        f"{number(run.mean, digits)} ± {number(run.std, digits)}",
+        mean_and_std(run, digits),
         number(run.least, digits),
         millions(run.env_steps),
         number(run.cpu_seconds, 0),
@@ -91,12 +90,16 @@ def run_line(run: StoredRun, digits: int) -> str:
     return line(cells)
 
 
+def mean_and_std(run: StoredRun, digits: int) -> str:
+    return f"{number(run.mean, digits)} ± {number(run.std, digits)}"
+
+
 def table_line(row: StoredRow) -> str:
     means = [run.mean for run in row.runs]
     cells = (
         f"[{row.environment}](results_by_seed.md#{anchor(row.environment)})",
         str(len(means)),
-        number(statistics.median(means), row.digits),
+        number(row.median, row.digits),
         iqm_cell(means, row.digits),
         spread([run.env_steps for run in row.runs], 1e6, 2) if has_steps(row) else row.known_steps,
         spread([run.cpu_seconds for run in row.runs], 1, 0),
@@ -123,7 +126,7 @@ def rival_cell(row: StoredRow) -> str:
     if rival.reward is None:
         return rival.source
     digits = 0 if rival.figure.startswith("about") else row.digits
-    below = rival.reward - statistics.median(run.mean for run in row.runs)
+    below = rival.reward - row.median
     distance = (
         "not below it" if round(below, digits) <= 0 else f"**{number(below, digits)} below it**"
     )
@@ -139,7 +142,10 @@ def has_steps(row: StoredRow) -> bool:
 def threshold_line(row: StoredRow) -> str:
     """Runs that missed the threshold count as not yet there when they ended."""
     reached = [run.threshold_steps is not None for run in row.runs]
-    steps = [float(run.threshold_steps or run.env_steps or 0) for run in row.runs]
+    steps = [
+        float((run.env_steps or 0) if run.threshold_steps is None else run.threshold_steps)
+        for run in row.runs
+    ]
     seconds = [
         START_SECONDS + (run.cpu_seconds - START_SECONDS) * step / run.env_steps
         for run, step in zip(row.runs, steps, strict=True)
@@ -182,7 +188,7 @@ def anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def is_current(rows: list[StoredRow], page: Path = PAGE, by_seed: Path = BY_SEED) -> bool:
+def is_current(rows: list[StoredRow]) -> bool:
     """Whether both pages are as ``write_pages`` would write them."""
-    text = page.read_text()
-    return updated_page(text, rows) == text and seeds_page(rows) == by_seed.read_text()
+    text = PAGE.read_text()
+    return updated_page(text, rows) == text and seeds_page(rows) == BY_SEED.read_text()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass, replace
+import statistics
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DATA = DOCS / "results.json"
-FIELDS = ("seed", "mean", "std", "least", "env_steps", "threshold_steps", "cpu_seconds", "digest")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class StoredRun:
     threshold_steps: int | None = None
     cpu_seconds: float | None = None
     digest: str | None = None
+
+
+#: In the order in which a run's line of docs/results.json has them.
+FIELDS = tuple(field.name for field in fields(StoredRun))
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class StoredRow:
     @property
     def seeds(self) -> list[int]:
         return [run.seed for run in self.runs]
+
+    @property
+    def median(self) -> float:
+        """Of the runs' means."""
+        return statistics.median(run.mean for run in self.runs)
 
     def run(self, seed: int) -> StoredRun:
         """Raises ValueError for a seed that the row lacks."""

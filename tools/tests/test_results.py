@@ -88,6 +88,8 @@ def test_a_line_tells_how_far_the_median_is_below_the_published_figure() -> None
 def test_a_run_that_missed_the_threshold_counts_as_not_yet_there() -> None:
     # 1.2 + 0.75 * (80 - 1.2) seconds of the second run
     assert threshold_line(ROW) == "| Some-v0 | 1,000 | 2 of 3 | 3.00 | 60 |\n"
+    at_once = replace(ROW, runs=(replace(RUNS[0], threshold_steps=0),))
+    assert threshold_line(at_once) == "| Some-v0 | 1,000 | 1 of 1 | 0.00 | 1 |\n"
     failed = tuple(replace(run, threshold_steps=None) for run in RUNS)
     assert threshold_line(replace(ROW, runs=failed)) == "| Some-v0 | 1,000 | 0 of 3 | - | - |\n"
 
