@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,19 @@ TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 #: Okabe and Ito's colours, distinct for all kinds of colour vision; black is for common lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
 GREY = "#777777"
+GRID = "#dddddd"
 #: So that curves also differ without colour.
 LINE_STYLES: Sequence[LineStyleType] = ("-", "-.", ":", (0, (6, 1)))
 BAND_ALPHA = 0.18
-
+#: An SVG follows the reader's theme: in a dark one, its white, grid and black are these.
+DARK_THEME = f"""
+@media (prefers-color-scheme: dark) {{
+  [style*="fill: #ffffff"] {{ fill: #0d1117 !important }}
+  [style*="stroke: {GRID}"] {{ stroke: #30363d !important }}
+  [style*="stroke: #000000"] {{ stroke: #c9d1d9 !important }}
+  text:not([style*="fill"]) {{ fill: #c9d1d9 }}
+}}
+"""
 
 #: Text stays text, in a PDF as the TrueType that journals ask for, a name with a dollar sign is no
 #: formula, and ids are the same in every drawing.
@@ -66,7 +76,7 @@ def make_figure(width: float, height: float) -> Figure:
 def style_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.grid(True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -114,10 +124,20 @@ def save_figure(figure: Figure, out: Path) -> None:
         )
     # No date in the file: the same runs give the same bytes.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix.lower())
+    drawn = BytesIO()
+    figure.savefig(drawn, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
+    content = drawn.getvalue()
+    if out.suffix.lower() == ".svg":
+        content = add_dark_theme(content)
     try:
         with replacing(out) as file:
-            figure.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
+            file.write(content)
     except OSError as error:
         raise UsageError(
             f"--out {out} cannot be written: {error.strerror}; give --out a file in another folder"
         ) from None
+
+
+def add_dark_theme(svg: bytes) -> bytes:
+    """The drawing with ``DARK_THEME`` at the end of its first style sheet."""
+    return svg.replace(b"</style>", DARK_THEME.encode() + b"</style>", 1)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 60.0, 90.0, 60.0, 70.0
-GRID, DARK = 'stroke="#ddd"', 'stroke="#222" stroke-width="1.5"'
+PAPER, GRID, INK = 'fill="#fff"', 'stroke="#ddd"', 'stroke="#222"'
+DARK = f'{INK} stroke-width="1.5"'
+#: In a dark theme, a chart's paper, grid, lines and text are these.
+DARK_THEME = (
+    "<style>@media (prefers-color-scheme: dark) {"
+    f"rect[{PAPER}]{{fill:#0d1117}}line[{GRID}]{{stroke:#30363d}}line[{INK}]{{stroke:#c9d1d9}}"
+    "text:not([fill]){fill:#c9d1d9}}</style>"
+)
 COLOURS = ("#d1495b", "#4a7fb0", "#5fa777", "#a684bd", "#c98a2b")
 
 
@@ -88,8 +95,8 @@ def drawing(bars: Sequence[Bar], title: str, line: tuple[float, str], below: str
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
-        f'width="{WIDTH:g}" height="{HEIGHT:g}" font-family="sans-serif" font-size="12"><rect '
-        f'width="{WIDTH:g}" height="{HEIGHT:g}" fill="#fff"/>'
+        f'width="{WIDTH:g}" height="{HEIGHT:g}" font-family="sans-serif" font-size="12">'
+        f'{DARK_THEME}<rect width="{WIDTH:g}" height="{HEIGHT:g}" {PAPER}/>'
     )
     words = (
         f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text><text x="{LEFT}" '

@@ -48,14 +48,18 @@ def drawing(stacks: Iterable[tuple[Stack, int]], title: str) -> str:
     boxes: list[str] = []
     depth = draw(root, root.count, 0.0, 0, boxes)
     height = HEAD + ROW * depth + 10
-    style = "text{font:11px sans-serif;fill:#222}rect{stroke:#fff;stroke-width:.5}"
+    style = (
+        "text{font:11px sans-serif;fill:#222}rect{stroke:#fff;stroke-width:.5}.paper{fill:#fff}"
+        "@media (prefers-color-scheme: dark){.paper{fill:#0d1117}.title{fill:#c9d1d9}}"
+    )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '
         f'width="{WIDTH:g}" height="{height}"><style>{style}</style>'
     )
     back = (
-        f'<rect width="{WIDTH:g}" height="{height}" fill="#fff"/><text x="8" y="22" '
-        f'style="font-size:14px">{escape(title)} ({root.count:,} samples)</text>'
+        f'<rect class="paper" width="{WIDTH:g}" height="{height}"/>'
+        '<text class="title" x="8" y="22" style="font-size:14px">'
+        f"{escape(title)} ({root.count:,} samples)</text>"
     )
     return "\n".join([head, back, *boxes, "</svg>", ""])
 

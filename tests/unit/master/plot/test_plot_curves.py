@@ -5,6 +5,7 @@ numbers.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,17 @@ def test_the_style_paper_draws_a_column_and_letters_of_8_points(tmp_path: Path) 
     shown = out.read_text()
     assert 'width="244.8pt"' in shown  # 3.4 inches
     assert "font-size: 8px" in shown and "stroke-dasharray" in shown
+
+
+def test_a_drawing_has_what_its_rules_for_a_dark_theme_change(tmp_path):
+    run(tmp_path / "a", evaluated(1, 2, 3))
+    assert command.main([str(tmp_path / "a"), "--out", str(tmp_path / "a.svg")]) == 0
+    drawing = (tmp_path / "a.svg").read_text()
+    rules, shapes = drawing.split("prefers-color-scheme: dark")[1].split("</style>")
+    changed = re.findall(r'\[style\*="(\w+: #\w+)"\] \{', rules)
+    assert len(changed) == 3
+    assert all(colour in shapes for colour in changed)
+    assert ElementTree.fromstring(drawing) is not None
 
 
 @each_case("name", ["out.png", "out.svg", "out.pdf"])
