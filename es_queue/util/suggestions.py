@@ -11,8 +11,8 @@ SIMILAR, MARGIN = 0.66, 0.1
 
 
 def nearest_names(word: str, known: Iterable[str]) -> list[str]:
-    """At most three known names: those that begin with ``word``, else those whose spelling is about
-    as similar as the nearest one's. The dashes of a flag do not count.
+    """At most three known names, the nearest first: those that begin with ``word``, else those whose
+    spelling is about as similar as the nearest one's. The dashes of a flag do not count.
     """
     names = list(known)
     beginning = [name for name in names if len(word.strip("-")) > 1 and name.startswith(word)]
@@ -22,8 +22,8 @@ def nearest_names(word: str, known: Iterable[str]) -> list[str]:
         matcher.set_seq1(name.lstrip("-"))
         ratios[name] = matcher.ratio()
     least = max(SIMILAR, max(ratios.values(), default=0) - MARGIN)
-    near = sorted((name for name in ratios if ratios[name] >= least), key=lambda n: -ratios[n])
-    return (beginning or near)[:MOST]
+    near = beginning or [name for name in names if ratios[name] >= least]
+    return sorted(near, key=lambda name: -ratios[name])[:MOST]
 
 
 def format_suggestion(word: str, known: Iterable[str]) -> str:

@@ -457,7 +457,7 @@ def make_private_reader(run_dir: Path) -> RedisReader:
     url = PrivateServer(folder).running_url
     if url is None:
         raise RedisError(
-            f"no private server runs in {run_dir}: its master has ended, or the run uses "
-            f"another Redis (give --redis-url)"
+            f"no private server runs in {run_dir}: its master has ended, is still starting, "
+            "or uses another Redis (give --redis-url)"
         )
     return RedisReader(url, "", folder.parent)

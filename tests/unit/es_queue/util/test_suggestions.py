@@ -5,7 +5,7 @@ from __future__ import annotations
 from es_queue.util.suggestions import nearest_names
 from tests.cases import each_case
 
-FLAGS = ["--population", "--population-max", "--doctor", "--errors", "--seed", "--env"]
+FLAGS = ["--population-max", "--population", "--doctor", "--errors", "--seed", "--env"]
 
 
 @each_case(
