@@ -11,8 +11,8 @@ SIMILAR, MARGIN = 0.66, 0.1
 
 
 def nearest_names(word: str, known: Iterable[str]) -> list[str]:
-    """At most three known names, the nearest first: those that begin with ``word``, else those whose
-    spelling is about as similar as the nearest one's. The dashes of a flag do not count.
+    """At most three known names, the nearest first: those that begin with ``word``, else those
+    whose spelling is about as similar as the nearest one's. The dashes of a flag do not count.
     """
     names = list(known)
     beginning = [name for name in names if len(word.strip("-")) > 1 and name.startswith(word)]

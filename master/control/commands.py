@@ -246,7 +246,8 @@ class ControlCommand:
         if read_run_name(run.folder) and not run.server_folder.is_dir():
             raise UsageError(
                 f"no private server runs for {run.run} in {run.folder}: its master has ended, "
-                "or is still starting; for a run on a shared Redis give --redis-url or set RQ_REDIS_URL"
+                "or is still starting; for a run on a shared Redis give --redis-url or set "
+                "RQ_REDIS_URL"
             )
         return run.server_folder.is_dir()
 
