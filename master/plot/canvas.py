@@ -55,13 +55,16 @@ PAPER_SCALE = 3.4 / 7.0
 
 @contextmanager
 def plot_style(is_paper: bool = False) -> Iterator[None]:
-    """A context in which a figure is made and saved. Raises UsageError if matplotlib is missing."""
+    """A context in which a figure is made and saved. Raises UsageError if matplotlib is missing.
+
+    It leaves out the reader's own matplotlibrc, whose colours ``DARK_THEME`` does not know.
+    """
     try:
         # optional: matplotlib
-        from matplotlib import rc_context
+        from matplotlib import style
     except ImportError:
         raise UsageError(f"es-plot needs matplotlib, which is not installed: {INSTALL}") from None
-    with rc_context(PAPER_STYLE if is_paper else STYLE):
+    with style.context(["default", PAPER_STYLE if is_paper else STYLE]):
         yield
 
 

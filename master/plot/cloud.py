@@ -13,7 +13,7 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
 from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
 from master.display.format import LARGEST_DRAWN
-from master.plot.canvas import make_figure, style_axes
+from master.plot.canvas import GREY, make_figure, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,5 +150,7 @@ def _draw_points(
         vmin=limits[0],
         vmax=limits[1],
         cmap="viridis",
-        linewidths=0,
+        # The darkest of them are hard to see on a dark background.
+        edgecolors=GREY,
+        linewidths=0.3,
     )

@@ -457,7 +457,8 @@ def test_a_folder_whose_server_has_ended_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run" / "redis").mkdir(parents=True)
-    assert "no private server runs" in refused(capsys, 3, "--run-dir", "run")
+    sentence = refused(capsys, 3, "--run-dir", "run")
+    assert "no private server runs in run" in sentence and "is still starting" in sentence
 
 
 def test_private_servers_are_those_with_a_socket(
