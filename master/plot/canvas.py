@@ -28,13 +28,14 @@ GRID = "#dddddd"
 #: So that curves also differ without colour.
 LINE_STYLES: Sequence[LineStyleType] = ("-", "-.", ":", (0, (6, 1)))
 BAND_ALPHA = 0.18
-#: An SVG follows the reader's theme: in a dark one, its white, grid and black are these.
+#: What white, grid and black of an SVG become in a dark theme.
+DARK_PAPER, DARK_GRID, DARK_INK = "#0d1117", "#30363d", "#c9d1d9"
 DARK_THEME = f"""
 @media (prefers-color-scheme: dark) {{
-  [style*="fill: #ffffff"] {{ fill: #0d1117 !important }}
-  [style*="stroke: {GRID}"] {{ stroke: #30363d !important }}
-  [style*="stroke: #000000"] {{ stroke: #c9d1d9 !important }}
-  text:not([style*="fill"]) {{ fill: #c9d1d9 }}
+  [style*="fill: #ffffff"] {{ fill: {DARK_PAPER} !important }}
+  [style*="stroke: {GRID}"] {{ stroke: {DARK_GRID} !important }}
+  [style*="stroke: #000000"] {{ stroke: {DARK_INK} !important }}
+  text:not([style*="fill"]) {{ fill: {DARK_INK} }}
 }}
 """
 
@@ -120,17 +121,18 @@ def save_figure(figure: Figure, out: Path) -> None:
     """Write a complete PNG, SVG or PDF, or nothing. Raises UsageError for another suffix, or if it
     cannot be written.
     """
-    if out.suffix.lower() not in SUFFIXES:
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
         raise UsageError(
             f"--out {out} is not a supported figure: its name must end in "
             f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         )
     # No date in the file: the same runs give the same bytes.
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix.lower())
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
     drawn = BytesIO()
-    figure.savefig(drawn, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
+    figure.savefig(drawn, format=suffix[1:], dpi=150, metadata=metadata)
     content = drawn.getvalue()
-    if out.suffix.lower() == ".svg":
+    if suffix == ".svg":
         content = add_dark_theme(content)
     try:
         with replacing(out) as file:

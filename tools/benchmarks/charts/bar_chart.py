@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from master.plot.canvas import DARK_GRID, DARK_INK, DARK_PAPER
+
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 60.0, 90.0, 60.0, 70.0
 PAPER, GRID, INK = 'fill="#fff"', 'stroke="#ddd"', 'stroke="#222"'
 DARK = f'{INK} stroke-width="1.5"'
 #: In a dark theme, a chart's paper, grid, lines and text are these.
 DARK_THEME = (
     "<style>@media (prefers-color-scheme: dark) {"
-    f"rect[{PAPER}]{{fill:#0d1117}}line[{GRID}]{{stroke:#30363d}}line[{INK}]{{stroke:#c9d1d9}}"
-    "text:not([fill]){fill:#c9d1d9}}</style>"
+    f"rect[{PAPER}]{{fill:{DARK_PAPER}}}line[{GRID}]{{stroke:{DARK_GRID}}}"
+    f"line[{INK}]{{stroke:{DARK_INK}}}text:not([fill]){{fill:{DARK_INK}}}}}</style>"
 )
 COLOURS = ("#d1495b", "#4a7fb0", "#5fa777", "#a684bd", "#c98a2b")
 

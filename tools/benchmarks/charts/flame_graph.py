@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 
+from master.plot.canvas import DARK_INK, DARK_PAPER
+
 Stack = tuple[str, ...]
 
 WIDTH, ROW, HEAD, LETTER = 1200.0, 17, 40, 6.4
@@ -50,7 +52,8 @@ def drawing(stacks: Iterable[tuple[Stack, int]], title: str) -> str:
     height = HEAD + ROW * depth + 10
     style = (
         "text{font:11px sans-serif;fill:#222}rect{stroke:#fff;stroke-width:.5}.paper{fill:#fff}"
-        "@media (prefers-color-scheme: dark){.paper{fill:#0d1117}.title{fill:#c9d1d9}}"
+        f"@media (prefers-color-scheme: dark){{.paper{{fill:{DARK_PAPER}}}"
+        f".title{{fill:{DARK_INK}}}}}"
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '

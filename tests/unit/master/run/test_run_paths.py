@@ -99,7 +99,11 @@ def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> 
 @each_case(
     ("command", "words", "answer"),
     [
-        (es_master, ["--stop", "walker"], "its master has ended, or is still starting"),
+        (
+            es_master,
+            ["--stop", "walker"],
+            "for walker in there/walker: its master has ended, or is still starting",
+        ),
         (es_master, ["--replay", "walker"], "there/walker/replay holds no replay log of walker"),
         (es_status, ["walker"], "es-master --resume there/walker\n"),
         (es_play, ["walker"], "there/walker/checkpoints/best.npz: this is not a readable"),
