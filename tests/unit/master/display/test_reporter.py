@@ -239,7 +239,7 @@ def test_the_recipes_expectation_stands_beside_a_run_and_changes_with_its_steps(
 
 def test_another_method_than_the_recipes_is_promised_nothing() -> None:
     assert format_expectation(RunConfig(env="BipedalWalker-v3", strategy="ars"), 0) == ""
-    assert format_expectation(RunConfig(env="Pendulum-v1"), 0) == ""
+    assert format_expectation(RunConfig(env="MountainCar-v0"), 0) == ""
 
 
 def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy(

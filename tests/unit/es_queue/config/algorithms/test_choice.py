@@ -18,12 +18,12 @@ from tests.cases import each_case
 
 
 def prepared(**values: Any) -> tuple[RunConfig, Setup]:
-    config = resolve({"env": "Pendulum-v1", "noise_size": 2**16, "seed": 1, **values})
+    config = resolve({"env": "MountainCar-v0", "noise_size": 2**16, "seed": 1, **values})
     return config, prepare_run(config, table=NoiseTable.in_memory(2**16))
 
 
 def chosen(size: int = 3, **values: Any) -> tuple[str, str]:
-    config = with_chosen_strategy(resolve({"env": "Pendulum-v1", **values}), size)
+    config = with_chosen_strategy(resolve({"env": "MountainCar-v0", **values}), size)
     return config.strategy, config.env_seeds
 
 
@@ -68,16 +68,16 @@ def test_a_setting_that_the_chosen_one_does_not_use_is_refused(
 ) -> None:
     chooser = "the strategy pgpe, which auto chooses for the given settings, does not use it"
     with pytest.raises(UsageError, match=f"{name} is {values[name]}, but {chooser}"):
-        config_from_values({"env": "Pendulum-v1", **values}, "the settings")
+        config_from_values({"env": "MountainCar-v0", **values}, "the settings")
 
 
 @each_case(
     "values, note",
     [
-        ({}, "strategy snes with env_seeds slot, chosen for a policy of 3 parameters"),
+        ({}, "strategy snes with env_seeds slot, chosen for a policy of 6 parameters"),
         (
             {"policy": "mlp"},
-            "strategy pgpe with env_seeds pair, chosen for a policy of 4,481 parameters",
+            "strategy pgpe with env_seeds pair, chosen for a policy of 4,547 parameters",
         ),
         (
             {"learning_rate": 0.1},
