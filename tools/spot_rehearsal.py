@@ -34,7 +34,8 @@ LOOK_SECONDS = 0.1
 END_SECONDS = 120.0
 #: A cheap environment whose returns never become equal, so that every generation learns.
 RUN = (
-    *("--env", "Pendulum-v1", "--seed", "1", "--population", "32"),
+    *("--env", "Pendulum-v1", "--seed", "1", "--population", "32", "--strategy", "auto"),
+    *("--policy", "linear", "--obs-norm"),
     *("--eval-every", "10", "--final-episodes", "1", "--target-reward", "none", "--quiet"),
 )
 NOTICED, SUDDEN, STARTED = "noticed", "sudden", "started"

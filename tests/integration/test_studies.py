@@ -33,7 +33,14 @@ SHORT = {name: value for name, value in CARTPOLE.items() if name != "seed"}
 
 
 #: The strategy is chosen, and is not that of a recipe.
-CHOSEN = {**SHORT, "strategy": "auto", "env": "Pendulum-v1", "step_limit": "20"}
+CHOSEN = {
+    **SHORT,
+    "strategy": "auto",
+    "env": "Pendulum-v1",
+    "step_limit": "20",
+    "policy": "linear",
+    "obs_norm": True,
+}
 
 
 def of(process: Started, seed: int, name: str) -> list[dict[str, Any]]:
