@@ -39,7 +39,6 @@ CHOSEN = {
     "env": "Pendulum-v1",
     "step_limit": "20",
     "policy": "linear",
-    "obs_norm": True,
 }
 
 
