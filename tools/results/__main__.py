@@ -103,10 +103,7 @@ def compare(stored: StoredRun, run: StoredRun, digits: int) -> str:
     or machine, the mean may differ by three standard errors of the difference of two means of
     ``EPISODES``.
     """
-    if mean_and_std(run, digits) == mean_and_std(stored, digits) and stored.digest in (
-        None,
-        run.digest,
-    ):
+    if (mean_and_std(run, digits), run.digest) == (mean_and_std(stored, digits), stored.digest):
         return SAME
     error = math.hypot(stored.std, run.std) / math.sqrt(EPISODES)
     return CLOSE if abs(run.mean - stored.mean) <= 3 * error else DIFFERENT

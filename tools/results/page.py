@@ -51,7 +51,7 @@ def write_pages(rows: list[StoredRow]) -> None:
 def updated_page(page: str, rows: list[StoredRow]) -> str:
     """The text of docs/results.md, with its tables made of ``rows``."""
     page = replace_part(page, "table", TABLE_HEAD + "".join(map(table_line, rows)))
-    timed = [row for row in rows if row.threshold is not None and has_steps(row)]
+    timed = [row for row in rows if row.threshold is not None]
     return replace_part(page, "thresholds", THRESHOLD_HEAD + "".join(map(threshold_line, timed)))
 
 
@@ -85,7 +85,7 @@ def run_line(run: StoredRun, digits: int) -> str:
         number(run.least, digits),
         millions(run.env_steps),
         number(run.cpu_seconds, 0),
-        f"`{run.digest}`" if run.digest else UNKNOWN,
+        f"`{run.digest}`",
     )
     return line(cells)
 
@@ -101,7 +101,7 @@ def table_line(row: StoredRow) -> str:
         str(len(means)),
         number(row.median, row.digits),
         iqm_cell(means, row.digits),
-        spread([run.env_steps for run in row.runs], 1e6, 2) if has_steps(row) else row.known_steps,
+        spread([run.env_steps for run in row.runs], 1e6, 2),
         spread([run.cpu_seconds for run in row.runs], 1, 0),
         rival_cell(row),
     )
@@ -134,22 +134,17 @@ def rival_cell(row: StoredRow) -> str:
     return f"{rival.figure} at {rival.million_steps} ({rival.source}): {distance}{more}"
 
 
-def has_steps(row: StoredRow) -> bool:
-    """Whether the steps of each run are known."""
-    return all(run.env_steps for run in row.runs)
-
-
 def threshold_line(row: StoredRow) -> str:
     """Runs that missed the threshold count as not yet there when they ended."""
     reached = [run.threshold_steps is not None for run in row.runs]
     steps = [
-        float((run.env_steps or 0) if run.threshold_steps is None else run.threshold_steps)
+        float(run.env_steps if run.threshold_steps is None else run.threshold_steps)
         for run in row.runs
     ]
     seconds = [
         START_SECONDS + (run.cpu_seconds - START_SECONDS) * step / run.env_steps
         for run, step in zip(row.runs, steps, strict=True)
-        if run.cpu_seconds and run.env_steps
+        if run.cpu_seconds
     ]
     cells = (
         row.environment,

@@ -21,17 +21,18 @@ class StoredRun:
     env_steps: counted training steps
     threshold_steps: those before the first evaluation with the row's threshold; None if the run's
     mean is below it
-    cpu_seconds: of all processes of the run, from start to end; digest: of its last parameters
+    cpu_seconds: of all processes of the run, from start to end, None if not recorded
+    digest: of its last parameters
     """
 
     seed: int
     mean: float
     std: float
-    least: float | None = None
-    env_steps: int | None = None
-    threshold_steps: int | None = None
-    cpu_seconds: float | None = None
-    digest: str | None = None
+    least: float
+    env_steps: int
+    threshold_steps: int | None
+    cpu_seconds: float | None
+    digest: str
 
 
 #: In the order in which a run's line of docs/results.json has them.
@@ -59,8 +60,7 @@ class StoredRow:
     """environment: the row's name; command: of es-master, without seeds; stock: whether the figures
     are of episodes in stock Gymnasium, else of the run's own final evaluation; threshold: the
     environment's registered one, or else the published figure; digits: decimals of returns;
-    known_steps: training steps in millions, if only their spread is known; note: how runs differ
-    from the command
+    note: how runs differ from the command
     """
 
     environment: str
@@ -70,7 +70,6 @@ class StoredRow:
     stock: bool = True
     threshold: float | None = None
     digits: int = 1
-    known_steps: str = ""
     note: str = ""
 
     @property

@@ -15,7 +15,7 @@ from tests.cases import each_case
 from tools.results import __main__ as results
 from tools.results.__main__ import CLOSE, DIFFERENT, compare, main
 from tools.results.measure import measure, threshold_steps
-from tools.results.page import has_steps, is_current, rival_cell, table_line, threshold_line
+from tools.results.page import is_current, rival_cell, table_line, threshold_line
 from tools.results.stored import (
     Rival,
     StoredRow,
@@ -47,7 +47,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def test_the_pages_are_those_that_the_stored_rows_give() -> None:
     rows = load_rows()
-    assert len(rows) >= 22 and all(row.runs for row in rows)
+    assert len(rows) >= 22
     assert is_current(rows), "python -m tools.results write"
 
 
@@ -55,7 +55,8 @@ def test_every_row_names_a_command_that_es_master_understands_and_each_seed_once
     for row in load_rows():
         assert row.command.startswith("es-master --env ") and "--seed" not in row.command
         assert make_parser().parse_args(row.words)
-        assert row.seeds == list(range(1, len(row.runs) + 1))
+        few = row.environment == "BipedalWalkerHardcore-v3"  # its run takes hours
+        assert row.seeds == ([1] if few else list(range(1, 11)))
 
 
 def test_a_threshold_is_the_registered_one_if_there_is_one() -> None:
@@ -66,7 +67,7 @@ def test_a_threshold_is_the_registered_one_if_there_is_one() -> None:
 
 
 def test_a_run_has_steps_to_the_threshold_exactly_if_it_reached_it() -> None:
-    for row in filter(has_steps, load_rows()):
+    for row in load_rows():
         for run in row.runs:
             reached = row.threshold is not None and run.mean >= row.threshold
             assert (run.threshold_steps is not None) == reached, (row.environment, run.seed)
@@ -171,9 +172,8 @@ def test_new_runs_replace_those_of_the_same_seeds() -> None:
 
 
 def test_figures_are_compared_as_printed_and_then_by_their_standard_errors() -> None:
-    stored = StoredRun(1, 300.0, 10.0, digest="a" * 32)
+    stored = StoredRun(1, 300.0, 10.0, 250.0, 1000, None, None, "a" * 32)
     assert compare(stored, replace(stored, mean=300.04), 1) == "the same"
-    assert compare(replace(stored, digest=None), stored, 1) == "the same"
     assert compare(stored, replace(stored, digest="b" * 32), 1) == CLOSE
     assert compare(stored, replace(stored, mean=304.0), 1) == CLOSE
     assert compare(stored, replace(stored, mean=304.5), 1) == DIFFERENT
