@@ -12,7 +12,6 @@ from tools.results.survival import median_time
 PAGE, BY_SEED = DOCS / "results.md", DOCS / "results_by_seed.md"
 MARKS = "<!-- {name}: begin -->\n", "<!-- {name}: end -->\n"
 UNKNOWN = "-"
-FEWEST_FOR_INTERVAL = 5
 #: CPU of a run of CartPole with one generation and one final episode.
 START_SECONDS = 1.2
 
@@ -109,15 +108,12 @@ def table_line(row: StoredRow) -> str:
 
 
 def iqm_cell(means: list[float], digits: int) -> str:
-    """The interquartile mean with its interval, or with the range of a few seeds."""
-    if len(means) == 1:
-        return UNKNOWN
+    """The interquartile mean with its interval; one seed has none."""
     statistic = aggregate(means)
-    label, ends = "", statistic.iqm_interval
-    if ends is None or len(means) < FEWEST_FOR_INTERVAL:
-        label, ends = "range ", (min(means), max(means))
-    interval = " to ".join(number(end, digits) for end in ends)
-    return f"{number(statistic.iqm, digits)} [{label}{interval}]"
+    if statistic.iqm_interval is None:
+        return UNKNOWN
+    interval = " to ".join(number(end, digits) for end in statistic.iqm_interval)
+    return f"{number(statistic.iqm, digits)} [{interval}]"
 
 
 def rival_cell(row: StoredRow) -> str:
