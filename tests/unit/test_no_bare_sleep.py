@@ -44,10 +44,3 @@ def test_no_test_sleeps_instead_of_waiting_for_what_it_needs() -> None:
     assert {path: sleeps[path] for path in counts - Counter(EXCEPTIONS)} == {}, (
         "wait for a condition (tests.tiny.eventually)"
     )
-
-
-def test_a_sleep_outside_of_a_loop_is_seen() -> None:
-    text = (
-        "import time\ntime.sleep(1)\nwhile f(): time.sleep(1)\ndef g(): sleep(2)\nx = lambda: 1\n"
-    )
-    assert [*bare_sleeps(ast.parse(text))] == [2, 4]
