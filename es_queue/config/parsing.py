@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from es_queue.config.removed import describe_removed
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.validation import checked_value, validate_combinations
 from es_queue.errors import DecodeError, UsageError
@@ -13,8 +14,6 @@ from es_queue.util.suggestions import format_suggestion
 MAX_JSON = 2**20
 #: Names the source of a setting in error sentences.
 COMMAND_LINE = "the command line"
-#: Former names of settings, which files and command lines may still use.
-FORMER_NAMES = {"keep_slots": "keep_generations"}
 
 
 def config_from_json(text: str | bytes) -> RunConfig:
@@ -25,9 +24,6 @@ def config_from_json(text: str | bytes) -> RunConfig:
         data = strict_json.loads(text, MAX_JSON)
     except DecodeError as error:
         raise UsageError(f"the configuration is not JSON: {error}") from None
-    if isinstance(data, dict):
-        # of a revision before member_init; only a run's start used it
-        data.pop("member_sigma", None)
     return config_from_values(data, "the stored configuration")
 
 
@@ -38,7 +34,6 @@ def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
     if not isinstance(values, dict):
         raise UsageError(f"the settings of {source} are not a JSON object")
     known = option_fields()
-    values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
     for name in values:
         if name not in known:
             raise UsageError(format_unknown_option(name, source))
@@ -50,6 +45,8 @@ def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
 
 
 def format_unknown_option(name: str, source: str) -> str:
+    if removed := describe_removed(name):
+        return f"{source}: {removed}"
     hint = format_suggestion(name.replace("-", "_"), option_fields())
     return (
         f"{source} has the unknown option {name!r}; "

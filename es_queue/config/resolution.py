@@ -12,11 +12,7 @@ from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import recipe_for
 from es_queue.config.run_config import RunConfig, default_of, option_fields
-from es_queue.config.validation import (
-    ineffective_settings,
-    is_met,
-    validate_strategy_settings,
-)
+from es_queue.config.validation import ineffective_settings, is_met
 from es_queue.errors import UsageError
 
 #: A recipe's search settings are tuned together: all are left out if one of these is changed.
@@ -63,7 +59,6 @@ def _involved(
 def _checked(values: dict[str, Any], explicit: Collection[str]) -> RunConfig:
     """The configuration of these values. Raises UsageError."""
     config = config_from_values(values, "the settings")
-    validate_strategy_settings(config, explicit)
     for name, sentence in ineffective_settings(config).items():
         if name in explicit:
             raise UsageError(sentence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 #: The name of the user's own code.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-#: Defaults of version 0.1.0, which its stored settings contain, even for strategies that ignore
-#: them.
-FORMER_DEFAULTS = {"sigma_learning_rate": 0.1}
 #: Text settings that a TOML file may also give as a plain number.
 NUMBERS_AS_TEXT = ("step_limit", "reward_floor", "fitness_cap", "target_reward")
 #: Fewer episodes are too little evidence to discard training.
@@ -434,19 +431,12 @@ def ineffective_settings(config: RunConfig) -> dict[str, str]:
     }
 
 
-def validate_strategy_settings(config: RunConfig, explicit: Collection[str] = ()) -> None:
-    """Refuse a setting that the chosen strategy or policy would ignore. Raises UsageError.
-
-    explicit: settings that the user set, which are refused even at a former default
-    """
+def validate_strategy_settings(config: RunConfig) -> None:
+    """Refuse a setting that the chosen strategy or policy would ignore. Raises UsageError."""
     changed = {
         option_field.name
         for option_field in fields(config)
         if getattr(config, option_field.name) != option_field.default
-        and (
-            option_field.name in explicit
-            or getattr(config, option_field.name) != FORMER_DEFAULTS.get(option_field.name)
-        )
     }
     owners = {
         **dict.fromkeys(StrategySettings.__annotations__, "strategy"),

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any, ClassVar
 
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
-from es_queue.config.parsing import FORMER_NAMES
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import flag_name, option_fields, option_text
 from es_queue.util.command_parser import (
@@ -148,8 +147,6 @@ def make_parser() -> _MasterParser:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_option(groups[title], option)
-    for former, name in FORMER_NAMES.items():
-        parser.add_argument(f"--{flag_name(former)}", dest=name, help=argparse.SUPPRESS)
     return parser
 
 
@@ -317,4 +314,4 @@ def launch_names() -> frozenset[str]:
     words = (action.option_strings[-1] for action in make_parser().actions)
     names = {word.removeprefix("--").replace("-", "_") for word in words}
     negations = {f"no_{name}" for name in option_fields()}
-    return frozenset(names - {*option_fields(), *FORMER_NAMES, *negations})
+    return frozenset(names - {*option_fields(), *negations})

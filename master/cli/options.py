@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.parsing import COMMAND_LINE, FORMER_NAMES, format_unknown_option
+from es_queue.config.parsing import COMMAND_LINE, format_unknown_option
 from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
@@ -201,7 +201,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in _read_toml(path).items():
         name = key.replace("-", "_")
-        name = FORMER_NAMES.get(name, name)
         if name in values:
             raise UsageError(
                 f"{path} has {name} twice, with a dash and with an underscore: keep one"

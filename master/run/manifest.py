@@ -19,9 +19,9 @@ from typing import Any
 import es_queue
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
-from es_queue.config.run_config import RunConfig, default_of, flag_name, users_of
+from es_queue.config.run_config import RunConfig, default_of, flag_name
 from es_queue.config.scaling import scaled
-from es_queue.config.validation import FORMER_DEFAULTS, ineffective_settings
+from es_queue.config.validation import ineffective_settings
 from es_queue.security.private_directory import read_small
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
@@ -204,11 +204,7 @@ def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
     password.
     """
     values, named = config.to_dict(), {**explicit_settings(config), "seed": config.seed}
-    ignored = {
-        name
-        for name, value in FORMER_DEFAULTS.items()
-        if values[name] == value and config.strategy not in users_of(name)
-    } | ineffective_settings(config).keys()
+    ignored = ineffective_settings(config).keys()
 
     def unlike() -> dict[str, Any]:
         """Settings that the command would give other values; one that is named can keep the recipe

@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from es_queue.config.removed import describe_removed
 from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
 from es_queue.util.suggestions import format_suggestion, nearest_names
 from master.display.format import format_mean_std
@@ -97,12 +99,13 @@ def train(
         EsQueueError: In one sentence.
     """
     if unknown := options.keys() - TrainOptions.__annotations__.keys():
+        if removed := describe_removed(min(unknown)):
+            raise UsageError(f"train(): {removed}")
         raise TypeError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
     fix_numeric_environment()
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.changeable import validate_resume_changes
-    from es_queue.errors import UsageError
     from es_queue.protocol.timing import clocks_from_environment
     from es_queue.security.passwords import with_password
     from es_queue.security.user_code import named_modules
@@ -168,7 +171,6 @@ def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunCo
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.parsing import config_from_values
     from es_queue.config.resolution import resolve
-    from es_queue.errors import UsageError
     from es_queue.util.environment_object import environment_settings
 
     settings = {} if env is None else environment_settings(env)

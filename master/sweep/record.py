@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.parsing import FORMER_NAMES, config_from_values
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.aggregates import Aggregates, aggregate
@@ -127,11 +127,9 @@ def _parse_record(about: dict[str, Any], where: str) -> SweepRecord:
     if not 0 < len(entries) <= MOST_SEEDS or len({entry.seed for entry in entries}) < len(entries):
         raise ValueError("it does not have one run per seed")
     config = config_from_values(about["settings"], where)
-    given = {
-        FORMER_NAMES.get(str(name), str(name)): value
-        for name, value in dict(about["changes"]).items()
+    changes = {
+        name: value for name, value in dict(about["changes"]).items() if name in option_fields()
     }
-    changes = {name: value for name, value in given.items() if name in option_fields()}
     return SweepRecord(
         _validate_run_id(about["run"]),
         config,

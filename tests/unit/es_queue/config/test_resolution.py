@@ -35,10 +35,6 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
         {"strategy": "pgpe", "sigma_learning_rate": 0.0, "sigma_max_change": 0.1},
         "sigma_max_change is 0.1, but sigma_learning_rate is 0, so sigma is fixed",
     ),
-    (
-        {"strategy": "ars", "sigma_learning_rate": 0.1},
-        "sigma_learning_rate is 0.1, but the strategy ars does not use it",
-    ),
 ]
 
 

@@ -440,11 +440,6 @@ def test_settings_that_do_not_fit_together_are_refused_with_the_fix(
         {"max_speed": 0.1, "momentum": 0.5},
         {"policy": "mlp", "hidden": [32], "activation": "relu"},
         {"strategy": "ars", "shaping": "centered-rank"},
-        {
-            "strategy": "ars",
-            "sigma_learning_rate": 0.1,
-            "env_seeds": "pair",
-        },  # as version 0.1.0 stored it
         {"strategy": "snes", "population": 7},
         {"strategy": "random_search", "population": 7, "candidates": 3, "elite_episodes": 5},
         {"eval_every": 0, "target_reward": "none"},

@@ -138,11 +138,6 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_former_default_that_the_strategy_ignores_is_not_in_the_command() -> None:
-    stored = RunConfig(env="CartPole-v1", strategy="openai_es", sigma_learning_rate=0.1, seed=1)
-    assert "sigma-learning-rate" not in repro_command(stored)
-
-
 @each_case("values", SETTINGS)
 def test_the_command_of_a_seed_gives_the_very_values(
     values: dict[str, Any], tmp_path: Path
