@@ -19,6 +19,7 @@ from es_queue.environments.walker.walker_body import (
     BIPEDAL_WALKER,
     MOTORS_TORQUE,
     WalkerBody,
+    build_ground,
     build_walker,
 )
 from es_queue.numerics.arrays import Floats
@@ -30,8 +31,10 @@ RAYS = [(math.sin(1.5 * i / 10.0) * RANGE, math.cos(1.5 * i / 10.0) * RANGE) for
 
 
 class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """Rays as BipedalWalker-v3 has them: they pass through the walker and end at the nearest
-    ground.
+    """Rays as BipedalWalker-v3 has them: they end at the nearest ground.
+
+    They also pass through the walker, so they are cast in a world that has only the ground: two of
+    three reports in the walker's own world would be of its own parts.
     """
 
     def fractions(self, ray: Callable[..., None], x: float, y: float) -> list[float]:
@@ -44,20 +47,18 @@ class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
         return measured
 
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
-        # Friction tells ground (2.5) from walker (at most 0.2) at a third of the category bits'
-        # price.
-        if fixture.friction < 2.0:
-            return -1.0
         self.fraction = fraction
         return fraction
 
 
 class LidarV2(Lidar):
     """Rays as version 2 had them: they end at the first ground that Box2D's tree happens to
-    report.
+    report, so they need the walker's own world.
     """
 
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
+        # Friction tells ground (2.5) from walker (at most 0.2) at a third of the category bits'
+        # price.
         if fixture.friction < 2.0:
             return 1.0
         self.fraction = fraction
@@ -91,6 +92,7 @@ class LeanWalker:
     def __init__(self, hardcore: bool, v2_lidar: bool = False) -> None:
         self.hardcore = hardcore
         self._lidar = LidarV2() if v2_lidar else Lidar()
+        self._lidar_sees_walker = v2_lidar
         self._stream = Mt19937(0)
         self._shaping = _ZERO
 
@@ -102,6 +104,10 @@ class LeanWalker:
         ground = terrain.TerrainGenerator(self._stream, self.hardcore).generate()
         self._draw_clouds()
         self.body = build_walker(ground, self._stream, self.shape)
+        self._seen = self.body.world
+        if not self._lidar_sees_walker:
+            self._seen = Box2D.b2World()
+            build_ground(self._seen, ground)
         return self.step(_IDLE)[0]
 
     def step(self, action: Floats) -> tuple[Floats, float, bool]:
@@ -161,7 +167,7 @@ class LeanWalker:
             knee2.angle + 1.0,
             knee2.speed / SPEED_KNEE,
             body.contacts.ground_contacts[1],
-            *self._lidar.fractions(body.world.RayCast, x, y),
+            *self._lidar.fractions(self._seen.RayCast, x, y),
         ]
         return np.array(state, np.float32)
 

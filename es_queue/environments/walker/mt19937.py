@@ -29,7 +29,9 @@ class Mt19937:
 
     def skip(self, words: int) -> None:
         """Skip ``words`` draws of 32 bits."""
-        for _ in range(words):
+        ahead = min(words, len(self._words) - self._next)
+        self._next += ahead
+        for _ in range(words - ahead):
             self.next_word()
 
     def next_word(self) -> int:

@@ -124,7 +124,7 @@ def build_walker(
     """
     world, contacts = Box2D.b2World(), ContactTracker()
     world.contactListener = contacts
-    floor = _build_ground(world, ground)
+    floor = build_ground(world, ground)
     hull = world.CreateDynamicBody(position=(START_X, HEIGHT + shape.height), fixtures=shape.hull)
     hull.userData = _HULL
     hull.ApplyForceToCenter((stream.uniform(-INITIAL_RANDOM, INITIAL_RANDOM), 0), True)
@@ -134,7 +134,7 @@ def build_walker(
     return body
 
 
-def _build_ground(world: Any, ground: Terrain) -> Any:
+def build_ground(world: Any, ground: Terrain) -> Any:
     """The whole ground as one static body: Gymnasium's 200 bodies give the same bits and take
     longer.
     """
@@ -144,8 +144,8 @@ def _build_ground(world: Any, ground: Terrain) -> Any:
         polygon.vertices = vertices
         floor.CreateFixture(fixtureDef(shape=polygon, friction=FRICTION))
     definition = fixtureDef(shape=edge, friction=FRICTION)
-    for ends in ground.edges():
-        definition.shape.vertices = ends
+    edge = definition.shape  # its ends are set one by one, at half the price of ``vertices``
+    for edge.vertex1, edge.vertex2 in ground.edges():
         floor.CreateFixture(definition)
     return floor
 
