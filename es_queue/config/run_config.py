@@ -130,15 +130,6 @@ class RunConfig(PolicySettings, StrategySettings):
         "Gymnasium wrapper, applied in the order given; repeatable",
     )
 
-    preprocessing: str = option(
-        AUTO,
-        "task",
-        "observations of an Atari game: dqn (grey, 84x84, the newest 4), small (grey, 42x42), "
-        "raw (210x160 in colour), ram (the memory), or none (Gymnasium's own); auto is ram "
-        "for -ram ids and dqn for other games; --env-arg sets single values",
-        allowed=(AUTO, NONE, "dqn", "small", "raw", "ram"),
-    )
-
     backend: str = option(
         AUTO,
         "task",

@@ -35,7 +35,7 @@ LOCOMOTION = tuple(
     f"gymnasium.envs.mujoco.{name}"
     for name in ("ant", "half_cheetah", "hopper", "humanoid", "swimmer", "walker2d")
 )
-ATARI = ("ale_py", "es_queue.environments.atari.game")
+ATARI = "es_queue.environments.atari:"
 
 
 def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest) -> str:

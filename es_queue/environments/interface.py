@@ -29,7 +29,6 @@ class EnvironmentRequest:
     exists, else stock), "lean" (es-queue's BipedalWalker and vectorised CartPole), "envpool",
     "stock", "gym" (the old gym's), or "any" (lean or EnvPool, whichever a host has, if both give
     the same bits)
-    preprocessing: of an Atari game, a name of ``atari.settings.PRESETS``, "auto" or "none"
     """
 
     id: str
@@ -39,7 +38,6 @@ class EnvironmentRequest:
     parameters: int = 0
     behaviour: str = ""
     action_bins: str = "none"
-    preprocessing: str = AUTO
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
@@ -56,7 +54,6 @@ class EnvironmentRequest:
             config.parameters,
             behaviour,
             config.action_bins,
-            config.preprocessing,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
-from es_queue.environments.atari.factory import find_game, rom_ids
+from es_queue.environments.atari import find_game, rom_ids
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.security.user_code import check_called, check_import, describe_error
@@ -93,6 +93,7 @@ BUNDLED_IDS: dict[str, tuple[str, dict[str, Any], int | None, float | None]] = {
 
 #: Folder of an environment in Gymnasium, and the extra that it needs.
 _EXTRAS = {
+    "atari": "atari",
     "mujoco": "mujoco",
     "box2d": "box2d",
     "toy_text": "toy-text",

@@ -16,6 +16,7 @@ from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
 from es_queue.environments import GYM, STOCK
+from es_queue.environments.atari import ENTRY_POINT as ATARI
 from es_queue.environments.behaviour_descriptor import (
     behaviour_vector,
     make_measure,
@@ -135,8 +136,7 @@ CLEAN_MODULES = (
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
     "es_queue.environments.walker.marvin",
-    "ale_py.env",
-    "es_queue.environments.atari.game",
+    "es_queue.environments.atari",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
@@ -338,6 +338,7 @@ def _load_wrapper(path: str) -> Any:
 def _resets_cleanly(
     environment: GymEnvironment, entry: RegisteredEnvironment, request: EnvironmentRequest
 ) -> bool:
-    if entry.module or request.wrappers or entry.spec.additional_wrappers:
+    known = entry.entry_point == ATARI  # Gymnasium's wrappers of images remember nothing
+    if entry.module or request.wrappers or (entry.spec.additional_wrappers and not known):
         return False
     return type(environment.unwrapped).__module__.startswith(CLEAN_MODULES)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.run_config import RunConfig
 
 HOUSE = Path(__file__).resolve().parents[2]
 README = (HOUSE / "README.md").read_text("utf-8")
@@ -93,8 +91,7 @@ def test_pages_that_add_workers_say_how_many_a_population_keeps_busy(name: str) 
     assert sentence in (HOUSE / name).read_text("utf-8")
 
 
-def test_the_how_to_has_the_number_of_settings_and_those_that_a_resume_may_change() -> None:
+def test_the_how_to_has_the_settings_that_a_resume_may_change() -> None:
     text = page("howto.md")
-    assert f"the {len(fields(RunConfig))} settings" in text
     told = text.partition("With `--resume`, you can change")[2].partition("To begin a new run")[0]
     assert set(re.findall(r"`--([\w-]+)`", told)) == {name.replace("_", "-") for name in RESUMABLE}

@@ -13,13 +13,13 @@ import redis
 from tests.integration.processes import Master, Processes, Seen, quiet_digest
 
 pytest.importorskip("ale_py", reason="ale-py is not installed")
+pytest.importorskip("cv2", reason="opencv is not installed")
 
 #: Sticky actions, frames skipped by chance, lost lives, clipped rewards; evaluations under the
 #: game's own rules.
 FROSTBITE: dict[str, Any] = {
     "env": "Frostbite-v0",
-    "preprocessing": "small",
-    "env_arg": {"size": 12, "stack": 2},
+    "env_arg": {"screen_size": 12, "stack": 2},
     "life_loss": True,
     "reward_clip": True,
     "seed": 5,
@@ -41,8 +41,7 @@ FROSTBITE: dict[str, Any] = {
 }
 #: The memory, normalised by statistics that the workers gather.
 PONG: dict[str, Any] = {
-    "env": "PongDeterministic-v4",
-    "preprocessing": "ram",
+    "env": "Pong-ramDeterministic-v4",
     "seed": 6,
     "population": 8,
     "obs_sample": 1.0,

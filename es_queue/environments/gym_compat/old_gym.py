@@ -20,7 +20,6 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from es_queue.environments import GYM
-from es_queue.environments.atari.factory import validate_preprocessing
 from es_queue.environments.gym_compat.gym_ids import register
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import (
@@ -68,7 +67,6 @@ def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 
     Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
     """
-    validate_preprocessing(request)
     registration = load_gym().envs.registration
     module, _, name = request.id.rpartition(":")
     if module:

@@ -28,7 +28,7 @@ from es_queue.environments.behaviour_descriptor import (
 )
 from es_queue.environments.factory import describe, open_environment, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.registry import RegisteredEnvironment, find_environment
+from es_queue.environments.registry import find_environment
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.errors import DecodeError, EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
@@ -81,14 +81,6 @@ def asked(environment: str, behaviour: str = "auto", backend: str = "auto") -> E
 )
 def test_auto_is_what_fits_the_environment(environment: str, fits: str) -> None:
     assert resolve_behaviour(find_environment(asked(environment)), asked(environment)) == fits
-
-
-def test_the_ram_fits_an_atari_game() -> None:
-    entry = RegisteredEnvironment(
-        gymnasium.envs.registration.EnvSpec("Pong-v5", "ale_py.env:AtariEnv"), {}, None
-    )
-    assert resolve_behaviour(entry, asked("ALE/Pong-v5")) == RAM
-    assert resolve_behaviour(entry, asked("ALE/Pong-v5", LAST)) == LAST
 
 
 def test_a_run_that_compares_nothing_asks_for_nothing() -> None:
@@ -227,7 +219,7 @@ def test_the_final_position_of_a_mujoco_body_is_where_gymnasium_has_it() -> None
 
 def test_the_ram_of_an_atari_game_is_what_the_game_shows_as_its_observation() -> None:
     pytest.importorskip("ale_py", reason="ale-py is not installed")
-    request = dataclasses.replace(asked("ALE/Pong-v5", RAM), preprocessing="ram")
+    request = asked("ALE/Pong-ram-v5", RAM)
     world, seen = open_environment(request), []
     world.reset(3)
     for _ in range(30):

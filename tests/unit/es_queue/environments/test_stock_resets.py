@@ -1,6 +1,4 @@
-"""Environments of optional packages that one object may play many episodes of: MuJoCo's and
-Atari's.
-"""
+"""MuJoCo's environments, of which one object may play many episodes."""
 
 from __future__ import annotations
 
@@ -21,12 +19,8 @@ from es_queue.environments.stock import StockEnvironment
 from tests.cases import each_case
 from tests.parts import wrapped_environment
 
-ATARI = ("Pong", "Breakout", "SpaceInvaders", "Frostbite")
 with_mujoco = pytest.mark.skipif(
     importlib.util.find_spec("mujoco") is None, reason="MuJoCo is not installed"
-)
-with_atari = pytest.mark.skipif(
-    importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed"
 )
 
 
@@ -75,17 +69,6 @@ def is_clean(request: EnvironmentRequest, seeds: range, steps: int) -> bool:
 @each_case("environment", BODIES)
 def test_an_episode_of_mujoco_does_not_depend_on_those_before_it(environment: str) -> None:
     assert is_clean(EnvironmentRequest(f"{environment}-v5"), range(3), 120)
-
-
-@with_atari
-@each_case("preprocessing", ["none", "dqn"])
-@each_case("environment", ATARI)
-def test_an_episode_of_atari_does_not_depend_on_those_before_it(
-    environment: str, preprocessing: str
-) -> None:
-    assert is_clean(
-        EnvironmentRequest(f"ALE/{environment}-v5", preprocessing=preprocessing), range(2), 100
-    )
 
 
 @with_mujoco

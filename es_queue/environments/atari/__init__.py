@@ -1,1 +1,0 @@
-"""Atari games: their ids, emulator, preprocessing and construction."""
