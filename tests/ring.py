@@ -112,12 +112,12 @@ def workers(
 def make_loop(
     setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any = None, **more: Any
 ) -> Loop:
-    channel = MemoryMasterChannel(server)
-    token = take_lease(channel, "test", QUICK, wait=True)
+    channel, clocks = MemoryMasterChannel(server), more.pop("clocks", QUICK)
+    token = take_lease(channel, "test", clocks, wait=True)
     interrupted = more.pop("interrupted", lambda: False)
     requests = ControlInbox(channel, ConfigTimeline(setup.learner).refusal)
     collector = Collector(
-        MasterLease(channel, token, "test", QUICK),
+        MasterLease(channel, token, "test", clocks),
         make_scheduler(setup.config, setup.strategy.per_slot, setup.policy.size),
         CollectorCallbacks(sink.live, interrupted),
         requests,

@@ -1,202 +1,78 @@
-"""Remove features one by one, and see that the test that holds each fails: ``python -m
-tools.mutation_check [WORD]``.
+"""Plant the defects of ``tools/mutants.toml`` one by one, and see that the named tests catch each:
+``python -m tools.mutation_check [WORD ...]``.
 
-Each mutation is made in a copy of the source, so that this checkout stays as it is. Those of
-MuJoCo and Atari need the extras of these names. Ends with 1 if a test passes without its feature.
+A mutant is planted in a copy of the source, so this checkout stays as it is. A test that fails or
+hangs has caught it. Those of MuJoCo and Atari need the extras of these names. Ends with 1 if a
+mutant survives.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import tomllib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("docker", "docs", "es_queue", "master", "tests", "tools", "workers", "pyproject.toml")
-STRATEGIES = "tests/unit/es_queue/strategies"
-LOOP = "tests/unit/master/loop/test_generation_loop.py"
-BEHAVIOURS = "tests/unit/es_queue/environments/test_behaviour_descriptor.py"
+FILE = Path(__file__).with_name("mutants.toml")
+COPIED = (
+    *("docker", "docs", "es_queue", "examples", "master", "tests", "tools", "workers"),
+    *("pyproject.toml", "README.md", "CHANGELOG.md"),
+)
+#: Seconds that the tests of one mutant may last. Longer is a hang.
+LIMIT = 120.0
+SURVIVED, BROKEN = "survived", "broken"
+#: A line of pytest's summary of the tests that failed.
+FAILED = re.compile(r"^(?:FAILED|ERROR|SUBFAILED.*?) (\S+\.py\S*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Mutation:
-    """A feature as docs/reference/features.md calls it; the file, text and replacement that remove
-    it; the test that must fail then.
+class Mutant:
+    """A plausible defect: the text of ``file`` that it replaces, and the tests that must catch it,
+    as arguments of pytest.
+
+    feature: the row of docs/reference/features.md that the mutant removes; empty for a defect of
+    the heart, which tests through doors must catch
     """
 
-    feature: str
-    path: str
+    name: str
+    file: str
     original: str
     mutated: str
-    test: str
+    tests: tuple[str, ...]
+    feature: str = ""
 
 
-MUTATIONS = (
-    Mutation(
-        "observation normalisation",
-        "workers/slots.py",
-        "if not self._config.obs_norm:",
-        "if self._config.obs_norm:",
-        "tests/unit/workers/test_evaluator.py::test_all_episodes_of_a_generation_see_observations_normalised_by_what_was_published",
-    ),
-    Mutation(
-        "exact resume (not there)",
-        "master/loop/state.py",
-        "moments=RunningMoments.from_arrays(arrays),",
-        "moments=RunningMoments.empty(RunningMoments.from_arrays(arrays).mean.size),",
-        f"{LOOP}::test_going_on_from_any_checkpoint_gives_the_same_run",
-    ),
-    Mutation(
-        "virtual batch normalisation",
-        "es_queue/policies/layers/virtual_norm.py",
-        "gain = scale / np.sqrt(variance + EPSILON)",
-        "gain = scale",
-        "tests/unit/es_queue/policies/layers/test_virtual_norm.py::test_a_hidden_layer_is_normalised_by_its_statistics_over_the_batch",
-    ),
-    Mutation(
-        "VINE: the cloud of offspring",
-        "master/plot/cloud.py",
-        "where[order, 1]",
-        "where[order, 0]",
-        "tests/unit/master/plot/test_plot_cloud.py::test_everybody_who_lived_is_a_dot_in_its_place",
-    ),
-    Mutation(
-        "NS-ES, NSR-ES",
-        "es_queue/strategies/novelty.py",
-        '{"ns": 0.0, "nsr": 0.5,',
-        '{"ns": 1.0, "nsr": 1.0,',
-        f"{STRATEGIES}/test_novelty_strategy.py::test_the_step_follows_the_ranks_of_novelty_and_of_reward",
-    ),
-    Mutation(
-        "random search",
-        "es_queue/strategies/random_search.py",
-        '{**state, "parameters": elite}',
-        "{**state}",
-        f"{STRATEGIES}/test_random_search.py::test_the_elite_is_the_very_vector_that_the_workers_played",
-    ),
-    Mutation(
-        "evaluations among the work",
-        "master/loop/publisher.py",
-        "evaluation = learner.is_evaluation_due(state)",
-        "evaluation = False",
-        f"{LOOP}::test_evaluations_are_slots_of_a_generation_like_any_other_and_come_first",
-    ),
-    Mutation(
-        "population that grows to a number of interactions",
-        "master/loop/schedule.py",
-        "if slots and steps < config.min_steps and",
-        "if slots and steps < 0 and",
-        f"{LOOP}::test_the_population_of_pgpe_grows_until_a_number_of_interactions_or_to_its_largest",
-    ),
-    Mutation(
-        "SGD with momentum, Adam",
-        "es_queue/strategies/optimizers.py",
-        'velocity = blend(self.momentum, moments["velocity"]',
-        'velocity = blend(0.0, moments["velocity"]',
-        f"{STRATEGIES}/test_optimizers.py::test_sgd_averages_gradients_with_its_momentum",
-    ),
-    Mutation(
-        "SGD with momentum, Adam",
-        "es_queue/strategies/optimizers.py",
-        "math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)",
-        "1.0",
-        f"{STRATEGIES}/test_optimizers.py::test_adam_corrects_the_bias_of_both_moments",
-    ),
-    Mutation(
-        "SGD with momentum, Adam",
-        "es_queue/strategies/optimizers.py",
-        "self.learning_rate / length",
-        "self.learning_rate",
-        f"{STRATEGIES}/test_optimizers.py::test_clipup_steps_by_the_learning_rate_whatever_the_gradients_size",
-    ),
-    Mutation(
-        "action bins uniform, custom, continuous",
-        "es_queue/config/action_bins.py",
-        "tuple((2 * place / (int(rest) - 1)) - 1 for place in range(int(rest)))",
-        "()",
-        "tests/unit/es_queue/config/test_action_bins.py::test_uniform_bins_lie_at_even_distances_from_bound_to_bound",
-    ),
-    Mutation(
-        "action bins uniform, custom, continuous",
-        "es_queue/config/action_bins.py",
-        "                return values",
-        "                return (-1.0, 0.0, 1.0)",
-        "tests/unit/es_queue/config/test_action_bins.py::test_custom_bins_are_the_listed_values_between_the_bounds_of_each_number",
-    ),
-    Mutation(
-        "action bins uniform, custom, continuous",
-        "es_queue/config/action_bins.py",
-        "    if text == NONE:\n        return ()",
-        "    if text == NONE:\n        return (-1.0, 1.0)",
-        "tests/unit/es_queue/config/test_action_bins.py::test_no_bins_change_nothing_and_old_checkpoints_have_none",
-    ),
-    Mutation(
-        "behaviour: final position, RAM",
-        "es_queue/environments/behaviour_descriptor.py",
-        "return hull.position.x, hull.position.y",
-        "return 0.0, 0.0",
-        f"{BEHAVIOURS}::test_both_walkers_tell_where_the_hull_is",
-    ),
-    Mutation(
-        "behaviour: final position, RAM",
-        "es_queue/environments/behaviour_descriptor.py",
-        "return data.qpos[:2]",
-        "return data.qpos[2:4]",
-        f"{BEHAVIOURS}::test_the_final_position_of_a_mujoco_body_is_where_gymnasium_has_it",
-    ),
-    Mutation(
-        "behaviour: final position, RAM",
-        "es_queue/environments/behaviour_descriptor.py",
-        "return console.getRAM()",
-        "return console.getRAM()[::-1]",
-        f"{BEHAVIOURS}::test_the_ram_of_an_atari_game_is_what_the_game_shows_as_its_observation",
-    ),
-    Mutation(
-        "MuJoCo bodies",
-        "es_queue/environments/registry.py",
-        'return newest, f"{name} is an old version',
-        'return name, f"{name} is an old version',
-        "tests/unit/es_queue/environments/test_mujoco_ids.py::test_each_body_is_played_under_each_of_its_versions",
-    ),
-    Mutation(
-        "a checkpoint and a test episode each 100 iterations",
-        "master/loop/learner.py",
-        "state.generation % every == 0",
-        "state.generation == 0",
-        "tests/unit/master/loop/test_learner.py::test_evaluations_are_due_every_so_often_and_at_the_end",
-    ),
-    Mutation(
-        "a checkpoint and a test episode each 100 iterations",
-        "master/loop/listeners.py",
-        "partial(self._checkpoints.save, state.generation, generation.checkpoint)",
-        "lambda: None",
-        f"{LOOP}::test_the_disks_checkpoint_is_written_at_the_start_and_the_end_and_now_and_then",
-    ),
-    Mutation(
-        "a checkpoint and a test episode each 100 iterations",
-        "master/display/video_jobs.py",
-        "self._queue.append(generation)",
-        "pass",
-        "tests/unit/master/display/test_video_jobs.py::test_a_film_is_made_when_so_many_generations_have_passed",
-    ),
-    Mutation(
-        "launcher for AWS",
-        "docker/aws/template.yaml",
-        "DesiredCapacity: !Ref Workers",
-        'DesiredCapacity: "0"',
-        "tests/deploy/test_files.py::test_the_aws_template_launches_redis_a_master_and_a_group_of_workers_that_find_it",
-    ),
-)
+def read_mutants(path: Path = FILE) -> list[Mutant]:
+    """The mutants of a file."""
+    rows = tomllib.loads(path.read_text("utf-8"))["mutant"]
+    return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
+
+
+def misplaced(root: Path, mutants: Sequence[Mutant]) -> list[str]:
+    """The mutants whose original text is not exactly once in its file, in words."""
+    texts = {one.file: (root / one.file).read_text("utf-8") for one in mutants}
+    counts = [(one, texts[one.file].count(one.original)) for one in mutants]
+    return [
+        f"{one.name}: {one.file} has {count} times: {one.original}"
+        for one, count in counts
+        if count != 1
+    ]
 
 
 def copy_source(root: Path, copy: Path) -> None:
-    """What the tests of the mutations read of ``root``."""
+    """What the tests of the mutants read of ``root``."""
     for name in COPIED:
         source = root / name
         if source.is_dir():
@@ -205,53 +81,111 @@ def copy_source(root: Path, copy: Path) -> None:
             shutil.copy(source, copy / name)
 
 
-def run_test(copy: Path, test: str) -> str:
-    """Whether a test of the copy "passed", "failed", or did "not run": skipped, or not found."""
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-p", "no:cacheprovider", test]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    ended = subprocess.run(
-        command, cwd=copy, env=environment, capture_output=True, text=True, check=False
+def run_tests(copy: Path, tests: Sequence[str], limit: float = LIMIT) -> str:
+    """The first test that failed in the copy, or that the tests hung; "survived" if all passed;
+    "broken" if one was skipped, or not found.
+    """
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PY_COLORS": "0", "COLUMNS": "300"}
+    process = subprocess.Popen(
+        [*command, *tests],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
-    if ended.returncode == 0:
-        return "passed" if " passed" in ended.stdout else "not run"
-    return "failed" if ended.returncode == 1 else "not run"
+    try:
+        said, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return f"a hang of {limit:.0f} s"
+    if process.returncode == 0:
+        return SURVIVED if " passed" in said else BROKEN
+    found = FAILED.search(said)
+    if process.returncode == 1 and found is not None:
+        return found[1].rpartition("::")[2] or found[1]
+    # An import that fails ends the collection: the defect is as visible as can be.
+    return found[1] if found is not None and "rror" in said else BROKEN
 
 
-def check_mutation(copy: Path, mutation: Mutation) -> str:
-    """What the test does once the feature is gone from the copy, which is whole again afterwards.
+def check_mutant(copy: Path, mutant: Mutant, limit: float = LIMIT) -> str:
+    """What catches a mutant in the copy, which is whole again afterwards.
 
     Raises ValueError if the original text is not in the file exactly once.
     """
-    path = copy / mutation.path
+    if wrong := misplaced(copy, [mutant]):
+        raise ValueError(wrong[0])
+    path = copy / mutant.file
     source = path.read_text("utf-8")
-    if source.count(mutation.original) != 1:
-        raise ValueError(f"{mutation.path} does not hold once: {mutation.original}")
-    path.write_text(source.replace(mutation.original, mutation.mutated), "utf-8")
+    path.write_text(source.replace(mutant.original, mutant.mutated), "utf-8")
     try:
-        return run_test(copy, mutation.test)
+        return run_tests(copy, mutant.tests, limit)
     finally:
         path.write_text(source, "utf-8")
 
 
-def check_all(root: Path, mutations: Sequence[Mutation]) -> Iterator[tuple[Mutation, str]]:
-    """Each mutation with what its test does: "failed" is right."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        copy_source(root, copy)
-        for mutation in mutations:
-            whole = run_test(copy, mutation.test)
-            yield mutation, check_mutation(copy, mutation) if whole == "passed" else "not run"
+def check_all(
+    root: Path, mutants: Sequence[Mutant], jobs: int = 1, limit: float = LIMIT
+) -> Iterator[tuple[Mutant, str]]:
+    """Each mutant with what catches it: the name of a test, or "a hang"; else "survived", or
+    "broken" if its tests do not pass without it.
+    """
+    whole = SimpleQueue[Path]()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        for number in range(jobs):
+            copy = Path(folder) / str(number)
+            copy.mkdir()
+            copy_source(root, copy)
+            whole.put(copy)
+
+        def check(mutant: Mutant) -> str:
+            copy = whole.get()
+            try:
+                caught = check_mutant(copy, mutant, limit)
+                # A test that fails by itself catches nothing. Most mutants share their tests.
+                if caught not in (SURVIVED, BROKEN) and not passes(copy, mutant.tests):
+                    return BROKEN
+                return caught
+            finally:
+                whole.put(copy)
+
+        passed: dict[tuple[str, ...], bool] = {}
+
+        def passes(copy: Path, tests: tuple[str, ...]) -> bool:
+            if tests not in passed:
+                passed[tests] = run_tests(copy, tests, 5 * limit) == SURVIVED
+            return passed[tests]
+
+        yield from zip(mutants, pool.map(check, mutants), strict=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("word", nargs="?", default="", help="only features whose name holds this")
-    word = parser.parse_args().word
-    outcomes = set()
-    for mutation, outcome in check_all(ROOT, [one for one in MUTATIONS if word in one.feature]):
-        outcomes.add(outcome)
-        print(f"{outcome:8} {mutation.feature}: {mutation.path}, {mutation.test}", flush=True)
-    return int("passed" in outcomes)
+    parser.add_argument("words", nargs="*", help="only mutants whose name or file holds a word")
+    parser.add_argument("--jobs", type=int, default=1, help="copies that are tested side by side")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds until a test hangs")
+    arguments = parser.parse_args()
+    chosen = [
+        one
+        for one in read_mutants()
+        if not arguments.words
+        or any(word in f"{one.name} {one.file} {one.feature}" for word in arguments.words)
+    ]
+    if wrong := misplaced(ROOT, chosen):
+        print(*wrong, sep="\n")
+        return 2
+    began, missed = time.monotonic(), 0
+    for mutant, caught in check_all(ROOT, chosen, arguments.jobs, arguments.limit):
+        missed += caught in (SURVIVED, BROKEN)
+        mark = {SURVIVED: "SURVIVED", BROKEN: "BROKEN"}.get(caught, "caught")
+        by = "" if mark != "caught" else f" by {caught}"
+        print(f"{mark:8} {mutant.name} ({mutant.file}){by}", flush=True)
+    caught_count = len(chosen) - missed
+    print(f"{caught_count} of {len(chosen)} caught in {time.monotonic() - began:.0f} s")
+    return int(missed > 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,404 @@
+"""A whole run in this process: ``play`` is the one function that knows how it is put together.
+
+Tests see only what a user sees: figures, digests, files' contents, notes, and what is played.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.control_messages import SET, ControlRequest
+from es_queue.protocol.messages import Answer, Block, publication_generation
+from es_queue.protocol.timing import Clocks
+from master.collect.collector import Interrupted
+from master.loop.listeners import Outcome
+from master.loop.state import Best
+from master.run.setup import Setup, prepare_run
+from master.storage import checkpoint
+from tests.memory_channel import MemoryServer, MemoryWorkerChannel
+from tests.ring import QUICK, Sink, make_loop, quick_config
+from tests.tiny import QUAD
+from workers.block_worker import BlockWorker, make_worker_id
+from workers.episode import EpisodeControl
+from workers.heartbeat import Heartbeat, ProcessLimits
+from workers.join import join
+
+TABLE = NoiseTable.in_memory(2**16)
+#: A run that has not ended by then never does.
+SECONDS = 40.0
+#: Figures that depend on when and by whom a generation was played.
+CHANGING = {
+    *("publication", "workers", "eta", "steps_per_second", "late", "duplicate", "reissued"),
+    *("refused", "recovered", "lost_steps", "seconds"),
+}
+
+#: What may go wrong with a worker, at one of its blocks.
+DIES = "dies while it holds the block"
+LEAVES = "is asked to leave while it holds the block"
+FREEZES = "answers only after the generation has closed"
+LOSES_CLAIM = "does not get the reply to its claim"
+ANSWERS_TWICE = "answers twice"
+ANSWERS_OTHERWISE = "answers again with other figures"
+NOT_A_NUMBER = "first answers with a return that is not a number"
+BEYOND_PLAN = "first answers for slots that the generation does not have"
+OTHER_PARAMETERS = "first answers for other parameters of the same generation"
+DAMAGED_PARAMETERS = "gets damaged parameters when it first asks for them"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a worker at its ``block``-th block, both counted from 0."""
+
+    what: str
+    block: int = 1
+    worker: int = 0
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that has ended.
+
+    records: of each generation; checkpoints: arrays of each generation's; played: slots that were
+    answered, by kind; reports: of episodes that failed; refused: results that did not count, by
+    reason; deaths: of workers
+    """
+
+    digest: str
+    reason: str
+    best: Best
+    evaluation: Any
+    records: list[dict[str, Any]]
+    checkpoints: list[dict[str, Any]]
+    played: Counter[str]
+    reports: list[dict[str, Any]]
+    refused: Mapping[str, int]
+    notes: list[str]
+    deaths: int
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        """The records without what depends on when and by whom a generation was played."""
+        return [
+            {
+                name: value
+                for name, value in record.items()
+                if name not in CHANGING and not name.startswith("seconds")
+            }
+            for record in self.records
+        ]
+
+    @property
+    def outcome(self) -> tuple[Any, ...]:
+        """What must be the same, to the bit, whatever happened on the way."""
+        best = self.best
+        arrays = best.parameters.tobytes() + best.mean.tobytes() + best.std.tobytes()
+        return self.digest, self.reason, best.generation, best.eval_mean, arrays, self.evaluation
+
+    def column(self, name: str) -> list[Any]:
+        """A figure of each generation."""
+        return [record.get(name) for record in self.records]
+
+
+def play(
+    workers: int = 1,
+    *,
+    faults: Sequence[Fault] = (),
+    deadly_slot: int | None = None,
+    master_dies_in: int | None = None,
+    redis_dies_too: bool = False,
+    redis_emptied_in: int | None = None,
+    changes: Mapping[int, Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> Played:
+    """Train in memory, by default on five steps of Quad, and return what came of it.
+
+    deadly_slot: a training slot at which each worker dies; others replace them
+    master_dies_in: the generation in which the master ends after a first answer, and is resumed;
+    redis_dies_too: it has only the last checkpoint
+    redis_emptied_in: the generation in which Redis loses everything after a first answer
+    changes: settings that a person changes, by the generation from which they are requested
+    """
+    plain = {
+        "env": QUAD,
+        "population": 8,
+        "generations": 4,
+        "eval_every": 2,
+        "eval_episodes": 3,
+        "final_episodes": 4,
+        "target_reward": "none",
+        "noise_size": TABLE.size,
+    }
+    stage = _Stage(prepare_run(quick_config(**{**plain, **settings}), table=TABLE))
+    stage.faults, stage.deadly_slot = tuple(faults), deadly_slot
+    stage.redis_emptied_in = redis_emptied_in
+    for first, values in (changes or {}).items():
+        request = ControlRequest(f"{first:08x}", SET, "a test", 1.0, values, first)
+        stage.server.commands.append(request.encode())
+    with stage.working(workers):
+        outcome = stage.lead(master_dies_in, redis_dies_too)
+    return Played(
+        outcome.digest,
+        outcome.state.reason,
+        outcome.best,
+        outcome.evaluation,
+        stage.sink.records,
+        [_arrays(data) for _, data in stage.saved.all],
+        stage.played,
+        [json.loads(text) for text in stage.server.errors],
+        dict(stage.refused),
+        stage.sink.notes,
+        stage.deaths,
+    )
+
+
+def _arrays(data: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(data)) as archive:
+        return dict(archive)
+
+
+# --- behind the door: what the rebuilt heart writes again
+
+
+@dataclass
+class _Saved:
+    """A folder of checkpoints that keeps all of them."""
+
+    all: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def save(self, generation: int, data: bytes) -> Path:
+        self.all.append((generation, data))
+        return Path("nowhere")
+
+    def is_snapshot(self, generation: int) -> bool:
+        return True
+
+    def is_best_stored(self, best: Best) -> bool:
+        return True
+
+
+class _Died(Exception):  # noqa: N818 - the end of a worker, not of the test
+    """The worker's process is gone."""
+
+
+@dataclass
+class _Stage:
+    setup: Setup
+    server: MemoryServer = field(default_factory=MemoryServer)
+    sink: Sink = field(default_factory=Sink)
+    saved: _Saved = field(default_factory=_Saved)
+    faults: tuple[Fault, ...] = ()
+    deadly_slot: int | None = None
+    redis_emptied_in: int | None = None
+    played: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    deaths: int = 0
+    over: bool = False
+
+    def lead(self, dies_in: int | None, redis_too: bool) -> Outcome:
+        until = time.monotonic() + SECONDS
+        dying = dies_in is not None
+
+        def is_interrupted() -> bool:
+            assert time.monotonic() < until, "the run does not end"
+            return dying and self._has_answers(dies_in)
+
+        state, adopted = self.setup.initial_state(), None
+        while True:
+            store = _NoBest(self.saved)
+            loop = make_loop(
+                self.setup,
+                self.server,
+                self.sink,
+                store,
+                interrupted=is_interrupted,
+                clocks=self.clocks,
+            )
+            try:
+                outcome = loop.run(state, adopted)
+            except Interrupted:
+                dying = False
+                data = self.saved.all[-1][1] if redis_too else self.server.checkpoint
+                state = checkpoint.decode(data or b"")[1]
+                adopted = None if redis_too else self.server.progress["publication"]
+                with self.server.changed:
+                    self.server.lease = ("", 0.0)  # its lease has lapsed
+                    if redis_too:
+                        self.server.flush()
+                continue
+            finally:
+                self.refused.update(loop._collector.refused())
+            return outcome
+
+    def _has_answers(self, generation: int | None) -> bool:
+        """Whether the generation is open, with a first answer."""
+        publication = self.server.progress.get("publication", "")
+        if publication.partition(".")[0] != str(generation):
+            return False
+        return len(self.server.results.get(publication, ())) > 1
+
+    @property
+    def clocks(self) -> Clocks:
+        """No worker is so slow that its block is issued again, unless a test asks for it."""
+        is_frozen = any(fault.what == FREEZES for fault in self.faults)
+        return replace(QUICK, overdue=QUICK.overdue if is_frozen else 60.0)
+
+    @contextmanager
+    def working(self, count: int) -> Iterator[None]:
+        threads = [
+            threading.Thread(target=self._serve, args=(n,), daemon=True) for n in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self.over = True
+            for thread in threads:
+                thread.join(10)
+
+    def _serve(self, number: int) -> None:
+        """Seat after seat of one worker, as long as the run lasts."""
+        while not self.over:
+            control, name = EpisodeControl(), make_worker_id(f"thread{number}")
+            joined = join(self.setup.config, control, table=TABLE)
+            about = {"host": f"thread{number}", "numerics": joined.numerics}
+            channel = _Worker(self.server, name, self, number, control)
+            limits = ProcessLimits(60.0, lambda: None)
+            life = Heartbeat(channel, control, partial(dict, about), QUICK, limits)
+            channel.arrive(about, QUICK.beat_ttl)
+            life.start()
+            watch = threading.Thread(target=self._end, args=(control,), daemon=True)
+            watch.start()
+            try:
+                BlockWorker(channel, joined.evaluator, QUICK, joined.noise_digest).run()
+            except _Died:
+                self.deaths += 1
+            finally:
+                life.stop()
+            if self.deadly_slot is None and channel.is_done:
+                return
+
+    def _end(self, control: EpisodeControl) -> None:
+        while not (self.over or control.leave_reason):
+            threading.Event().wait(0.02)
+        control.leave("the test is over")
+
+
+class _NoBest:
+    """Checkpoints without the best policy's file, which the run's folder holds."""
+
+    def __init__(self, saved: _Saved) -> None:
+        self.save, self.is_snapshot = saved.save, saved.is_snapshot
+        self.is_best_stored = saved.is_best_stored
+
+    def save_best(self, data: bytes) -> Path:
+        return Path("nowhere")
+
+
+class _Worker(MemoryWorkerChannel):
+    """A worker's channel, with the faults that the test asks for."""
+
+    def __init__(
+        self, server: MemoryServer, name: str, stage: _Stage, number: int, control: EpisodeControl
+    ) -> None:
+        super().__init__(server, name)
+        self._stage, self._number, self._control = stage, number, control
+        self._claimed = 0
+        self._dead = self._damaged = self.is_done = False
+
+    def _fault(self) -> str:
+        wanted = (self._number, self._claimed - 1)
+        found = [one.what for one in self._stage.faults if (one.worker, one.block) == wanted]
+        return found[0] if found else ""
+
+    def claim(self, wait: float) -> Block | None:
+        block = super().claim(wait)
+        if block is None:
+            return None
+        self._claimed += 1
+        fault = self._fault()
+        if fault == DIES or self._is_deadly(block):
+            self._die()
+        if fault == LEAVES:
+            self.is_done = True
+            self._control.leave("the test asks it to")
+        return None if fault == LOSES_CLAIM else block
+
+    def held_blocks(self) -> list[Block]:
+        held = super().held_blocks()
+        if not self._dead and any(map(self._is_deadly, held)):
+            self._die()
+        return held
+
+    def _is_deadly(self, block: Block) -> bool:
+        slot = self._stage.deadly_slot
+        return slot is not None and block.kind == "train" and block.start <= slot < block.stop
+
+    def _die(self) -> None:
+        self._dead = self.is_done = True
+        raise _Died
+
+    def parameters(self, publication: str, size: int) -> bytes | None:
+        data = super().parameters(publication, size)
+        if data is not None and self._fault() == DAMAGED_PARAMETERS and not self._damaged:
+            self._damaged = True
+            return bytes(255 - byte for byte in data)
+        return data
+
+    def answer(self, block: Block, payload: bytes) -> bool:
+        stage, fault, answer = self._stage, self._fault(), Answer.decode(payload)
+        emptied = stage.redis_emptied_in
+        if emptied == publication_generation(block.publication) and stage._has_answers(emptied):
+            stage.redis_emptied_in = None
+            self.server.flush()
+        if fault == NOT_A_NUMBER:
+            self._send(block, _with(answer, float("nan")))
+        if fault == BEYOND_PLAN:
+            shifted = [replace(one, slot=one.slot + 10_000) for one in answer.results]
+            self._send(block, replace(answer, results=tuple(shifted)))
+        if fault == OTHER_PARAMETERS:
+            name = f"{publication_generation(answer.publication)}.1-0badc0de"
+            self._send(block, replace(_with(answer, -3.25), publication=name))
+        while fault == FREEZES and block.publication in self.server.results:
+            threading.Event().wait(0.02)
+        is_open = super().answer(block, payload)
+        if is_open:
+            stage.played[block.kind] += len(answer.results)
+        if fault == ANSWERS_TWICE:
+            self._send(block, answer)
+        if fault == ANSWERS_OTHERWISE:
+            self._send(block, _with(answer, -3.25))
+        return is_open
+
+    def _send(self, block: Block, answer: Answer) -> None:
+        """An entry beside the answer, which ends no claim."""
+        with self.server.changed:
+            held = list(self.server.claims.get(self.worker, []))
+            super().answer(block, answer.encode())
+            self.server.claims[self.worker] = held
+
+    def give_back(self, blocks: Sequence[Block]) -> None:
+        if not self._dead:
+            super().give_back(blocks)
+
+
+def _with(answer: Answer, score: float) -> Answer:
+    """The answer with another fitness and return of each individual."""
+    results = [
+        replace(one, fitness=(score,) * len(one.fitness), returns=(score,) * len(one.returns))
+        for one in answer.results
+    ]
+    return replace(answer, results=tuple(results))

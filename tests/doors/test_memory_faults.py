@@ -1,0 +1,153 @@
+"""What goes wrong with workers, the master and Redis changes no bit and counts nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from es_queue.errors import EnvironmentFailure
+from tests.cases import each_case
+from tests.doors import memory
+from tests.doors.memory import Fault, Played, play
+from tests.doors.worlds import UNEVEN
+from tests.tiny import MOODY
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Played:
+    """The run to which nothing happens."""
+    return play()
+
+
+@each_case(
+    ("what", "reason"),
+    [
+        (memory.ANSWERS_TWICE, "duplicate"),
+        (memory.ANSWERS_OTHERWISE, "conflict"),
+        (memory.NOT_A_NUMBER, "undecodable"),
+        (memory.BEYOND_PLAN, "unknown-slot"),
+        (memory.OTHER_PARAMETERS, "wrong-publication"),
+    ],
+)
+def test_only_the_first_sound_result_of_a_slot_counts(
+    quiet: Played, what: str, reason: str
+) -> None:
+    run = play(faults=[Fault(what, block) for block in (1, 4, 6)], block=1)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+    assert run.refused == {reason: 3} and run.played == quiet.played
+
+
+@each_case("first", [0, 2, 5])
+def test_a_dead_workers_block_is_played_by_another(quiet: Played, first: int) -> None:
+    run = play(2, faults=[Fault(memory.DIES, first)], block=1)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+    assert run.deaths == run.records[-1]["recovered"] == 1
+
+
+def test_a_block_that_takes_too_long_is_played_by_another_and_counts_once(quiet: Played) -> None:
+    run = play(2, faults=[Fault(memory.FREEZES, 2)], block=1)
+    assert (run.outcome, run.figures, run.played) == (quiet.outcome, quiet.figures, quiet.played)
+    assert run.records[-1]["reissued"] > 0 and run.records[-1]["recovered"] == 0
+
+
+def test_a_worker_that_leaves_returns_its_block_at_once(quiet: Played) -> None:
+    run = play(2, faults=[Fault(memory.LEAVES, 2)], block=2)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+    assert run.records[-1]["recovered"] == 0
+
+
+def test_a_block_whose_claim_had_no_reply_is_played_by_its_holder(quiet: Played) -> None:
+    run = play(faults=[Fault(memory.LOSES_CLAIM, block) for block in (0, 3, 4)], block=2)
+    assert (run.outcome, run.played) == (quiet.outcome, quiet.played)
+    assert run.records[-1]["reissued"] == 0
+
+
+def test_damaged_parameters_are_not_played() -> None:
+    settings = {"policy": "mlp", "hidden": (6,)}
+    run = play(faults=[Fault(memory.DAMAGED_PARAMETERS, 0)], **settings)
+    assert run.outcome == play(**settings).outcome
+
+
+@each_case("generation", [0, 1, 2, 4])
+def test_a_resumed_master_plays_only_what_has_no_result(quiet: Played, generation: int) -> None:
+    run = play(block=1, master_dies_in=generation)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+    assert run.played == quiet.played
+
+
+@each_case("strategy", ["pgpe", "openai_es", "cma_es", "ga", "novelty"])
+def test_a_run_resumed_from_its_checkpoint_ends_with_the_same_bits(strategy: str) -> None:
+    settings = {
+        "strategy": strategy,
+        "env": "CartPole-v1",
+        "min_steps": 150,
+        "population_max": 32,
+        "step_limit": "adaptive:12,0.4,1.5",
+        "eval_every": 1,
+        "obs_sample": 0.5,
+    }
+    if strategy == "ga":
+        settings |= {"truncation": 4, "candidates": 3, "elite_episodes": 4}
+    if strategy == "novelty":
+        settings |= {"members": 3, "neighbours": 2, "behaviour_episodes": 2}
+    undisturbed = play(**settings)
+    assert len(set(undisturbed.column("step_limit"))) > 1
+    for generation in (1, 3):
+        run = play(**settings, master_dies_in=generation, redis_dies_too=True)
+        assert (run.outcome, run.figures) == (undisturbed.outcome, undisturbed.figures)
+
+
+@each_case("generation", [0, 1, 3])
+def test_what_an_emptied_redis_has_lost_is_issued_again(quiet: Played, generation: int) -> None:
+    run = play(block=1, redis_emptied_in=generation)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+    assert any("published again" in note for note in run.notes)
+
+
+def test_each_worker_of_a_run_may_fail_in_turn_and_the_bits_stay(quiet: Played) -> None:
+    faults = [
+        Fault(memory.DIES, 1, 0),
+        Fault(memory.ANSWERS_OTHERWISE, 2, 1),
+        Fault(memory.LOSES_CLAIM, 3, 1),
+        Fault(memory.LEAVES, 5, 1),
+        Fault(memory.ANSWERS_TWICE, 0, 2),
+    ]
+    run = play(3, faults=faults, block=1, redis_emptied_in=2)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+
+
+# --- slots that fail
+
+
+def test_a_slot_that_always_fails_is_played_three_times_and_the_run_continues() -> None:
+    settings = {"env": UNEVEN, "env_arg": (("broken", True),), "eval_every": 0, "final_episodes": 0}
+    run = play(**settings, block=1)
+    other = play(2, **settings)
+    assert (other.digest, other.figures) == (run.digest, run.figures)
+    tries = Counter((one["generation"], one["kind"], one["slot"]) for one in run.reports)
+    assert set(tries.values()) == {3}
+    assert len(tries) == sum(run.column("failed")) > 5
+    assert all("not a finite number" in one["reason"] for one in run.reports)
+    # Pairs that failed are not in the figures of their generation.
+    assert min(run.column("population")[:-1]) < 8 and max(run.column("population")[:-1]) > 0
+
+
+def test_an_evaluation_that_fails_ends_the_run_with_the_slot() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"eval slot \d+ .* failed 3 times"):
+        play(env=MOODY, env_arg=(("fault", "some"),), eval_episodes=30)
+
+
+def test_a_slot_at_which_ten_workers_have_died_ends_the_run() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"10 workers died while playing train slot 2"):
+        play(deadly_slot=2)
+
+
+def test_a_change_survives_the_master() -> None:
+    settings = {"strategy": "openai_es", "learning_rate": 0.01, "generations": 5}
+    run = play(
+        **settings, changes={1: {"learning_rate": 0.05}}, master_dies_in=3, redis_dies_too=True
+    )
+    assert run.column("learning_rate")[:5] == [0.01] + [0.05] * 4
