@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import array_digest
 from tests.unit.workers.play.test_play_cli import CARTPOLE, checkpoint, played, refused
-from workers.play import model_card
 from workers.play.cli import main
 
 
@@ -29,8 +28,8 @@ def test_a_card_holds_the_policy_its_settings_and_its_evaluation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card, mean = make_card(tmp_path)
-    names = {"README.md", "config.json", "policy.npz", "policy.onnx"}
-    assert {path.name for path in card.iterdir()} == names
+    names = {"README.md", "config.json", "policy.npz"}
+    assert {path.name for path in card.iterdir()} - {"policy.onnx"} == names
     assert json.loads((card / "config.json").read_text())["seed"] == 3
     _, header, body = (card / "README.md").read_text().split("---\n")
     (index,) = yaml.safe_load(header)["model-index"]
@@ -81,22 +80,14 @@ def test_figures_of_a_foreign_checkpoint_that_are_no_numbers_are_left_out(tmp_pa
         assert line in text if line else "model-index" not in text
 
 
-def test_a_policy_without_an_onnx_form_says_so_and_the_rest_is_written(
+def test_a_card_without_torch_has_no_onnx_file_and_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = model_card.export_bytes
-
-    def export(ending: str, *arguments: Any) -> bytes:
-        if ending == ".onnx":
-            raise UsageError("onnx is missing")
-        return real(ending, *arguments)
-
-    monkeypatch.setattr(model_card, "export_bytes", export)
+    monkeypatch.setitem(sys.modules, "torch", None)
     card, _ = make_card(tmp_path)
-    assert "without policy.onnx: onnx is missing" in capsys.readouterr().out
-    assert not (card / "policy.onnx").exists() and "policy.onnx" not in (
-        (card / "README.md").read_text()
-    )
+    assert "without policy.onnx: a .onnx file needs a package" in capsys.readouterr().out
+    assert not (card / "policy.onnx").exists()
+    assert "policy.onnx" not in (card / "README.md").read_text()
 
 
 def test_a_folder_that_holds_something_is_left_alone(
