@@ -219,8 +219,7 @@ START_OPTIONS = """
     open the private server to other hosts, with a new password [default: only this user on this
     host; without a value: all addresses, a free port]
 --config FILE
-    TOML file of settings, named as these options, or a JSON experiment file of
-    evolution-strategies-starter or deep-neuroevolution; a flag overrides it
+    TOML file of settings, named as these options; a flag overrides it
 --recipe NAME
     named published settings, overridden by flags and the --config file: {recipes}
 --noise-dir PATH

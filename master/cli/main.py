@@ -48,8 +48,6 @@ def main(argv: list[str] | None = None) -> int:
         values, launch = parse_command_line(argv)
         for text in launch.warnings:
             print(format_warning(text), file=sys.stderr, flush=True)
-        for text in () if launch.quiet else launch.starter_notes:
-            print(text, file=sys.stderr, flush=True)
         if launch.control_args is not None:
             return run_control(launch.control_args, launch)
         validate_workers_package()

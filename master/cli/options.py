@@ -15,6 +15,7 @@ from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
+from es_queue.security.private_directory import regular
 from es_queue.security.user_code import modules_named_by
 from master.cli.flags import (
     launch_names,
@@ -31,6 +32,8 @@ from master.sweep.seeds import parse_seeds
 #: More local workers per core cause a warning.
 USEFUL_PER_CORE = 4
 MOST_GENERATIONS = 2**31
+#: Bytes.
+LARGEST_CONFIG_FILE = 256 * 1024
 
 
 #: How the text of a flag becomes the launch's value; the others stay as they are.
@@ -63,8 +66,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     inherited = {} if recipe is None else named_recipe(recipe)
     explicit: dict[str, Any] = {}
     if path is not None:
-        explicit, notes = read_config_file(Path(path))
-        launch = replace(launch, starter_notes=notes)
+        explicit = read_settings(Path(path))
         if modules := modules_named_by(explicit):
             launch = replace(
                 launch,
@@ -184,16 +186,6 @@ def _validate_resume_settings(values: dict[str, Any]) -> None:
         )
 
 
-def read_config_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Checked settings of a --config file, and notes about them. Raises UsageError."""
-    if path.suffix == ".json":
-        # start-up: only for a .json file
-        from master.cli.starter_file import read_starter_file
-
-        return read_starter_file(path)
-    return read_settings(path), ()
-
-
 def read_settings(path: Path) -> dict[str, Any]:
     """Checked settings from a flat TOML file, its names with dashes or underscores. Raises
     UsageError.
@@ -217,13 +209,26 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    # start-up: only --config needs it
-    from master.cli.starter_file import read_given
-
+    if path.suffix == ".json":
+        raise UsageError(
+            f"{path} is JSON, but --config reads TOML: docs/coming_from.md translates the keys of "
+            "other projects' experiment files"
+        )
     text = ""
     try:
-        text = read_given(path).decode("utf-8")
+        with open(path, "rb", opener=regular) as file:
+            data = file.read(LARGEST_CONFIG_FILE + 1)
+        if len(data) > LARGEST_CONFIG_FILE:
+            raise UsageError(
+                f"the configuration file {path} has more than {LARGEST_CONFIG_FILE} bytes: give "
+                f"one that contains only settings"
+            )
+        text = data.decode("utf-8")
         return tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(
+            f"the configuration file {path} cannot be read: {error.strerror}"
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text, as TOML must be") from None
     except (

@@ -34,7 +34,6 @@ class Launch:
     insecure:      suppress warnings about a passwordless or unencrypted Redis
     shared:        make the run's folder accessible to the user's group
     warnings:      warnings about the source of the password, printed at once
-    starter_notes: how each key of another project's experiment file was translated
     inherited:     settings whose values come from a named recipe
     own_modules:   modules that the command line or the Python program itself names
     """
@@ -60,7 +59,6 @@ class Launch:
     insecure: bool = False
     shared: bool = False
     warnings: tuple[str, ...] = ()
-    starter_notes: tuple[str, ...] = ()
     inherited: tuple[str, ...] = ()
     own_modules: tuple[str, ...] = ()
 
@@ -68,8 +66,7 @@ class Launch:
 LAUNCH_FIELDS = tuple(
     launch_field.name
     for launch_field in fields(Launch)
-    if launch_field.name
-    not in ("control_args", "warnings", "starter_notes", "inherited", "own_modules")
+    if launch_field.name not in ("control_args", "warnings", "inherited", "own_modules")
 )
 
 

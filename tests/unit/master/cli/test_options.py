@@ -331,6 +331,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in refused("--config", str(tmp_path))
     (tmp_path / "latin.toml").write_bytes(b'env = "\xff"')
     assert "latin.toml is not UTF-8 text" in refused("--config", str(tmp_path / "latin.toml"))
+    assert "x.json is JSON, but --config reads TOML" in refused("--config", "x.json")
 
 
 # --- what wins over what
