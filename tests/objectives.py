@@ -78,12 +78,6 @@ def far(vector: np.ndarray, seed: int) -> float:
     ).normal(scale=0.3)
 
 
-def noisy_sphere(vector: np.ndarray, seed: int) -> float:
-    """0 at (1, 1, …, 1) on average; noise by the seed hides the last steps."""
-    noise = np.random.default_rng(seed).normal()
-    return -float(np.square(vector.astype(np.float64) - 1).sum()) + noise
-
-
 def arm(angles: np.ndarray) -> tuple[float, np.ndarray]:
     """A planar arm of length 1: minus the variance of its joints' angles, and where its hand is."""
     total = np.add.accumulate(angles.astype(np.float64))

@@ -46,11 +46,9 @@ from es_queue.numerics.slot_plan import (
     ELITE,
     EVALUATION_STREAMS,
     SlotPlan,
-    centre_episodes,
     evaluation_seeds,
     make_generation_plan,
     max_slots,
-    repeated_episodes,
 )
 from es_queue.policies import initial_parameters
 from es_queue.policies.actions import ActionMap
@@ -68,7 +66,6 @@ from es_queue.strategies.capabilities.hooks import (
     SlotDraw,
     centre_statistics,
     max_centres,
-    with_published_episodes,
 )
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
@@ -130,7 +127,7 @@ class JobPlanner:
         config, strategy = parts.config, parts.strategy
         self._config, self._strategy, self._size = config, strategy, parts.policy.size
         self._evaluation = evaluation_rules(evaluation_limit(config, parts.spec))
-        self._planned: tuple[tuple[int, int], SlotPlan] | None = None
+        self._planned: tuple[int, SlotPlan] | None = None
         # A run can change its scale; one that evaluates again cannot, as its slots have numbers.
         widest = scaled(config if strategy.reevaluates else replace(config, scale=LARGEST_SCALE))
         self._max_slots = {
@@ -149,11 +146,11 @@ class JobPlanner:
 
     def jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
         if block.kind == messages.TRAIN:
-            return self.training_jobs(task, published, block)
+            return self.training_jobs(task, block)
         if block.kind == messages.CENTRE:
             return self._centre_jobs(task, published, block)
         if block.kind == messages.ELITE:
-            return self._elite_jobs(task, published, block)
+            return self._elite_jobs(task, block)
         return self._evaluation_jobs(task, block)
 
     def centre_job(self, task: Task, seeds: Sequence[int]) -> SlotJob:
@@ -164,9 +161,8 @@ class JobPlanner:
     def _rules(self, task: Task) -> EpisodeRules:
         return training_rules(self._config, task.step_limit, self._strategy.fitness_by_sign)
 
-    def training_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
-        config = self._config_of(published)
-        slots = self._slots(config, task.generation, block.start, block.stop)
+    def training_jobs(self, task: Task, block: Block) -> list[SlotJob]:
+        slots = self._slots(task.generation, block.start, block.stop)
         rules, statistics = self._rules(task), self._statistics(task)
         return [
             SlotJob(
@@ -187,11 +183,11 @@ class JobPlanner:
         """Slot 0 is the centre on slot 0's seeds, as training plays them; the others are centres on
         fresh seeds, without action noise.
         """
-        first = self._slots(self._config_of(published), task.generation, 0, 1)
+        first = self._slots(task.generation, 0, 1)
         behave = self._strategy.wants_behaviour
         rules = self._rules(task)
         fresh = evaluation_seeds(
-            self._config, BEHAVIOUR, task.generation, centre_episodes(self._config)
+            self._config, BEHAVIOUR, task.generation, self._config.behaviour_episodes
         ).reshape(1, -1)
         return [
             SlotJob(
@@ -209,31 +205,28 @@ class JobPlanner:
             for slot in range(block.start, block.stop)
         ]
 
-    def _config_of(self, published: Floats) -> RunConfig:
-        """The settings with the publication's number of episodes per individual."""
-        return with_published_episodes(self._strategy, published, self._config)
-
-    def _slots(self, config: RunConfig, generation: int, start: int, stop: int) -> SlotPlan:
+    def _slots(self, generation: int, start: int, stop: int) -> SlotPlan:
         """The plan of a range of slots. The whole generation's plan is made once; that of a
         population that grew is made again at twice the length, not for each block.
         """
-        wanted = generation, config.episodes
-        known, plan = self._planned or (wanted, None)
-        count = len(plan.noise_indices) if plan and known == wanted else 0
+        known, plan = self._planned or (generation, None)
+        count = len(plan.noise_indices) if plan and known == generation else 0
         if plan is None or count < stop:
-            whole = make_generation_plan(config, generation, self._size, self._strategy.per_slot)
+            whole = make_generation_plan(
+                self._config, generation, self._size, self._strategy.per_slot
+            )
             usual = self._strategy.config.population // self._strategy.per_slot
             count = max(stop, usual, min(2 * count, whole.index_count))
             plan = whole.slots(0, count)
-            self._planned = wanted, plan
+            self._planned = generation, plan
         return plan.part(start, stop)
 
-    def _elite_jobs(self, task: Task, published: Floats, block: Block) -> list[SlotJob]:
+    def _elite_jobs(self, task: Task, block: Block) -> list[SlotJob]:
         """Training slots on fresh seeds, the same for all of them, without action noise; the slot
         after the last is the centre.
         """
-        config = self._config_of(published)
-        seeds = evaluation_seeds(config, ELITE, task.generation, repeated_episodes(config)).reshape(
+        config = self._config
+        seeds = evaluation_seeds(config, ELITE, task.generation, config.elite_episodes).reshape(
             1, -1
         )
         job = partial(
@@ -243,7 +236,7 @@ class JobPlanner:
         if self._config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
             return [job(slot, -1, seeds=seeds[:, slot % seeds.size, np.newaxis]) for slot in slots]
         stop = min(block.stop, self._max_slots[messages.TRAIN])
-        plan = self._slots(config, task.generation, 0, stop)
+        plan = self._slots(task.generation, 0, stop)
         indices = [*plan.noise_indices.tolist(), -1]
         return [job(slot, indices[slot], seeds=seeds) for slot in slots]
 
@@ -533,7 +526,7 @@ class Evaluator:
     ) -> list[Episode]:
         """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
         block = Block(task.publication, messages.TRAIN, slot, slot + 1)
-        (job,) = self.planner.training_jobs(task, published, block)
+        (job,) = self.planner.training_jobs(task, block)
         parameters = self._player.individuals(task, published, job)[individual]
         with np.errstate(all="ignore"):
             return self._player.play_individual(

@@ -1,9 +1,9 @@
-"""Search settings with Optuna: ``pip install es-queue optuna``, then ``python optuna_search.py
+"""Search for settings with Optuna: ``pip install es-queue optuna``, then ``python optuna_search.py
 --trials 30``.
 
-Each trial is a short run of es-queue with a seed of its own; hopeless ones end early. With
-``--storage`` the study is kept and goes on where it was, also from several terminals at once; with
-``--redis-url`` all of them share the workers there.
+Each trial is a run with its own seed. Trials whose evaluations are below the median of the others
+end early. The study is kept in a file, so the same command continues it, and several processes on
+one host share it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import MaxTrialsCallback
 
 from es_queue import train
 from es_queue.config.resolution import resolve
 
+STRATEGY = "openai_es"
+#: Trials are compared after each of so many parts of their budget.
+PARTS = 20
+
 
 def settings_of(trial: optuna.Trial, given: argparse.Namespace) -> dict[str, Any]:
-    """What is tried: by the names of es-master's flags."""
+    """The settings of a trial, by their names in ``RunConfig``."""
     return {
         "env": given.env,
         "seed": trial.number,
-        "strategy": "openai_es",
+        "strategy": STRATEGY,
         "population": trial.suggest_categorical("population", [16, 32, 64]),
         "sigma": trial.suggest_float("sigma", 0.01, 0.5, log=True),
         "learning_rate": trial.suggest_float("learning_rate", 0.005, 0.5, log=True),
@@ -34,21 +41,24 @@ def settings_of(trial: optuna.Trial, given: argparse.Namespace) -> dict[str, Any
 
 
 def objective(trial: optuna.Trial, given: argparse.Namespace) -> float:
-    """The final evaluation of one run, or TrialPruned."""
-    pruned = False
+    """The final evaluation of one run. Raises TrialPruned."""
+    pruned, reported = False, set[int]()
 
-    def hear(record: dict[str, Any]) -> bool:
-        """Called with each generation; False ends the run."""
+    def on_generation(record: dict[str, Any]) -> bool:
+        """Report an evaluation; False ends the run."""
         nonlocal pruned
         if record["eval_mean"] is not None:
-            trial.report(record["eval_mean"], record["generation"])
-            pruned = trial.should_prune()
+            part = PARTS * record["env_steps"] // given.max_steps
+            if part not in reported:
+                reported.add(part)
+                trial.report(record["eval_mean"], part)
+                pruned = trial.should_prune()
         return not pruned
 
     folder = Path(given.folder) / f"trial-{trial.number}"
     summary = train(
         resolve(settings_of(trial, given)),
-        hear,
+        on_generation,
         redis_url=given.redis_url,
         workers=given.workers,
         run_dir=folder,
@@ -59,44 +69,46 @@ def objective(trial: optuna.Trial, given: argparse.Namespace) -> float:
     return float(summary["eval_mean"])
 
 
-def main(argv: list[str] | None = None) -> optuna.Study:
-    parser = argparse.ArgumentParser(description="Search settings of es-queue with Optuna.")
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Search for settings of es-queue with Optuna.")
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=20, help="finished trials of the study")
     parser.add_argument("--max-steps", type=int, default=100_000, help="training steps of a trial")
     parser.add_argument(
-        "--final-episodes", type=int, default=50, help="episodes by which a trial is judged"
+        "--final-episodes", type=int, default=50, help="episodes that decide a trial's value"
     )
-    parser.add_argument("--folder", default="runs/optuna", help="where the runs' folders go")
-    parser.add_argument("--storage", help="such as sqlite:///optuna.db: keeps the study")
+    parser.add_argument("--folder", default="runs/optuna", help="folder of the study and its runs")
     parser.add_argument(
         "--redis-url", help="a Redis with workers; without it each trial starts local ones"
     )
     parser.add_argument("--workers", type=int, help="local workers of a trial")
     given = parser.parse_args(argv)
+    Path(given.folder).mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         study_name="es-queue",
         direction="maximize",
-        storage=given.storage,
+        storage=JournalStorage(JournalFileBackend(str(Path(given.folder) / "study.log"))),
         load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=0),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=10),
+        # With constant_liar, processes do not try what another one is trying.
+        sampler=optuna.samplers.TPESampler(constant_liar=True),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=PARTS // 5),
     )
-    study.optimize(lambda trial: objective(trial, given), n_trials=given.trials)
-    # The best of many short trials looks better than it is: train its settings again, with seeds
-    # that were not searched.
-    print(
-        f"best: {study.best_value:.1f} in {study.best_trial.user_attrs['folder']} with "
-        f"{study.best_params}"
+    finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    study.optimize(
+        lambda trial: objective(trial, given),
+        callbacks=[MaxTrialsCallback(given.trials, states=finished)],
     )
+    best = study.best_trial
+    print(f"best: {best.value:.1f} in {best.user_attrs.get('folder')} with {best.params}")
+    # The best of many short trials is partly luck, so train it with seeds that were not searched.
     print(
         "train it again: es-master --env",
         given.env,
-        "--strategy openai_es",
-        *(f"--{name.replace('_', '-')} {value}" for name, value in study.best_params.items()),
+        "--strategy",
+        STRATEGY,
+        *(f"--{name.replace('_', '-')} {value}" for name, value in best.params.items()),
         "--seeds 1001-1005",
     )
-    return study
 
 
 if __name__ == "__main__":

@@ -9,6 +9,16 @@ REMOVED: dict[str, str] = {
         "use --env-arg obs_type=ram for the memory of an Atari game; images are Gymnasium's, "
         "with --env-arg screen_size=N and stack=N"
     ),
+    "islands": "train several seeds with --seeds, or end slow searches with --restart-deadlines",
+    "island_generations": "train several seeds with --seeds",
+    "tune": "search for settings with Optuna, as docs/tuning.md shows",
+    "tune_members": "search for settings with Optuna, as docs/tuning.md shows",
+    "tune_generations": "search for settings with Optuna, as docs/tuning.md shows",
+    "episodes_max": "use more --episodes per individual, or a larger --population",
+    "restarts": "use --restart-deadlines, or train several seeds with --seeds",
+    "searches": "use --emitter iso_line or gaussian",
+    "search_steps": "use --emitter iso_line or gaussian",
+    "step_length": "use --emitter iso_line or gaussian",
 }
 
 

@@ -47,21 +47,9 @@ NOT_NORMALISED = (
         "leave batch_norm out",
     ),
 )
-#: A value that leaves the other settings of ``tune`` unused.
-TUNES_NOTHING = WithoutEffect(
-    "tune", NONE, "tune is none", "set tune to sigma, learning_rate or both"
-)
 #: Settings that an objective leaves unused, and that need synchronous generations.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
-OF_GENERATIONS = (
-    "min_steps",
-    "audit",
-    "rollback",
-    "restart_deadlines",
-    "islands",
-    "tune",
-    "episodes_max",
-)
+OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines")
 WITHOUT_TARGET = WithoutEffect(
     "target_reward", NONE, "target_reward is none, so nothing is compared with it", "name a target"
 )
@@ -246,57 +234,6 @@ class RunConfig(PolicySettings, StrategySettings):
         allowed=(0, None),
     )
 
-    islands: int = option(
-        1,
-        "search",
-        "independent searches that share the population; the worse half of them ends every "
-        "--island-generations",
-        allowed=(1, 64),
-    )
-
-    island_generations: int = option(
-        50,
-        "search",
-        "generations after which the worse half of the islands ends",
-        unit="generations",
-        allowed=(1, 1_000_000),
-        rules=(
-            WithoutEffect("islands", 1, "islands is 1, so none ends", "set islands to 2 or more"),
-        ),
-    )
-
-    tune: str = option(
-        NONE,
-        "search",
-        "settings that the run tunes itself, by population-based training: sigma, "
-        "learning_rate or sigma,learning_rate; or none",
-        rules=(
-            Conflict(
-                "islands",
-                "divides the population too",
-                "leave tune or islands out",
-            ),
-        ),
-    )
-
-    tune_members: int = option(
-        4,
-        "search",
-        "with --tune: searches that share the population, each with its own settings",
-        allowed=(2, 64),
-        rules=(TUNES_NOTHING,),
-    )
-
-    tune_generations: int = option(
-        10,
-        "search",
-        "with --tune: generations after which the worst quarter of the members continues with "
-        "copies of the best, and with changed settings",
-        unit="generations",
-        allowed=(1, 1_000_000),
-        rules=(TUNES_NOTHING,),
-    )
-
     episodes: int = option(
         1,
         "search",
@@ -340,14 +277,7 @@ class RunConfig(PolicySettings, StrategySettings):
         "search",
         "in the update, a fitness above this number counts as this number: once many individuals "
         "reach it, the search makes the others rarer",
-        rules=(
-            GivesWay("reward_shift"),
-            Conflict(
-                "restarts",
-                "takes equal fitness for a descent without progress",
-                "leave fitness_cap out, or restart by restart_deadlines",
-            ),
-        ),
+        rules=(GivesWay("reward_shift"),),
     )
 
     schedule: str = option(
@@ -497,13 +427,10 @@ class RunConfig(PolicySettings, StrategySettings):
                 "set eval_every to 1 or more, or restart_deadlines to none",
                 0,
             ),
-            *(
-                Conflict(
-                    name,
-                    "replaces searches by its own rule",
-                    f"leave restart_deadlines or {name} out",
-                )
-                for name in ("rollback", "restarts", "islands", "tune")
+            Conflict(
+                "rollback",
+                "replaces searches by its own rule",
+                "leave restart_deadlines or rollback out",
             ),
         ),
     )

@@ -16,8 +16,6 @@ from es_queue.util.number_ranges import parse_finite, parse_whole
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
 
-#: The settings that ``tune`` can change, fields of ``RateFactors``.
-TUNABLE = ("sigma", "learning_rate")
 FORMS = "constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,N=FACTOR,..."
 LARGEST_FACTOR = 1e6
 MAX_STEPS = 1000
@@ -93,16 +91,6 @@ def parse_schedule(name: str, text: str) -> Schedule:
     except (ValueError, TypeError):
         pass
     raise form_error(name, text, FORMS)
-
-
-def parse_tune(text: str) -> tuple[str, ...]:
-    """The settings that a run tunes, in the order of ``TUNABLE``; none for ``none``. Raises
-    UsageError.
-    """
-    names = [] if text == "none" else [name.strip() for name in text.split(",")]
-    if len(set(names)) != len(names) or not set(names) <= set(TUNABLE):
-        raise form_error("tune", text, f"{', '.join(TUNABLE)}, {','.join(TUNABLE)} or none")
-    return tuple(name for name in TUNABLE if name in names)
 
 
 def power(base: float, exponent: int) -> float:

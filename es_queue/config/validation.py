@@ -28,7 +28,7 @@ from es_queue.config.episode_rules import (
 )
 from es_queue.config.observe import parse_observe
 from es_queue.config.run_config import ASYNC, AUTO, flag_name, option_fields, users_of
-from es_queue.config.schedules import parse_schedule, parse_tune
+from es_queue.config.schedules import parse_schedule
 from es_queue.errors import UsageError
 from es_queue.util.suggestions import format_suggestion
 
@@ -288,7 +288,6 @@ def _validate_forms(config: RunConfig) -> None:
     parse_bins(config.action_bins)
     parse_observe(config.observe)
     parse_target(config.target_reward)
-    parse_tune(config.tune)
     _validate_schedules(config)
 
 
@@ -357,11 +356,6 @@ def _validate_population(config: RunConfig) -> None:
                 f"scale is {config.scale:g}, but {name} {value} can grow to {most}: use a scale "
                 f"of at most {most // value}"
             )
-    if 0 < config.episodes_max < config.episodes:
-        raise UsageError(
-            f"episodes_max is {config.episodes_max}, below the {config.episodes} of episodes: use "
-            f"{config.episodes} or more, or 0"
-        )
     if largest and not config.min_steps:
         raise UsageError(
             f"population_max is {largest}, but only min_steps lets the population grow: set "
@@ -371,10 +365,7 @@ def _validate_population(config: RunConfig) -> None:
 
 def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
     """Refuse settings that a strategy with these facts does not support. Raises UsageError."""
-    strategy, population, islands = config.strategy, config.population, config.islands
-    noun = "islands"
-    if tuned := parse_tune(config.tune):
-        islands, noun = config.tune_members, "members"
+    strategy, population = config.strategy, config.population
     individuals = 2 if facts.pairs else 1
     for name in ("population", "population_max"):
         if getattr(config, name) % individuals:
@@ -386,22 +377,11 @@ def validate_strategy(config: RunConfig, facts: StrategyFacts) -> None:
         raise UsageError(
             f"env_seeds is pair, but {strategy} samples no pairs: use generation or slot"
         )
-    least = 2 * individuals * islands
-    if islands > 1 and population < least:
-        raise UsageError(
-            f"population is {population}, but each of {islands} {noun} needs two slots: use "
-            f"{least} or more"
-        )
-    if "learning_rate" in tuned and "learning_rate" not in facts.settings:
-        raise UsageError(
-            f"tune is {config.tune}, but {strategy} has no learning rate: leave learning_rate out, "
-            "or use another strategy"
-        )
-    most = population // individuals // islands
+    most = population // individuals
     if config.top > most:
-        place = "a population" if islands == 1 else f"the first of {islands} {noun} in one"
         raise UsageError(
-            f"top is {config.top}, but {place} of {population} has {most} pairs: use at most {most}"
+            f"top is {config.top}, but a population of {population} has {most} pairs: use at most "
+            f"{most}"
         )
     if config.schedule == ASYNC and not facts.asynchronous:
         able = tuple(name for name, other in STRATEGIES.items() if other.asynchronous)

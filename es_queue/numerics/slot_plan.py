@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import ASYNC, AUTO, NONE, RunConfig
+from es_queue.config.run_config import ASYNC, AUTO, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Integers, Mask
@@ -23,7 +23,6 @@ from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
 from es_queue.protocol.messages import ELITE as ELITE_KIND
 from es_queue.protocol.messages import FINAL as FINAL_KIND
 
-TUNING_EPISODES = 10
 GROWTH = 8  # the most growth of a population by --min-steps, unless --population-max limits it
 WORDS = 4  # Philox4x64 yields four words per counter value
 (
@@ -39,9 +38,7 @@ WORDS = 4  # Philox4x64 yields four words per counter value
     MEMBER,
     PARENTS,
     REFERENCE,
-    RESTARTS,
-    TUNING,
-) = range(14)
+) = range(12)
 #: The stream of environment seeds of each kind of evaluation.
 EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
 
@@ -231,16 +228,6 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
         (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
     )
     return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
-
-
-def centre_episodes(config: RunConfig) -> int:
-    """Episodes of each further unperturbed policy that a generation measures."""
-    return TUNING_EPISODES if config.tune != NONE else config.behaviour_episodes
-
-
-def repeated_episodes(config: RunConfig) -> int:
-    """Episodes of an individual that is evaluated again before the strategy learns."""
-    return config.episodes if config.episodes_max else config.elite_episodes
 
 
 def validate_noise_size(config: RunConfig, size: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.algorithms.facts import STRATEGIES as FACTS
-from es_queue.config.run_config import AUTO, NONE, RunConfig
+from es_queue.config.run_config import AUTO, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.schedules import rate_factors
 from es_queue.config.validation import validate_strategy
@@ -81,8 +81,8 @@ def try_strategy(strategy: Strategy) -> None:
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
-    """The configured strategy's class, or that of its islands or members; ``module:Class`` is
-    imported. Raises UsageError if there is none, or if it cannot have them.
+    """The configured strategy's class, with an averaged centre if one is configured;
+    ``module:Class`` is imported. Raises UsageError if there is none, or if it cannot have one.
     """
     if ":" not in config.strategy and config.strategy not in STRATEGIES:
         raise UsageError(
@@ -94,26 +94,6 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         from es_queue.strategies.wrappers.averaged import averaged
 
         kind = averaged(kind)
-    if config.episodes_max and "episodes_max" not in kind.used_settings():
-        raise UsageError(
-            f"episodes_max is {config.episodes_max}, but the strategy {config.strategy} does not "
-            "use it: leave it out, or add it to the settings of its class"
-        )
-    if config.episodes_max:
-        # start-up: few runs handle uncertainty
-        from es_queue.strategies.wrappers.uncertainty import with_uncertainty_handling
-
-        kind = with_uncertainty_handling(kind)
-    if config.tune != NONE:
-        # start-up: few runs have members
-        from es_queue.strategies.wrappers.population_based import population_based
-
-        return population_based(kind)
-    if config.islands > 1:
-        # start-up: few runs have islands
-        from es_queue.strategies.wrappers.islands import islands_of
-
-        return islands_of(kind)
     return kind
 
 

@@ -30,11 +30,7 @@ class SNES(AdaptiveSigma):
     per_slot = 1
     asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0, rate=1.0)}
-    settings: ClassVar[tuple[str, ...]] = (
-        "sigma_learning_rate",
-        "linear_share",
-        "episodes_max",
-    )
+    settings: ClassVar[tuple[str, ...]] = ("sigma_learning_rate", "linear_share")
     #: η_μ (table 1).
     LEARNING_RATE = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.

@@ -23,10 +23,8 @@ from es_queue.numerics.slot_plan import (
     ELITE,
     EVALUATION_STREAMS,
     SlotPlan,
-    centre_episodes,
     evaluation_seeds,
     make_generation_plan,
-    repeated_episodes,
     resolve_seed_sharing,
 )
 from es_queue.protocol import messages
@@ -207,13 +205,13 @@ class AnswerChecker:
             if slot_limits.get(kind)
         }
         self._elite_seeds = evaluation_seeds(
-            config, ELITE, generation, repeated_episodes(config)
+            config, ELITE, generation, config.elite_episodes
         ).tolist()
         self._behaviour_fields = (
             int(evaluation_seeds(config, BEHAVIOUR, generation, 1)[0]),
             1,
             0,
-            centre_episodes(config),
+            config.behaviour_episodes,
         )
         sampled = sum(self.plan.sampled) * shape.individuals * config.episodes
         self.largest_slots = min(messages.MAX_BLOCK, max(slot_limits.values(), default=1))

@@ -21,7 +21,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from es_queue.numerics.slot_plan import centre_episodes
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, SlotResult
 from es_queue.security.passwords import environment_without_redis
@@ -76,8 +75,7 @@ class Verifier:
         seconds = START_SECONDS + self._config.wall_limit * len(requested) * max(
             self._config.elite_episodes,
             self._config.episodes,
-            self._config.episodes_max,
-            centre_episodes(self._config),
+            self._config.behaviour_episodes,
         )
         return self._submit_request([task, parameters, [str(block) for block in blocks]], seconds)
 

@@ -55,11 +55,10 @@ class ConfigTimeline:
         return budget
 
     def learner_at(self, state: RunState) -> Learner:
-        learner = self._cached_learner(
+        return self._cached_learner(
             self.config_at(state.changes, state.generation),
             schedule_clock(self.config, state.changes, state.generation, state.descent.generation),
         )
-        return learner.for_episodes_of(state)
 
     def strategy_at(self, changes: Sequence[Change], generation: int) -> Strategy:
         clock = schedule_clock(self.config, changes, generation)

@@ -40,8 +40,7 @@ from master.loop.state import CLOSING, TRAINING, Best, RunState
 class Learner:
     """Both ends of a generation: the expected results, and the update from them.
 
-    requested: the settings as people made them; config: those at their ``scale``, with the
-    ``episodes`` per individual of one generation
+    requested: the settings as people made them; config: those at their ``scale``
     """
 
     def __init__(
@@ -51,23 +50,13 @@ class Learner:
         strategy: Strategy,
         noise: NoiseRows,
         target: float | None,
-        episodes: int | None = None,
     ) -> None:
-        """episodes: per individual, if they are not the config's"""
         self.requested, config = config, scaled(config)
-        config = replace(config, episodes=episodes or config.episodes)
         self.config, self.spec, self.strategy = config, spec, strategy
         self.noise, self.target = noise, target
         self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
         self._step_limit_rule = parse_step_limit(config.step_limit)
         self.deadlines = parse_deadlines(config.restart_deadlines)
-
-    def for_episodes_of(self, state: RunState) -> Learner:
-        """This learner with the number of episodes per individual of the state's generation."""
-        episodes = hooks.with_episodes(self.strategy, state.strategy, self.config).episodes
-        if episodes == self.config.episodes:
-            return self
-        return Learner(self.requested, self.spec, self.strategy, self.noise, self.target, episodes)
 
     def learn(self, state: RunState, closed: ClosedGeneration) -> tuple[RunState, dict[str, float]]:
         """The next generation's state, and the strategy's figures."""

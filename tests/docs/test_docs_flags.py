@@ -75,14 +75,6 @@ def test_a_pages_training_commands_have_settings_that_fit_together(page: Path) -
             make_strategy(config, size=9)
 
 
-def test_the_commands_that_tune_or_have_islands_are_among_those() -> None:
-    commands = "".join(
-        command for page in pages() for command in training_commands(page.read_text("utf-8"))
-    )
-    assert "--tune" in commands
-    assert "--islands" in commands
-
-
 def test_what_stands_for_a_foreign_flag_is_a_flag_of_ours() -> None:
     page = next(one for one in pages() if one.name == FOREIGN)
     ours = set().union(*known().values())

@@ -40,12 +40,10 @@ SEEK: dict[str, dict[str, Any]] = {
         "sigma": 0.3,
         "generations": 6,
     },
-    "me_es": {
+    "centroids": {
         **WALKER,
         "strategy": "map_elites",
-        "emitter": "me_es",
-        "searches": 2,
-        "search_steps": 2,
+        "emitter": "gaussian",
         "behaviour": "feet-contact",
         "archive": "cvt",
         "cells": "30",

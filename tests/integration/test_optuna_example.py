@@ -1,4 +1,4 @@
-"""The example of docs/examples runs as it stands there."""
+"""The example of docs/tuning.md, as it is."""
 
 from __future__ import annotations
 
@@ -10,27 +10,48 @@ import pytest
 
 from tests.integration.processes import Processes
 
-pytest.importorskip("optuna", reason="optuna is not installed (pip install optuna)")
+optuna = pytest.importorskip("optuna", reason="optuna is not installed (pip install optuna)")
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "optuna_search.py"
+WORDS = ("--max-steps", "3000", "--final-episodes", "2", "--workers", "1")
+STUDY = "runs/optuna/study.log"
+
+
+def storage(path: Path) -> optuna.storages.JournalStorage:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    return optuna.storages.JournalStorage(backend)
 
 
 @pytest.mark.slow
-def test_optuna_searches_settings_and_each_trial_leaves_its_folder(processes: Processes) -> None:
-    words = (
-        "--trials",
-        "3",
-        "--max-steps",
-        "3000",
-        "--final-episodes",
-        "2",
-        "--workers",
-        "1",
-        "--storage",
-        "sqlite:///study.db",
-    )
-    done = processes.start(sys.executable, EXAMPLE, *words)
-    assert done.wait(240) == 0, done.said()
-    assert "best: " in done.out.read_text() and "--seeds 1001-1005" in done.out.read_text()
+def test_two_processes_share_a_study_and_each_trial_leaves_its_own_folder(
+    processes: Processes,
+) -> None:
+    searches = [processes.start(sys.executable, EXAMPLE, *WORDS, "--trials", "4") for _ in range(2)]
+    for search in searches:
+        assert search.wait(240) == 0, search.said()
+        assert "best: " in search.out.read_text() and "--seeds 1001-1005" in search.out.read_text()
     cards = sorted(processes.folder.glob("runs/optuna/trial-*/run.json"))
-    assert [json.loads(card.read_text())["config"]["seed"] for card in cards] == [0, 1, 2]
+    seeds = [json.loads(card.read_text())["config"]["seed"] for card in cards]
+    assert seeds == list(range(len(cards))) and 4 <= len(cards) <= 5
+    study = optuna.load_study(study_name="es-queue", storage=storage(processes.folder / STUDY))
+    assert len({tuple(trial.params.values()) for trial in study.trials}) == len(study.trials)
+
+
+@pytest.mark.slow
+def test_a_trial_below_the_median_of_the_others_ends_before_its_budget(
+    processes: Processes,
+) -> None:
+    study = optuna.create_study(
+        study_name="es-queue", direction="maximize", storage=storage(processes.folder / STUDY)
+    )
+    for _ in range(5):  # much better than the pendulum allows
+        study.add_trial(
+            optuna.trial.create_trial(value=1e6, intermediate_values=dict.fromkeys(range(21), 1e6))
+        )
+    words = ("--env", "Pendulum-v1", "--max-steps", "30000", *WORDS[2:], "--trials", "6")
+    search = processes.start(sys.executable, EXAMPLE, *words)
+    assert search.wait(240) == 0, search.said()
+    assert study.trials[-1].state == optuna.trial.TrialState.PRUNED
+    summary = json.loads((processes.folder / "runs/optuna/trial-5/summary.json").read_text())
+    assert summary["env_steps"] < 30_000

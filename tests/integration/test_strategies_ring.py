@@ -32,30 +32,14 @@ SEARCHES: dict[str, dict[str, Any]] = {
     name: {**WALKER, "strategy": name, "generations": 5, **settings}
     for name, settings in {
         "random_search": {"candidates": 3, "elite_episodes": 3},
-        "csa_es": {"restarts": "bipop"},
-        "sep_cma_es": {"restarts": "ipop"},
+        "csa_es": {},
+        "sep_cma_es": {},
         "cma_es": {},
         "lm_ma_es": {},
-        # Generations 0 to 5 have 4, 4, 2, 2, 1 and 1 islands.
-        "islands": {
-            "strategy": "snes",
-            "islands": 4,
-            "island_generations": 2,
-            "generations": 6,
-        },
-        # Generations 1, 3 and 5 end with a comparison.
-        "tuned": {
-            "strategy": "snes",
-            "tune": "sigma,learning_rate",
-            "tune_members": 4,
-            "tune_generations": 2,
-            "generations": 6,
-        },
         "map_elites": {"behaviour_bounds": "0:6", "cells": (6, 6), "step_limit": "60"},
         "centroids": {
             "strategy": "map_elites",
-            "emitter": "me_es",
-            "searches": 2,
+            "emitter": "gaussian",
             "archive": "cvt",
             "cells": (20,),
             "behaviour": "feet-contact",
@@ -63,20 +47,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
         # Chosen by the size of the policy.
         "auto": {"env": "BipedalWalker-v3", "strategy": "auto"},
-        # Generations 0 to 7 have 1, 1, 2, 3, 4, 3, 3 and 4 episodes per individual.
-        "uncertain": {
-            "env": "CartPole-v1",
-            "step_limit": "env",
-            "min_steps": 0,
-            "init": "orthogonal",
-            "strategy": "snes",
-            "population": 12,
-            "sigma": 0.001,
-            "env_seeds": "slot",
-            "episodes_max": 4,
-            "average_decay": 0.5,
-            "generations": 8,
-        },
     }.items()
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

@@ -27,10 +27,8 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=(
             "active",
             "average_decay",
-            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
-            "restarts",
             "weight_decay",
         ),
         scale_rules={"": ScaleRule(4.0, 0.0)},
@@ -38,14 +36,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
     "csa_es": StrategyFacts(
         "es_queue.strategies.covariance.csa_es:CSAES",
         pairs=False,
-        settings=(
-            "average_decay",
-            "episodes_max",
-            "learning_rate",
-            "learning_rate_schedule",
-            "restarts",
-            "weight_decay",
-        ),
+        settings=("average_decay", "learning_rate", "learning_rate_schedule", "weight_decay"),
         scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "ga": StrategyFacts(
@@ -60,10 +51,8 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=(
             "average_decay",
             "directions",
-            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
-            "restarts",
             "weight_decay",
         ),
         scale_rules={"": ScaleRule(4.0, 0.0)},
@@ -80,9 +69,6 @@ STRATEGIES: dict[str, StrategyFacts] = {
             "initial_sigma",
             "line_sigma",
             "qd_offset",
-            "search_steps",
-            "searches",
-            "step_length",
         ),
         asynchronous=True,
     ),
@@ -160,10 +146,8 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=(
             "active",
             "average_decay",
-            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
-            "restarts",
             "weight_decay",
         ),
         scale_rules={"": ScaleRule(4.0, 0.0)},
@@ -173,7 +157,6 @@ STRATEGIES: dict[str, StrategyFacts] = {
         pairs=False,
         settings=(
             "average_decay",
-            "episodes_max",
             "learning_rate",
             "learning_rate_schedule",
             "linear_share",

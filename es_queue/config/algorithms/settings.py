@@ -8,22 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from es_queue.config.declarations import Conflict, Grows, WithoutEffect, option
+from es_queue.config.declarations import Grows, WithoutEffect, option
 
 #: The optimizers that use a setting, for settings that not all of them use.
 OPTIMIZER_USERS = {"max_speed": ("clipup",), "momentum": ("clipup", "sgd")}
-ONLY_ME_ES = tuple(
-    WithoutEffect("emitter", name, f"the emitter {name} has no searches", "use the emitter me_es")
-    for name in ("iso_line", "gaussian")
-)
-ONLY_ISO_LINE = tuple(
+ONLY_ISO_LINE = (
     WithoutEffect(
         "emitter",
-        name,
-        f"the emitter {name} takes no step to a second elite",
+        "gaussian",
+        "the emitter gaussian takes no step to a second elite",
         "use the emitter iso_line",
-    )
-    for name in ("gaussian", "me_es")
+    ),
 )
 
 
@@ -143,24 +138,6 @@ class StrategySettings:
         default_word="auto",
     )
 
-    episodes_max: int = search(
-        0,
-        "play more episodes per individual, up to this many, while the ranks of individuals that "
-        "are evaluated again change much; 0 always plays --episodes",
-        allowed=(0, 1000),
-        rules=(
-            Conflict(
-                "restarts",
-                "collects generations with equal numbers of episodes",
-                "leave episodes_max out, or restart by restart_deadlines",
-            ),
-            *(
-                Conflict(name, "divides the population", f"leave episodes_max or {name} out")
-                for name in ("islands", "tune")
-            ),
-        ),
-    )
-
     elite_episodes: int = search(
         30,
         "fresh episodes of that evaluation, the same for all of these individuals",
@@ -170,8 +147,8 @@ class StrategySettings:
     emitter: str = search(
         "iso_line",
         "how individuals are made of elites: noise and a step towards or away from a second elite "
-        "(iso_line), only noise (gaussian), or several searches that begin at elites (me_es)",
-        allowed=("iso_line", "gaussian", "me_es"),
+        "(iso_line), or only noise (gaussian)",
+        allowed=("iso_line", "gaussian"),
     )
 
     gradient_form: str = search(
@@ -266,28 +243,6 @@ class StrategySettings:
         "lowest possible fitness, subtracted from that of each elite in qd_score",
     )
 
-    restarts: str = search(
-        "none",
-        "what follows a descent that stagnates: nothing (none), a descent with a larger population "
-        "(ipop), or with larger and smaller ones in turn (bipop)",
-        allowed=("none", "ipop", "bipop"),
-    )
-
-    search_steps: int = search(
-        10,
-        "steps of a search before it begins again at another elite",
-        allowed=(1, 100_000),
-        rules=ONLY_ME_ES,
-    )
-
-    searches: int = search(
-        8,
-        "searches of emitter me_es at once; half of them climb towards fitness, the others towards "
-        "novelty",
-        allowed=(1, 10_000),
-        rules=ONLY_ME_ES,
-    )
-
     shaping: str = search(
         "centered-rank",
         "how fitness is converted to utility",
@@ -313,13 +268,6 @@ class StrategySettings:
                 "set sigma_learning_rate above 0",
             ),
         ),
-    )
-
-    step_length: float = search(
-        0.5,
-        "length of such a step: root mean square change of a parameter, in sigma",
-        allowed=(0.0, 1000.0),
-        rules=ONLY_ME_ES,
     )
 
     top: int = search(

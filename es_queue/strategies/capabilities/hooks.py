@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -142,34 +142,6 @@ def candidates(strategy: object, state: State, batch: Any) -> Integers:
     if isinstance(strategy, Reevaluates):
         return strategy.candidates(state, batch)
     return np.empty(0, np.int64)
-
-
-class VariesEpisodes(ABC):
-    """The number of episodes per individual differs between generations."""
-
-    @abstractmethod
-    def episodes(self, state: State) -> int:
-        """Episodes of each individual in the state's generation."""
-
-    @abstractmethod
-    def published_episodes(self, published: Floats) -> int:
-        """The same from what is published, for workers; a possible number for any floats."""
-
-
-def with_episodes(strategy: object, state: State, config: RunConfig) -> RunConfig:
-    """The settings with the state's number of episodes per individual; the same unless the strategy
-    ``VariesEpisodes``.
-    """
-    if isinstance(strategy, VariesEpisodes):
-        return replace(config, episodes=strategy.episodes(state))
-    return config
-
-
-def with_published_episodes(strategy: object, published: Floats, config: RunConfig) -> RunConfig:
-    """As ``with_episodes``, for workers."""
-    if isinstance(strategy, VariesEpisodes):
-        return replace(config, episodes=strategy.published_episodes(published))
-    return config
 
 
 class SteadyState(ABC):

@@ -21,7 +21,6 @@ from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import steady_exp
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSharedSigma
-from es_queue.strategies.capabilities.restarts import Restarts
 from es_queue.strategies.covariance.recombination import (
     Constants,
     RankedSample,
@@ -30,7 +29,7 @@ from es_queue.strategies.covariance.recombination import (
 )
 
 
-class CSAES(Restarts, AdaptiveSharedSigma):
+class CSAES(AdaptiveSharedSigma):
     """Individuals are m + σ A z with A = 1; strategies that learn A extend this class.
 
     m ← m + η σ A⟨z⟩_w, s ← (1 − c_σ) s + √(c_σ (2 − c_σ) μ_eff) ⟨z⟩_w and
@@ -39,7 +38,6 @@ class CSAES(Restarts, AdaptiveSharedSigma):
 
     name = "csa_es"
     per_slot = 1
-    settings: ClassVar[tuple[str, ...]] = ("episodes_max",)
     #: The learning rate stays: all rates are formulas of the population.
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
     #: η, the tutorial's c_m.

@@ -2,8 +2,7 @@
 
 ``iso_line`` is Vassiliades, Mouret 2018, Discovering the elite hypervolume by leveraging
 interspecies correlation, https://arxiv.org/abs/1804.03906: x₁ + σ ε + σ_line n (x₂ − x₁), with ε
-from N(0, I) and n from N(0, 1). ``gaussian`` is x₁ + σ ε, as in Mouret and Clune. ``me_es`` is in
-``evolution``.
+from N(0, I) and n from N(0, 1). ``gaussian`` is x₁ + σ ε, as in Mouret and Clune.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normals import directions, radii
 from es_queue.numerics.slot_plan import MEMBER, PARENTS, multiply_shift, raw_words
 
-ISO_LINE, GAUSSIAN, ME_ES = "iso_line", "gaussian", "me_es"
+ISO_LINE = "iso_line"
 #: Bytes of the elites that are published for one generation.
 MAX_PARENT_BYTES = 2**26
 HEADER_FLOATS = 2

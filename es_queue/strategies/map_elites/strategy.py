@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats, Integers
@@ -46,20 +46,18 @@ from es_queue.strategies.map_elites.cells import (
 from es_queue.strategies.map_elites.emitters import (
     HEADER_FLOATS,
     ISO_LINE,
-    ME_ES,
     Parents,
     draw_count,
     draw_parents,
     line_normals,
 )
-from es_queue.strategies.map_elites.evolution import DRAWS, Searches, searched
 
 LOGGER = logging.getLogger("es_queue.strategies")
 #: A larger share of behaviours outside the bounds is noted, with the range of each number unless
 #: there are more.
 MOST_OUTSIDE, MOST_PAIRS = 0.5, 4
-#: Individuals of a search, its centre included, that make a gradient.
-LEAST_SEARCH = 4
+#: More updates than a run can reach.
+MOST_UPDATES = 2**40
 #: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
 MAX_ARCHIVE_BYTES = MAX_FILE // 2
 
@@ -84,9 +82,6 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         "behaviour_bounds",
         "emitter",
         "line_sigma",
-        "searches",
-        "search_steps",
-        "step_length",
         "initial_sigma",
         "qd_offset",
     )
@@ -95,18 +90,6 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         super().__init__(config, size, pace)
         parse_bounds(config.behaviour_bounds)
         validate_count(config.archive, config.cells)
-        self.is_search = config.emitter == ME_ES
-        if self.is_search and config.population < LEAST_SEARCH * config.searches:
-            raise UsageError(
-                f"searches is {config.searches}, but a population of {config.population} has "
-                f"{LEAST_SEARCH} individuals for at most {config.population // LEAST_SEARCH}: use "
-                "fewer searches, or a larger population"
-            )
-        if self.is_search and config.schedule == ASYNC:
-            raise UsageError(
-                f"emitter is {ME_ES}, whose searches learn from whole generations: use the "
-                f"schedule sync, or the emitter {ISO_LINE}"
-            )
         self.validate_memory(math.prod(config.cells))
 
     def validate_memory(self, count: int) -> None:
@@ -146,7 +129,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         )
 
     def validate_state(self, state: State, numbers: int) -> None:
-        """Its archive, the searches and what is drawn by number."""
+        """Its archive and what is drawn by number."""
         archive = Archive.read(self.config, state, self.size)
         if archive.cells and len(archive.cells.low) != numbers:
             raise RunFolderError(
@@ -154,25 +137,19 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
                 f"{numbers}"
             )
         typed_array(state, "parameters", np.float32, (self.size,))
-        validate_counts(state, "updates", ())
-        if self.is_search:
-            count = self.config.searches
-            typed_array(state, "search_centres", np.float32, (count, self.size))
-            validate_counts(state, "search_steps", (count,))
+        updates = typed_array(state, "updates", np.int64, ())
+        if not 0 <= updates < MOST_UPDATES:
+            raise RunFolderError("its array 'updates' holds a number that is no count of a run")
 
     # --- what is published: the best elite, and the parents
 
     def start(self, parameters: Floats) -> State:
-        """The first parameters, an empty archive, and for the emitter me_es its ``Searches``."""
-        state = {
+        """The first parameters and an empty archive."""
+        return {
             **super().start(parameters),
             **Archive.empty(self.size).to_arrays(),
             "updates": np.array(0, np.int64),
         }
-        if not self.is_search:
-            return state
-        searches = Searches.begin(state["parameters"], self.config.searches)
-        return {**state, **searches.to_arrays()}
 
     def sigma(self, state: State) -> float:
         """``initial_sigma`` until there is an elite."""
@@ -185,10 +162,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         return np.concatenate([state["parameters"], self.parents(state).encode()])
 
     def parents(self, state: State) -> Parents:
-        """The parents of the state's generation; of searches, their centres."""
-        if self.is_search:
-            centres = Searches.of(state).centres
-            return Parents(centres, np.arange(len(centres)))
+        """The parents of the state's generation."""
         elites = state["elite_parameters"]
         count = draw_count(self.config.population, self.size)
         if not len(elites):
@@ -215,8 +189,6 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
 
     def children(self, parents: Parents, sigma: float, plans: Integers, noise: Floats) -> Floats:
         """Individuals of (generation, slot) ``plans`` int64 [S, 2], float32 [S, size]."""
-        if self.is_search:
-            return searched(parents.elites, plans[:, 1], noise, sigma)
         line = self.config.line_sigma if self.config.emitter == ISO_LINE else 0.0
         normals = line_normals(self.config.seed, plans)
         return parents.children(plans[:, 1], noise, normals, (sigma, line))
@@ -249,25 +221,11 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
             "parameters": best,
             "updates": np.array(state["updates"] + 1),
         }
-        gradient_norm = 0.0
-        if self.is_search:
-            searches, gradient_norm = self.next_searches(state, batch, after_archive)
-            after |= searches.to_arrays()
         return after, {
-            **self.figures(after, gradient_norm, norm(best - before)),
+            **self.figures(after, 0.0, norm(best - before)),
             "accepted": float(len(chosen)),
             "outside": outside_share(behaviour, archive.cells.low, archive.cells.high),
         }
-
-    def next_searches(self, state: State, batch: Batch, archive: Archive) -> tuple[Searches, float]:
-        """The searches after a step, and the mean length of their gradients."""
-        config = self.config
-        searches, length = Searches.of(state).after_steps(
-            batch, archive, self.sigma(state), config.step_length
-        )
-        return searches.begun_again(
-            archive, config.search_steps, config.seed, int(state["updates"])
-        ), length
 
     def archive(self, state: State, numbers: int) -> Archive:
         """The archive, for behaviours of so many numbers. Raises UsageError if the settings do not
@@ -311,10 +269,3 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
             "elites": float(len(archive)),
             "best_fitness": float(archive.fitness[archive.best]),
         }
-
-
-def validate_counts(state: State, name: str, shape: tuple[int, ...]) -> None:
-    """Raises RunFolderError unless an array has this shape, and counts that a run can reach."""
-    counts = typed_array(state, name, np.int64, shape)
-    if not ((counts >= 0) & (counts < DRAWS)).all():
-        raise RunFolderError(f"its array {name!r} holds a number that is no count of a run")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import batch_size_range
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.numerics.slot_plan import repeated_episodes
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Block
 
@@ -48,7 +47,6 @@ class BlockScheduler:
     batch_limits: the best numbers of episodes to play at once, None if they are played one by one
     per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one by
     default
-    growth:   how many times as many episodes a later generation may have
     seconds:  measured wall seconds per slot, by kind
     wall:     seconds that one episode may last
     """
@@ -57,7 +55,6 @@ class BlockScheduler:
     batch_limits: BatchLimits | None = None
     per_slot: int = 1
     episodes_per_slot: Mapping[str, int] = field(default_factory=dict)
-    growth: float = 1.0
     seconds: dict[str, float] = field(default_factory=dict)
     wall: float = 300.0
     _guessed_seconds: float = BLOCK_SECONDS
@@ -96,7 +93,7 @@ class BlockScheduler:
 
     def longest(self, block: Block) -> float:
         """Seconds that no block of an honest worker exceeds, whatever durations workers report."""
-        episodes = (block.stop - block.start) * self._episodes_of(block.kind) * self.growth
+        episodes = (block.stop - block.start) * self._episodes_of(block.kind)
         return self.wall * (1 + episodes)
 
     def reissue_size(self, kind: str, slots: int, workers: int) -> int:
@@ -175,7 +172,7 @@ class BlockScheduler:
 def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> BlockScheduler:
     limits = batch_size_range(EnvironmentRequest.of(config), parameters)
     episodes_per_slot = {
-        messages.ELITE: repeated_episodes(config),
+        messages.ELITE: config.elite_episodes,
         messages.CENTRE: config.episodes,
     }
     together = None if limits is None else BatchLimits(*limits)
@@ -184,7 +181,6 @@ def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> Bloc
         together,
         individuals * config.episodes,
         episodes_per_slot,
-        growth=max(1.0, config.episodes_max / config.episodes),
         wall=config.wall_limit,
     )
 

@@ -340,34 +340,20 @@ def test_a_block_beyond_what_the_run_can_have_is_no_block_of_it() -> None:
     assert not who.planner.has_block(Block("4.1-00000000", "centre", 0, 2))
 
 
-def test_a_generation_that_is_published_again_can_have_other_numbers_of_episodes() -> None:
-    who = evaluator(Script(), strategy="snes", episodes_max=4)
-    block, task = Block("2.1-00000000", "train", 0, 1), task_of(2, 2)[0]
-
-    def seeds(episodes: float) -> tuple[int, ...]:
-        published = np.array([0.0, episodes], np.float32)
-        return who.planner.training_jobs(task, published, block)[0].seeds.shape
-
-    assert [seeds(4.0), seeds(2.0), seeds(4.0)] == [(1, 4), (1, 2), (1, 4)]
-
-
 def test_the_plan_of_a_population_that_grew_is_not_made_for_each_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planner, plans = evaluator(Script(), population=8, min_steps=100).planner, []
     task = task_of(2, 2)[0]
     blocks = [Block(task.publication, "train", start, start + 1) for start in range(32)]
-    alone = [
-        evaluator(Script()).planner.training_jobs(task, np.zeros(1, np.float32), block)[0]
-        for block in blocks
-    ]
+    alone = [evaluator(Script()).planner.training_jobs(task, block)[0] for block in blocks]
 
     def counted(*arguments: Any) -> GenerationPlan:
         plans.append(make_generation_plan(*arguments))
         return plans[-1]
 
     monkeypatch.setattr(slots, "make_generation_plan", counted)
-    jobs = [planner.training_jobs(task, np.zeros(1, np.float32), block)[0] for block in blocks]
+    jobs = [planner.training_jobs(task, block)[0] for block in blocks]
     assert [(job.index, job.key) for job in jobs] == [(job.index, job.key) for job in alone]
     assert len(plans) == 4  # 4, 8, 16 and 32 slots
 

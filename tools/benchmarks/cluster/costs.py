@@ -83,7 +83,7 @@ def plan_cost(config: RunConfig) -> float:
     block = Block(PUBLICATION, messages.TRAIN, last - 1, last)
     return (
         cpu_of(
-            lambda: planner.training_jobs(task, setup.first_parameters(), block),
+            lambda: planner.training_jobs(task, block),
             5,
         )
         / last

@@ -35,14 +35,6 @@ def test_other_forms_are_refused_in_one_sentence(text: str) -> None:
             "rollback replaces searches by its own rule: leave restart_deadlines or rollback out",
         ),
         (
-            {"strategy": "cma_es", "restarts": "ipop"},
-            "restarts replaces searches by its own rule: leave restart_deadlines or restarts out",
-        ),
-        (
-            {"strategy": "snes", "islands": 2},
-            "islands replaces searches by its own rule: leave restart_deadlines or islands out",
-        ),
-        (
             {"strategy": "snes", "schedule": "async"},
             "schedule is async, but restart_deadlines needs generations",
         ),

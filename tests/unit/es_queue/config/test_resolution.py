@@ -66,8 +66,7 @@ def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
         },
         recipe,
     )
-    ineffective = {"image_norm", "obs_sample", "island_generations", *recipe}
-    ineffective |= {"tune_members", "tune_generations", "searches", "search_steps", "step_length"}
+    ineffective = {"image_norm", "obs_sample", *recipe}
     ineffective |= {"target_margin", "confirm_episodes"}
     assert ineffective_settings(config).keys() == ineffective
     own_recipe = resolve({"env": "LunarLander-v3", "eval_every": 0, "target_reward": "none"})
@@ -83,7 +82,7 @@ def test_a_given_setting_drops_only_a_recipes_setting_that_it_cannot_be_combined
     walker = {"env": "BipedalWalker-v2"}
     config = resolve({**walker, "restart_deadlines": "1e6=100"})
     assert config.eval_every == resolve(walker).eval_every != RunConfig(env="X-v0").eval_every
-    assert resolve({**walker, "islands": 2}).restart_deadlines == "none"
+    assert resolve({**walker, "rollback": True, "eval_episodes": 50}).restart_deadlines == "none"
 
 
 @each_case(
@@ -109,11 +108,6 @@ def test_a_recipes_cap_stays_with_the_search_and_the_fitness_that_it_is_for(
             {"target_reward": "320"},
             "target_reward is 320, but a search gains nothing above its fitness_cap of 305: use a "
             "larger fitness_cap, or none (the recipe for BipedalWalker-v3 sets fitness_cap)",
-        ),
-        (
-            {"strategy": "cma_es", "restarts": "ipop", "fitness_cap": "300"},
-            "fitness_cap is 300, but restarts takes equal fitness for a descent without progress: "
-            "leave fitness_cap out, or restart by restart_deadlines",
         ),
     ],
 )

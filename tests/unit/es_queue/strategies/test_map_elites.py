@@ -234,7 +234,7 @@ def generation(strategy: MapElites, state: State, number: int) -> tuple[Batch, n
     return Batch(NOISE, indices, fitness, behaviour=behaviour, generation=number), individuals
 
 
-@each_case("emitter", ["iso_line", "gaussian", "me_es"])
+@each_case("emitter", ["iso_line", "gaussian"])
 def test_an_elite_is_the_very_vector_that_a_worker_played(emitter: str) -> None:
     strategy = made(emitter=emitter)
     state, seen = strategy.start(np.zeros(SIZE, np.float32)), []
@@ -276,46 +276,6 @@ def test_a_batch_of_several_publications_is_learnt_from_the_parents_of_each() ->
     played = {row.tobytes() for row in np.concatenate([old_individuals, new_individuals])[:, 0]}
     fresh = archive.parameters[archive.fitness > 50]
     assert len(fresh) > 20 and all(row.tobytes() in played for row in fresh)
-
-
-def test_a_search_takes_the_step_of_a_naive_loop_and_plays_its_centre_first() -> None:
-    strategy = made(emitter="me_es", searches=4, step_length=0.7)
-    state = testing.begin(strategy)
-    centres = state["search_centres"]
-    batch, individuals = generation(strategy, state, 5)
-    assert np.array_equal(individuals[:4, 0], centres)
-    after, info = strategy.learn(state, batch)
-    elites = Archive.of(strategy.config, after).behaviour
-    norms = []
-    for search in range(4):
-        slots = [slot for slot in range(4, 32) if slot % 4 == search]
-        values = batch.fitness[slots, 0]
-        if search % 2:
-            values = np.array(
-                [
-                    np.sort(np.linalg.norm(elites - batch.behaviour[slot, 0], axis=1))[:10].mean()
-                    for slot in slots
-                ]
-            )
-        shares = np.argsort(np.argsort(values)) / (len(slots) - 1) - 0.5
-        rows = NOISE.rows(batch.noise_indices[slots], 0, SIZE).astype(np.float64)
-        gradient = (shares[:, np.newaxis] * rows).mean(axis=0)
-        norms.append(np.linalg.norm(gradient))
-        step = 0.7 * 0.3 * np.sqrt(SIZE) * gradient / norms[-1]
-        assert np.allclose(after["search_centres"][search], centres[search] + step, atol=1e-5)
-    assert info["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
-    assert after["search_steps"].tolist() == [step + 1 for step in state["search_steps"]]
-
-
-def test_a_search_begins_again_at_an_elite_after_its_steps() -> None:
-    strategy = made(emitter="me_es", searches=4, search_steps=3)
-    state = strategy.start(np.zeros(SIZE, np.float32))
-    for number in range(8):
-        state, _ = strategy.learn(state, generation(strategy, state, number)[0])
-        assert state["search_steps"].tolist() == [number % 3] * 4
-        if number % 3 == 0:
-            elites = {row.tobytes() for row in state["elite_parameters"]}
-            assert all(row.tobytes() in elites for row in state["search_centres"])
 
 
 def test_the_first_individuals_have_their_own_deviation() -> None:
@@ -478,9 +438,9 @@ def test_an_archive_that_declares_too_much_is_refused_before_it_takes_memory(
     tracemalloc.stop()
 
 
-@each_case("name", ["parameters", "updates", "search_centres", "search_steps"])
-def test_a_run_does_not_continue_from_planted_searches(name: str) -> None:
-    strategy = made(emitter="me_es", searches=4)
+@each_case("name", ["parameters", "updates"])
+def test_a_run_does_not_continue_from_planted_arrays(name: str) -> None:
+    strategy = made()
     state = testing.begin(strategy)
     strategy.validate_state(state, 2)
     for planted in (state[name].astype("U3"), state[name][np.newaxis], np.empty((2, 2))):
@@ -488,13 +448,12 @@ def test_a_run_does_not_continue_from_planted_searches(name: str) -> None:
             strategy.validate_state({**state, name: planted}, 2)
 
 
-@each_case("name", ["updates", "search_steps"])
-def test_a_run_does_not_continue_from_planted_counts(name: str) -> None:
-    strategy = made(emitter="me_es", searches=4)
+def test_a_run_does_not_continue_from_a_planted_count() -> None:
+    strategy = made()
     state = testing.begin(strategy)
     for value in (-(2**62), -1, 2**63 - 1):
-        with pytest.raises(RunFolderError, match=f"{name}' holds a number that is no count"):
-            strategy.validate_state({**state, name: np.full_like(state[name], value)}, 2)
+        with pytest.raises(RunFolderError, match="updates' holds a number that is no count"):
+            strategy.validate_state({**state, "updates": np.array(value)}, 2)
 
 
 def test_a_run_does_not_continue_from_an_archive_of_other_behaviours() -> None:
@@ -541,8 +500,6 @@ def test_a_note_that_comes_and_goes_is_not_repeated_each_time(
         ({"cells": (2000, 2000)}, "has 2 to 1,048,576 cells: use fewer"),
         ({"cells": (1000, 1000), "archive": "cvt"}, "has 2 to 100,000 cells: use fewer"),
         ({"cells": (1,)}, "cells is 1, but archive grid has 2 to 1,048,576 cells: use more"),
-        ({"emitter": "me_es", "searches": 9}, "has 4 individuals for at most 8"),
-        ({"emitter": "me_es", "schedule": "async"}, "use the schedule sync"),
     ],
 )
 def test_an_archive_that_cannot_be_made_is_refused(settings: dict[str, Any], sentence: str) -> None:

@@ -18,14 +18,13 @@ from es_queue import testing
 from es_queue.config.algorithms.facts import POLICIES
 from es_queue.config.algorithms.facts import STRATEGIES as FACTS
 from es_queue.config.algorithms.settings import PolicySettings, StrategySettings
-from es_queue.config.run_config import NONE, RunConfig, option_fields
+from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.policies.layers.activations import ACTIVATIONS
 from es_queue.policies.layers.initial_weights import INITS
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
-from es_queue.strategies.capabilities.restarts import BIPOP, IPOP
 from es_queue.strategies.map_elites.cells import CVT, GRID
-from es_queue.strategies.map_elites.emitters import GAUSSIAN, ISO_LINE, ME_ES
+from es_queue.strategies.map_elites.emitters import ISO_LINE
 from es_queue.strategies.shaping import SHAPINGS
 from tests.cases import each_case
 from tools import write_facts
@@ -46,19 +45,16 @@ VARIANTS: list[dict[str, Any]] = [
     {"strategy": "snes"},
     {"strategy": "snes", "population": 31},
     {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.9},
-    {"strategy": "snes", "episodes_max": 4, "average_decay": 0.5},
     {"strategy": "csa_es"},
-    {"strategy": "csa_es", "episodes_max": 5},
-    {"strategy": "csa_es", "restarts": "ipop", "population": 16},
+    {"strategy": "csa_es", "population": 16},
     *({"strategy": "sep_cma_es", "active": active} for active in (True, False)),
     {"strategy": "cma_es", "population": 31},
-    {"strategy": "cma_es", "restarts": "bipop", "active": False},
+    {"strategy": "cma_es", "active": False},
     {"strategy": "lm_ma_es", "directions": 3},
     {"strategy": "ga", "truncation": 5},
     {"strategy": "random_search", "candidates": 3},
     {"strategy": "novelty", "novelty": "nsra", "members": 2},
     {"strategy": "map_elites", "emitter": "gaussian"},
-    {"strategy": "map_elites", "emitter": "me_es", "searches": 2, "sigma": 0.05},
     {"strategy": "map_elites", "archive": "cvt", "cells": (40,)},
 ]
 #: A strategy that no line above names has its defaults.
@@ -167,7 +163,7 @@ def test_figures_describe_the_step(variant: dict[str, Any]) -> None:
     step = np.linalg.norm(after["parameters"].astype(np.float64) - state["parameters"])
     assert info["norm"] == pytest.approx(length)
     assert info["update_ratio"] == pytest.approx(step / length, rel=1e-4)
-    has_gradient = variant["strategy"] not in WITH_ELITE or variant.get("emitter") == "me_es"
+    has_gradient = variant["strategy"] not in WITH_ELITE
     assert (info["gradient_norm"] > 0) == has_gradient
     assert info["sigma"] == strategy.sigma(after)
     assert info["no_step"] == 0
@@ -215,7 +211,7 @@ def test_a_pair_is_the_centre_plus_and_minus_one_perturbation_in_float32(
 
 @each_case(
     "variant",
-    [one for one in VARIANTS if one["strategy"] not in WITH_ARRAYS and "episodes_max" not in one],
+    [one for one in VARIANTS if one["strategy"] not in WITH_ARRAYS],
 )
 def test_parameters_and_moments_stay_float32(variant: dict[str, Any]) -> None:
     strategy = made(**variant)
@@ -332,8 +328,7 @@ def test_the_choices_of_a_setting_are_all_that_there_is() -> None:
     assert choices["activation"] == tuple(ACTIVATIONS)
     assert choices["init"] == ("auto", *INITS)
     assert choices["archive"] == (GRID, CVT)
-    assert choices["emitter"] == (ISO_LINE, GAUSSIAN, ME_ES)
-    assert choices["restarts"] == (NONE, IPOP, BIPOP)
+    assert choices["emitter"] == (ISO_LINE, "gaussian")
 
 
 def test_the_facts_of_strategies_are_readable_without_numpy() -> None:

@@ -377,10 +377,7 @@ def test_a_policy_of_your_own_receives_the_whole_observation_in_spite_of_the_rec
     "explicit",
     [
         {"schedule": "async"},
-        {"islands": 2},
-        {"tune": "sigma"},
         {"rollback": True, "eval_episodes": 50},
-        {"strategy": "cma_es", "restarts": "ipop"},
         {"eval_every": 0, "target_reward": "none"},
         {"strategy": "pgpe"},
         {"policy": "mlp"},
@@ -394,7 +391,7 @@ def test_restarts_of_the_recipe_give_way_to_what_cannot_be_combined_with_them(
 
 
 def test_a_setting_at_its_default_takes_nothing_from_the_recipe() -> None:
-    explicit = {"schedule": "sync", "islands": 1, "rollback": False, "wrapper": ()}
+    explicit = {"schedule": "sync", "rollback": False, "wrapper": ()}
     assert resolve({"env": WALKER, **explicit}) == resolve({"env": WALKER})
 
 

@@ -55,8 +55,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"objective": "tests.objectives:sphere", "parameters": 6, "seed": 5, "strategy": "snes"},
     # What the recipe sets gives way to a setting that the command names.
     {"env": "CartPole-v1", "seed": 1, "obs_norm": False, "restart_deadlines": "1000000=100"},
-    {"env": "BipedalWalker-v3", "seed": 1, "islands": 4},
-    {"env": "BipedalWalker-v3", "seed": 1, "tune": "sigma"},
+    {"env": "BipedalWalker-v3", "seed": 1, "rollback": True, "eval_episodes": 50},
 ]
 
 

@@ -48,9 +48,9 @@ def test_a_named_strategy_and_given_seeds_stay() -> None:
         ({"max_speed": 0.3}, "pgpe"),
         ({"average_decay": 0.5}, "pgpe"),
         ({"env_seeds": "pair"}, "pgpe"),
-        ({"episodes_max": 8}, "snes"),
+        ({"linear_share": 0.5}, "snes"),
         ({"linear_share": 0.5, "average_decay": 0.5}, "snes"),
-        ({"learning_rate": "auto", "average_decay": 0, "restarts": "none"}, "snes"),
+        ({"learning_rate": "auto", "average_decay": 0}, "snes"),
     ],
 )
 def test_settings_of_a_strategy_choose_one_that_uses_them(
@@ -61,7 +61,7 @@ def test_settings_of_a_strategy_choose_one_that_uses_them(
 
 @each_case(
     "values, name",
-    [({"top": 3}, "top"), ({"env_seeds": "pair", "episodes_max": 8}, "episodes_max")],
+    [({"top": 3}, "top"), ({"env_seeds": "pair", "linear_share": 0.5}, "linear_share")],
 )
 def test_a_setting_that_the_chosen_one_does_not_use_is_refused(
     values: dict[str, Any], name: str

@@ -55,15 +55,6 @@ def test_the_search_is_the_same_and_the_centre_is_its_decaying_mean(name: str) -
         np.testing.assert_allclose(centre, mean, rtol=1e-5, atol=1e-6)
 
 
-def test_each_of_several_islands_has_an_average() -> None:
-    strategy = made("snes", islands=4)
-    state = states_of(strategy, 3)[-1]
-    published = strategy.published(state)
-    assert strategy.fits(len(published), 0)
-    assert np.array_equal(strategy.centre(published), state[f"0.{AVERAGE}"])
-    assert not np.array_equal(state[f"0.{AVERAGE}"], state["0.parameters"])
-
-
 def test_a_strategy_with_several_centres_is_refused() -> None:
     with pytest.raises(UsageError, match="average_decay"):
         averaged(Novelty)
