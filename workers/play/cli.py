@@ -19,7 +19,7 @@ from es_queue.security.user_code import guarded_imports
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.util.run_folder import BEST, checkpoint_path
 from workers.play.constants import MAX_EPISODES, SEED_LIMIT
-from workers.play.report import format_summary, print_played, print_row, summarize
+from workers.play.report import format_summary, print_played, summarize
 
 if TYPE_CHECKING:
     from workers.play.checkpoint import Checkpoint
@@ -37,7 +37,6 @@ examples:
   es-play runs/RUN --record walk.gif        a film, without a screen
   es-play runs/RUN --export policy.onnx     the policy for other programs
   es-play runs/RUN --cell 0.2,0.5           the elite of map_elites that behaves so
-  es-play runs/RUN --cell 0,1 --cell 1,0 --record row.gif    two of them in one film
   es-play --pretrained BipedalWalker-v2     a bundled policy
 
 exit codes: 0 done, 2 bad usage, 5 environment, 6 checkpoint, 130 interrupted
@@ -97,7 +96,7 @@ checkpoint CHECKPOINT
     own episodes
 --cell X,Y
     play the elite of map_elites whose cell contains this behaviour, else the nearest elite, from
-    the run's newest checkpoint; repeat it to play several, in one film with their behaviours
+    the run's newest checkpoint
 --record FILE
     film the episodes (one unless --episodes is given) as .gif or .mp4; needs no screen
 --episodes N
@@ -126,7 +125,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         OPTIONS,
         checkpoint={"nargs": "?", "type": Path},
         which={"choices": ("best", "last")},
-        cell={"action": "append"},
         render={"choices": ("human",)},
         **{name: {"type": Path} for name in ("export", "card", "record")},
         **{name: {"type": int} for name in ("episodes", "seed")},
@@ -159,8 +157,6 @@ def validate_arguments(given: argparse.Namespace) -> None:
             raise UsageError(f"--cell names an elite of a run's archive: leave --{name} out")
     if given.cell is not None and given.which is not None:
         raise UsageError("--cell names an elite of the newest checkpoint: leave --which out")
-    if given.export and given.cell is not None and len(given.cell) > 1:
-        raise UsageError("--export writes one policy: give --cell once")
     if given.pretrained is not None and (given.generation is not None or given.which == "last"):
         raise UsageError(
             "--pretrained names the policy already: leave --generation and --which out"
@@ -216,17 +212,17 @@ def play_and_print(given: argparse.Namespace) -> None:
             given.runs_dir,
         )
     )
-    elites: list[Elite] = []
+    elite: Elite | None = None
     if given.cell is not None:
         # start-up: numpy
         from workers.play.elite import find_elite
 
-        elites = [find_elite(path, text) for text in given.cell]
+        elite = find_elite(path, given.cell)
     if given.export:
         # start-up: numpy
         from workers.play.export_policy import export_policy
 
-        export_policy(path, given.export, elites[0] if elites else None)
+        export_policy(path, given.export, elite)
         return
     if given.card:
         # start-up: numpy
@@ -235,29 +231,17 @@ def play_and_print(given: argparse.Namespace) -> None:
         write_model_card(path, given.card)
         return
     # start-up: numpy
-    from workers.play.playback import Drawing, episode_seeds, play_all, validate_display
+    from workers.play.playback import Drawing, episode_seeds, play, validate_display
 
-    policies = {
-        f"{number}. {elite.title}" if len(elites) > 1 else "": load_checkpoint(path, elite)
-        for number, elite in enumerate(elites, 1)
-    } or {"": load_checkpoint(path)}
-    checkpoint = next(iter(policies.values()))
+    checkpoint = load_checkpoint(path, elite)
     if given.render:
         validate_display()
     seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
-    played, video_line = play_all(policies, seeds, Drawing.of(given), stochastic=given.stochastic)
+    episodes, video_line = play(checkpoint, seeds, Drawing.of(given), stochastic=given.stochastic)
     compares = given.seed is None and not given.stochastic
     about = {**checkpoint_info(checkpoint), "stochastic": given.stochastic}
-    if len(elites) > 1:
-        summaries = [
-            summarize({**about, "elite": elite.about}, given.seed, episodes, None)
-            for elite, episodes in zip(elites, played, strict=True)
-        ]
-        print_row(summaries, video_line, as_json=given.json)
-        return
-    if elites:
-        about["elite"] = elites[0].about
-    episodes = played[0]
+    if elite is not None:
+        about["elite"] = elite.about
     summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
     print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
 

@@ -32,10 +32,6 @@ class Elite:
     parameters: Floats
 
     @property
-    def title(self) -> str:
-        return f"behaviour {', '.join(f'{number:.3g}' for number in self.behaviour)}"
-
-    @property
     def about(self) -> dict[str, Any]:
         names = ("requested", "contains", "cell", "behaviour", "fitness")
         return {name: getattr(self, name) for name in names}

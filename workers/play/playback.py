@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,52 +97,40 @@ def playable_request(request: EnvironmentRequest, drawing: Drawing) -> Environme
     return replace(portable, backend="stock")
 
 
-def play_all(
-    policies: Mapping[str, Checkpoint],
-    seeds: list[int],
-    drawing: Drawing,
-    *,
-    stochastic: bool = False,
-) -> tuple[list[list[Episode]], str]:
-    """Play the episodes of each policy in order, under an evaluation's rules. Returns them by
-    policy, and a line about the film.
+def play(
+    checkpoint: Checkpoint, seeds: list[int], drawing: Drawing, *, stochastic: bool = False
+) -> tuple[list[Episode], str]:
+    """Play the episodes under an evaluation's rules. Returns them, and a line about the film.
 
-    policies: of one run, by their titles in the film; stochastic: with the action noise of
-    training. Raises EnvironmentFailure.
+    stochastic: with the action noise of training. Raises EnvironmentFailure.
     """
     limit_blas_threads()
     # How an episode behaves is training's business; the code that tells it may not be here.
-    checkpoint = next(iter(policies.values()))
     request = replace(EnvironmentRequest.of(checkpoint.config), behaviour="")
     request = playable_request(request, drawing)
     spec = describe(request)
     validate_spaces(checkpoint, spec)
     noise_of = make_noise(checkpoint) if stochastic else no_noise
     with (
-        open_playback(request, spec.id, drawing, len(policies)) as (env, recorder),
+        open_playback(request, spec.id, drawing) as (env, recorder),
         np.errstate(all="ignore"),
     ):
-        played = []
-        for title, checkpoint in policies.items():
-            on_step = partial(recorder.capture, title=title) if recorder else None
-            player = make_player(checkpoint, spec, env, noise_of, on_step)
-            played.append(play_with_progress(player, seeds))
-        return played, save_video(recorder)
+        on_step = recorder.capture if recorder else None
+        player = make_player(checkpoint, spec, env, noise_of, on_step)
+        return play_with_progress(player, seeds), save_video(recorder)
 
 
 @contextmanager
 def open_playback(
-    request: EnvironmentRequest, name: str, drawing: Drawing, policies: int = 1
+    request: EnvironmentRequest, name: str, drawing: Drawing
 ) -> Iterator[tuple[Environment, VideoRecorder | None]]:
-    """The environment, and its film of so many policies if requested. Raises EnvironmentFailure."""
+    """The environment, and its film if requested. Raises EnvironmentFailure."""
     recorder: VideoRecorder | None = None
     try:
         env: Environment
         if drawing.record is not None:
             env = rendered = open_environment(request, "rgb_array")
-            recorder = VideoRecorder(
-                rendered, drawing.record, rendered.fps, drawing.caption, policies
-            )
+            recorder = VideoRecorder(rendered, drawing.record, rendered.fps, drawing.caption)
         elif drawing.render is not None:
             env = open_environment(request, drawing.render)
         else:
@@ -166,8 +153,7 @@ def save_video(recorder: VideoRecorder | None) -> str:
         return ""
     size, cut = recorder.save(), ""
     if recorder.is_truncated:
-        several = recorder.policies > 1
-        cut = f", only the first {recorder.most:,} frames{' of each' if several else ''}"
+        cut = f", only the first {recorder.most:,} frames"
     return f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} kB{cut})"
 
 

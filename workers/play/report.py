@@ -76,15 +76,6 @@ def print_played(
     print("\n".join([*lines, *histogram, *filter(None, [video_line])]))
 
 
-def print_row(summaries: Sequence[Mapping[str, Any]], video_line: str, *, as_json: bool) -> None:
-    """Several policies of one run."""
-    if as_json:
-        print(json.dumps({"elites": list(summaries)}, allow_nan=False))
-        return
-    lines = [line for summary in summaries for line in format_summary(summary)[1:]]
-    print("\n".join([format_policy(summaries[0]), *lines, *filter(None, [video_line])]))
-
-
 def format_policy(summary: Mapping[str, Any]) -> str:
     generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
     return (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections import Counter
 from contextlib import suppress
 from ctypes.util import find_library
 from pathlib import Path
@@ -37,8 +36,8 @@ class VideoRecorder:
     """Records frames of ``env``: every n-th, so that the film runs at the environment's own speed.
 
     path: of the film; fps: the environment's frames per second; has_caption: whether frames show
-    step and return; policies: number of titles; most: frames of each title; is_truncated: whether
-    frames were left out because the film grew too long
+    step and return; most: frames; is_truncated: whether frames were left out because the film
+    grew too long
     """
 
     def __init__(
@@ -47,33 +46,29 @@ class VideoRecorder:
         path: Path,
         fps: float,
         has_caption: bool = False,
-        policies: int = 1,
     ) -> None:
         self._env, self.path, self._has_caption = env, path, has_caption
         self._gif = path.suffix.lower() == ".gif"
         self._every = max(1, round(fps / GIF_FPS)) if self._gif else 1
         self.fps = fps / self._every
-        self.policies = policies
-        self.most = max(1, (MAX_GIF_FRAMES if self._gif else MAX_FRAMES) // policies)
-        self._step, self._frames, self._filmed = 0, list[FrameArray](), Counter[str]()
+        self.most = MAX_GIF_FRAMES if self._gif else MAX_FRAMES
+        self._step, self._frames = 0, list[FrameArray]()
         self.is_truncated = False
 
-    def capture(self, step: int, total: float, title: str = "") -> None:
-        """A step's frame, under the ``title`` of its policy if any."""
+    def capture(self, step: int, total: float) -> None:
         self._step += 1
         if self._step % self._every:
             return
-        if self._filmed[title] >= self.most:
+        if len(self._frames) >= self.most:
             self.is_truncated = True
             return
-        self._filmed[title] += 1
         frame = self._env.render()
         if frame is None:
             raise EnvironmentFailure("the environment renders no images: leave --record out")
         frame = shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame)
-        words = [title, f"step {step}   return {format_return(total)}" if self._has_caption else ""]
-        text = "   ".join(filter(None, words))
-        self._frames.append(draw_caption(frame, text) if text else frame)
+        if self._has_caption:
+            frame = draw_caption(frame, f"step {step}   return {format_return(total)}")
+        self._frames.append(frame)
 
     def save(self) -> int:
         """Whole or not at all; returns its bytes. Raises RunFolderError."""

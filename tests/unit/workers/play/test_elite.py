@@ -12,7 +12,6 @@ import pytest
 from es_queue import load_policy
 from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, checkpoint, played, refused
-from workers.play import video
 from workers.play.cli import main
 
 #: Of cells 0 and 3 of 2 × 2, in a box that is 20 wide and 1 high.
@@ -71,46 +70,6 @@ def test_an_exported_elite_plays_as_in_its_archive(
     exported = played(capsys, out)
     assert in_archive["eval_mean"] == exported["eval_mean"]
     assert exported["recorded"] is None
-
-
-def test_several_elites_are_played_in_one_film_under_their_behaviours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
-    run_with_elites(tmp_path)
-    titles: list[str] = []
-    monkeypatch.setattr(video, "draw_caption", lambda frame, text: titles.append(text) or frame)
-    film, words = tmp_path / "row.gif", ("--cell", "9,1", "--cell=-9,0")
-    alone = [played(capsys, tmp_path, *each, "--episodes", 1) for each in (words[:2], words[2:])]
-    both = played(capsys, tmp_path, *words, "--record", film)
-    assert [each["elite"]["cell"] for each in both["elites"]] == [3, 0]
-    for each, other in zip(both["elites"], alone, strict=True):
-        assert each["eval_mean"] == other["eval_mean"]
-    assert list(dict.fromkeys(titles)) == ["1. behaviour 8, 0.9", "2. behaviour -8, 0.1"]
-    with image.open(film) as frames:
-        assert frames.n_frames == len(titles)
-    assert main([str(tmp_path), *words, "--episodes", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines[1::2]] == [
-        "elite of cell 3",
-        "elite of cell 0",
-    ]
-    export = ("--export", tmp_path / "elite.npz")
-    assert "give --cell once" in refused(capsys, 2, tmp_path, *words, *export)
-
-
-def test_a_long_film_of_several_elites_shows_each_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
-    run_with_elites(tmp_path)
-    titles: list[str] = []
-    monkeypatch.setattr(video, "draw_caption", lambda frame, text: titles.append(text) or frame)
-    monkeypatch.setattr(video, "MAX_GIF_FRAMES", 6)
-    words = ("--cell", "9,1", "--cell=-9,0", "--episodes", "5")
-    assert main([str(tmp_path), *words, "--record", str(tmp_path / "row.gif")]) == 0
-    assert titles == ["1. behaviour 8, 0.9"] * 3 + ["2. behaviour -8, 0.1"] * 3
-    assert "kB, only the first 3 frames of each)" in capsys.readouterr().out
 
 
 def test_the_report_names_the_elite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
