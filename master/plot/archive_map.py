@@ -15,7 +15,7 @@ from es_queue.security.sanitize import sanitize
 from es_queue.strategies.map_elites import Archive, load_archive
 from es_queue.strategies.map_elites.cells import Cells, CentroidCells
 from master.display.format import LARGEST_DRAWN
-from master.plot.canvas import COLOURS, make_figure, style_axes
+from master.plot.canvas import COLOURS, make_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,10 +42,10 @@ def archive_map(run_dir: Path, title: str = "") -> Figure:
     panel = drawing.add_subplot()
     if len(cells.low) == 1:
         _draw_bars(panel, cells, fitness)
-        style_axes(panel, name, "fitness")
+        panel.set(xlabel=name, ylabel="fitness")
     else:
         drawing.colorbar(_draw_regions(panel, cells, fitness), ax=panel, label="fitness")
-        style_axes(panel, f"{name}, first number", f"{name}, second number")
+        panel.set(xlabel=f"{name}, first number", ylabel=f"{name}, second number")
         panel.grid(False)
         panel.set_ylim(cells.low[1], cells.high[1])
     panel.set_xlim(cells.low[0], cells.high[0])

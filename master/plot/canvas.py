@@ -24,20 +24,9 @@ TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 #: Okabe and Ito's colours, distinct for all kinds of colour vision; black is for common lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
 GREY = "#777777"
-GRID = "#dddddd"
 #: So that curves also differ without colour.
 LINE_STYLES: Sequence[LineStyleType] = ("-", "-.", ":", (0, (6, 1)))
 BAND_ALPHA = 0.18
-#: What white, grid and black of an SVG become in a dark theme.
-DARK_PAPER, DARK_GRID, DARK_INK = "#0d1117", "#30363d", "#c9d1d9"
-DARK_THEME = f"""
-@media (prefers-color-scheme: dark) {{
-  [style*="fill: #ffffff"] {{ fill: {DARK_PAPER} !important }}
-  [style*="stroke: {GRID}"] {{ stroke: {DARK_GRID} !important }}
-  [style*="stroke: #000000"] {{ stroke: {DARK_INK} !important }}
-  text:not([style*="fill"]) {{ fill: {DARK_INK} }}
-}}
-"""
 
 #: Text stays text, in a PDF as the TrueType that journals ask for, a name with a dollar sign is no
 #: formula, and ids are the same in every drawing.
@@ -48,24 +37,26 @@ STYLE: Any = {
     "text.parse_math": False,
     "legend.fontsize": 9,
     "legend.edgecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
 }
-#: A panel is as wide as a paper's column, with text of 8 pt.
-PAPER_STYLE: Any = STYLE | {"font.size": 8, "legend.fontsize": 7}
-PAPER_SCALE = 3.4 / 7.0
 
 
 @contextmanager
-def plot_style(is_paper: bool = False) -> Iterator[None]:
-    """A context in which a figure is made and saved. Raises UsageError if matplotlib is missing.
-
-    It leaves out the reader's own matplotlibrc, whose colours ``DARK_THEME`` does not know.
+def plot_style() -> Iterator[None]:
+    """A context in which a figure is made and saved, by matplotlib's defaults and ``STYLE``. Raises
+    UsageError if matplotlib is missing.
     """
     try:
         # optional: matplotlib
         from matplotlib import style
     except ImportError:
         raise UsageError(f"es-plot needs matplotlib, which is not installed: {INSTALL}") from None
-    with style.context(["default", PAPER_STYLE if is_paper else STYLE]):
+    with style.context(["default", STYLE]):
         yield
 
 
@@ -75,14 +66,6 @@ def make_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def style_axes(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(True, color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_target(axes: Axes, target: object) -> None:
@@ -131,18 +114,10 @@ def save_figure(figure: Figure, out: Path) -> None:
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
     drawn = BytesIO()
     figure.savefig(drawn, format=suffix[1:], dpi=150, metadata=metadata)
-    content = drawn.getvalue()
-    if suffix == ".svg":
-        content = add_dark_theme(content)
     try:
         with replacing(out) as file:
-            file.write(content)
+            file.write(drawn.getvalue())
     except OSError as error:
         raise UsageError(
             f"--out {out} cannot be written: {error.strerror}; give --out a file in another folder"
         ) from None
-
-
-def add_dark_theme(svg: bytes) -> bytes:
-    """The drawing with ``DARK_THEME`` at the end of its first style sheet."""
-    return svg.replace(b"</style>", DARK_THEME.encode() + b"</style>", 1)

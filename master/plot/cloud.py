@@ -13,7 +13,7 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
 from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
 from master.display.format import LARGEST_DRAWN
-from master.plot.canvas import GREY, make_figure, style_axes
+from master.plot.canvas import GREY, make_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,9 @@ def behaviour_cloud(run_dir: Path, generations: Sequence[int], title: str = "") 
         )
         _draw_points(panel, projected[start : start + len(where)], scores, limits)
         panel.set_title(f"generation {record.task.generation}", fontsize=10)
-        style_axes(panel, labels[0], labels[1] if place % columns == 1 or columns == 1 else "")
+        panel.set(
+            xlabel=labels[0], ylabel=labels[1] if place % columns == 1 or columns == 1 else ""
+        )
         start += len(where)
         panels.append(panel)
     drawing.colorbar(panels[0].collections[0], ax=panels, label="fitness", shrink=0.8)
@@ -150,7 +152,6 @@ def _draw_points(
         vmin=limits[0],
         vmax=limits[1],
         cmap="viridis",
-        # The darkest of them are hard to see on a dark background.
         edgecolors=GREY,
         linewidths=0.3,
     )

@@ -13,7 +13,7 @@ from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from master.display.format import LARGEST_DRAWN
 from master.plot.archive_map import archive_map
-from master.plot.canvas import PAPER_SCALE, plot_style, save_figure
+from master.plot.canvas import plot_style, save_figure
 from master.plot.cloud import behaviour_cloud
 from master.plot.curves import learning_curves
 from master.plot.panels import draw_panels
@@ -64,8 +64,6 @@ runs RUN
     title of the figure [default: the environment]
 --label TEXT
     name of a curve; repeatable, in the order of the runs [default: what differs]
---style
-    paper: a panel per column, letters of 8 pt [default: screen]
 --out FILE
     figure to write, .png, .svg or .pdf [default: curves.png]
 """
@@ -82,7 +80,6 @@ def make_parser() -> CommandParser:
         statistic={"choices": ["mean", "iqm"], "default": "mean"},
         title={"default": ""},
         label={"action": "append", "default": []},
-        style={"choices": ["screen", "paper"], "default": "screen"},
         out={"type": Path, "default": Path("curves.png")},
     )
     add_runs_folder(parser)
@@ -96,13 +93,8 @@ def draw_and_save(given: argparse.Namespace) -> str:
     for run in runs:
         if run.left_out:
             print(f"es-plot: WARNING: {sanitize(beyond(run), 1000)}", file=sys.stderr)
-    is_paper = given.style == "paper"
-    with plot_style(is_paper):
-        figure = draw_figure(given, runs)
-        if is_paper:
-            width, height = figure.get_size_inches() * PAPER_SCALE
-            figure.set_size_inches(width, height)
-        save_figure(figure, given.out)
+    with plot_style():
+        save_figure(draw_figure(given, runs), given.out)
     return (
         f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, "
         f"{', '.join(dict.fromkeys(run.task for run in runs))}"

@@ -19,7 +19,6 @@ from master.plot.canvas import (
     draw_target,
     format_x,
     make_figure,
-    style_axes,
 )
 from master.plot.runs import AXES, IGNORED_SETTINGS, RunCurves
 
@@ -109,7 +108,7 @@ def _draw(
     for target in sorted({str(run.target) for run in runs}):
         draw_target(panel, target)
     label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
-    style_axes(panel, AXES[axis][1], label)
+    panel.set(xlabel=AXES[axis][1], ylabel=label)
     format_x(panel, axis)
     if axis == "time" and len({run.is_shared for run in runs}) > 1:
         panel.set_xlabel(f"{panel.get_xlabel()}\n{MIXED_TIME}")

@@ -16,7 +16,6 @@ from master.plot.canvas import (
     draw_target,
     format_x,
     make_figure,
-    style_axes,
 )
 from master.plot.runs import AXES, RunCurves
 
@@ -71,7 +70,7 @@ def _draw_returns(panel: Axes, run: RunCurves, axis: str) -> None:
     x, elite = run.curve("elite_fitness", axis)
     if len(x):
         panel.plot(x, elite, color=COLOURS[2], linestyle="-.", label="elite, evaluated again")
-    style_axes(panel, AXES[axis][1], "return in training")
+    panel.set(xlabel=AXES[axis][1], ylabel="return in training")
     panel.legend(loc="lower right", fontsize=8)
 
 
@@ -90,7 +89,7 @@ def _draw_evaluation(panel: Axes, run: RunCurves, axis: str) -> None:
             label="± standard deviation",
         )
     draw_target(panel, run.target)
-    style_axes(panel, AXES[axis][1], "return in evaluation")
+    panel.set(xlabel=AXES[axis][1], ylabel="return in evaluation")
     if len(x):
         panel.legend(loc="lower right", fontsize=8)
 
@@ -110,7 +109,7 @@ def _draw_seconds(panel: Axes, run: RunCurves, axis: str) -> None:
             panel.plot(x, np.maximum(y, 1e-5), color=colour, linewidth=1, label=label)
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter("{x:g}")
-    style_axes(panel, AXES[axis][1], "seconds per generation")
+    panel.set(xlabel=AXES[axis][1], ylabel="seconds per generation")
     panel.legend(loc="best", fontsize=8)
 
 
@@ -127,5 +126,5 @@ def _draw_centre_rank(panel: Axes, run: RunCurves, axis: str) -> None:
     )
     panel.axhline(0.5, color=GREY, linewidth=1, linestyle="--", label="half of the population")
     panel.set_ylim(0, 1)
-    style_axes(panel, AXES[axis][1], "fraction that beats\nthe unperturbed policy")
+    panel.set(xlabel=AXES[axis][1], ylabel="fraction that beats\nthe unperturbed policy")
     panel.legend(loc="best", fontsize=8)

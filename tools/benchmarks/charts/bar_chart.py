@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from master.plot.canvas import DARK_GRID, DARK_INK, DARK_PAPER
-
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 60.0, 90.0, 60.0, 70.0
 PAPER, GRID, INK = 'fill="#fff"', 'stroke="#ddd"', 'stroke="#222"'
 DARK = f'{INK} stroke-width="1.5"'
-#: In a dark theme, a chart's paper, grid, lines and text are these.
-DARK_THEME = (
-    "<style>@media (prefers-color-scheme: dark) {"
-    f"rect[{PAPER}]{{fill:{DARK_PAPER}}}line[{GRID}]{{stroke:{DARK_GRID}}}"
-    f"line[{INK}]{{stroke:{DARK_INK}}}text:not([fill]){{fill:{DARK_INK}}}}}</style>"
-)
 COLOURS = ("#d1495b", "#4a7fb0", "#5fa777", "#a684bd", "#c98a2b")
 
 
@@ -98,7 +90,7 @@ def drawing(bars: Sequence[Bar], title: str, line: tuple[float, str], below: str
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
         f'width="{WIDTH:g}" height="{HEIGHT:g}" font-family="sans-serif" font-size="12">'
-        f'{DARK_THEME}<rect width="{WIDTH:g}" height="{HEIGHT:g}" {PAPER}/>'
+        f'<rect width="{WIDTH:g}" height="{HEIGHT:g}" {PAPER}/>'
     )
     words = (
         f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text><text x="{LEFT}" '

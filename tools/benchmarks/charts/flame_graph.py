@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 
-from master.plot.canvas import DARK_INK, DARK_PAPER
-
 Stack = tuple[str, ...]
 
 WIDTH, ROW, HEAD, LETTER = 1200.0, 17, 40, 6.4
@@ -50,18 +48,14 @@ def drawing(stacks: Iterable[tuple[Stack, int]], title: str) -> str:
     boxes: list[str] = []
     depth = draw(root, root.count, 0.0, 0, boxes)
     height = HEAD + ROW * depth + 10
-    style = (
-        "text{font:11px sans-serif;fill:#222}rect{stroke:#fff;stroke-width:.5}.paper{fill:#fff}"
-        f"@media (prefers-color-scheme: dark){{.paper{{fill:{DARK_PAPER}}}"
-        f".title{{fill:{DARK_INK}}}}}"
-    )
+    style = "text{font:11px sans-serif;fill:#222}rect{stroke:#fff;stroke-width:.5}"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '
         f'width="{WIDTH:g}" height="{height}"><style>{style}</style>'
     )
     back = (
-        f'<rect class="paper" width="{WIDTH:g}" height="{height}"/>'
-        '<text class="title" x="8" y="22" style="font-size:14px">'
+        f'<rect fill="#fff" width="{WIDTH:g}" height="{height}"/>'
+        '<text x="8" y="22" style="font-size:14px">'
         f"{escape(title)} ({root.count:,} samples)</text>"
     )
     return "\n".join([head, back, *boxes, "</svg>", ""])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from tools.benchmarks.charts.bar_chart import COLOURS, DARK, DARK_THEME, GRID, PAPER
+from tools.benchmarks.charts.bar_chart import COLOURS, DARK, GRID, PAPER
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860.0, 420.0, 70.0, 120.0, 50.0, 60.0
 LINE = 16.0
@@ -82,7 +82,7 @@ def drawing(
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
-        f'font-family="sans-serif" font-size="13">{DARK_THEME}'
+        f'font-family="sans-serif" font-size="13">'
         f'<rect width="100%" height="100%" {PAPER}/>{"".join(parts)}</svg>\n'
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from es_queue.protocol.messages import Block
 from tests.cases import each_case
 from tools.benchmarks import machine, report
-from tools.benchmarks.charts import bar_chart, line_chart
 from tools.benchmarks.charts.flame import left_behind, readable, stacks
 from tools.benchmarks.charts.flame_graph import drawing, tree
 from tools.benchmarks.figures import Row, number
@@ -22,7 +20,6 @@ from tools.benchmarks.timed_master import GROUPS, Sums, install
 from tools.benchmarks.utilisation.idle import idle_shares
 
 #: Of a style sheet's selector.
-ATTRIBUTE = r"\w+\[(\w+=[^]]+)\]"
 
 
 def row(*values: float, **more: object) -> Row:
@@ -162,18 +159,6 @@ def test_a_drawing_escapes_names_and_leaves_out_what_is_too_narrow() -> None:
     assert "&lt;module&gt;: 100.0 %" in svg
     assert "narrow" not in svg
     assert "A &amp; B" in svg
-
-
-def test_each_kind_of_chart_has_what_its_rules_for_a_dark_theme_change() -> None:
-    flames = drawing([(("f",), 9)], "title")
-    bars = bar_chart.drawing([bar_chart.Bar("g", "a", 1.0, 0.1)], "title", (1.5, "line"), "below")
-    lines = line_chart.drawing(
-        [line_chart.Line("scale", [(1, 40.0), (10, 5.0)])], "title", (1, 10), ("x", "y")
-    )
-    for chart, selector in ((flames, r"\.(paper|title)\{"), (bars, ATTRIBUTE), (lines, ATTRIBUTE)):
-        rules, shapes = chart.split("prefers-color-scheme: dark")[1].split("</style>")
-        changed = re.findall(selector, rules)
-        assert len(changed) >= 2 and all(mark in shapes for mark in changed)
 
 
 def test_the_clocks_of_the_extras_fit_the_code_and_count_the_outermost_call_alone() -> None:

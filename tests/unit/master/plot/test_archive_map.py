@@ -98,5 +98,5 @@ def test_a_run_without_an_archive_is_refused(
 @each_case("suffix", ["svg", "pdf", "png"])
 def test_the_command_draws_an_archive(suffix: str, tmp_path: Path) -> None:
     folder, out = archived(tmp_path / "run", [[0.1, 0.1]], [1.0]), tmp_path / f"a.{suffix}"
-    assert command.main([str(folder), "--archive", "--style", "paper", "--out", str(out)]) == 0
+    assert command.main([str(folder), "--archive", "--out", str(out)]) == 0
     assert out.stat().st_size > 1000

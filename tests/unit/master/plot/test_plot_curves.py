@@ -5,7 +5,6 @@ numbers.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib import rcParams
 
 from es_queue.util.run_folder import STUDY_FILE
 from master.plot import command
 from master.plot.bands import POINTS, compute_band, rolling_mean
-from master.plot.canvas import COLOURS, GREY
 from master.plot.curves import MIXED_TIME, group_runs, learning_curves
 from master.plot.panels import draw_panels
 from master.plot.runs import RunCurves, read_run, read_runs
@@ -301,37 +298,6 @@ def test_a_time_axis_tells_if_only_some_of_its_runs_shared_their_workers(
     folders = [str(tmp_path / name) for name in ("study", others)]
     assert command.main([*folders, "--out", str(tmp_path / "a.svg")]) == 0
     assert texts(tmp_path / "a.svg").count(MIXED_TIME) == is_noted
-
-
-def test_the_style_paper_draws_a_column_and_letters_of_8_points(tmp_path: Path) -> None:
-    run(tmp_path / "a", evaluated(1, 2, 3), seed=1)
-    run(tmp_path / "b", evaluated(1, 2, 3), seed=1, sigma=0.5)
-    out = tmp_path / "a.svg"
-    words = [str(tmp_path / "a"), str(tmp_path / "b"), "--by", "steps", "--out", str(out)]
-    assert command.main([*words, "--style", "paper"]) == 0
-    shown = out.read_text()
-    assert 'width="244.8pt"' in shown  # 3.4 inches
-    assert "font-size: 8px" in shown and "stroke-dasharray" in shown
-
-
-@each_case("words", [[], ["--panels"]])
-def test_a_drawing_has_the_colours_that_a_dark_theme_changes_and_no_others_for_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
-    """Neither do the colours of the reader's matplotlibrc."""
-    for colour in ("figure.facecolor", "axes.facecolor", "savefig.facecolor"):
-        monkeypatch.setitem(rcParams, colour, "black")
-    monkeypatch.setitem(rcParams, "text.color", "white")
-    run(tmp_path / "a", evaluated(1, 2, 3))
-    assert command.main([str(tmp_path / "a"), *words, "--out", str(tmp_path / "a.svg")]) == 0
-    drawing = (tmp_path / "a.svg").read_text()
-    rules, shapes = drawing.split("prefers-color-scheme: dark")[1].split("</style>")
-    changed = re.findall(r'\[style\*="(\w+: #\w+)"\] \{ \w+: #\w+ !important \}', rules)
-    assert len(changed) == 3 and all(colour in shapes for colour in changed)
-    assert 'text:not([style*="fill"]) { fill:' in rules
-    assert "fill: #000000" not in shapes
-    filled = re.findall(r"<text [^>]*fill: (#\w+)", shapes)
-    assert set(filled) <= {GREY, *COLOURS} and len(filled) < shapes.count("<text ")
 
 
 @each_case("name", ["out.png", "out.svg", "out.pdf"])
