@@ -15,11 +15,10 @@ from es_queue.errors import DecodeError, EsQueueError
 from es_queue.numerics.arrays import Floats
 from es_queue.protocol.channel import WorkerChannel
 from es_queue.protocol.messages import Answer, Block, Task
-from es_queue.protocol.replica import ParameterReplica
 from es_queue.protocol.timing import Clocks
 from workers.episode import Leaving
 from workers.heartbeat import send_report
-from workers.parameter_cache import MIN_SHARED_BYTES, ParameterCache
+from workers.parameter_cache import ParameterCache
 from workers.slots import Evaluator, FailureReport
 
 #: Seconds that a claim may wait, well below the socket's own time-out.
@@ -63,11 +62,9 @@ class BlockWorker:
         evaluator: Evaluator,
         clocks: Clocks,
         noise_digest: str,
-        replica: ParameterReplica | None = None,
     ) -> None:
-        """``replica``: serves large parameters if it has them."""
         self._channel, self._evaluator, self._clocks = channel, evaluator, clocks
-        self._noise, self._replica = noise_digest, replica
+        self._noise = noise_digest
         self._cache = ParameterCache(channel.run)
         self._publication: FetchedPublication | None = None
         self.late = 0
@@ -168,10 +165,8 @@ class BlockWorker:
                 "the run's versions of es-queue and of the environment"
             )
         size = 4 * task.size
-        sources = [partial(self._channel.parameters, task.publication, size)]
-        if self._replica is not None and size >= MIN_SHARED_BYTES:
-            sources.insert(0, partial(self._replica.read, task.publication, size, task.digest))
-        data = self._cache.get(task.publication, size, task.digest, *sources)
+        fetch = partial(self._channel.parameters, task.publication, size)
+        data = self._cache.get(task.publication, size, task.digest, fetch)
         if data is None:
             return None
         if changed := self._evaluator.table.recheck():

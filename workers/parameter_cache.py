@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -61,20 +61,20 @@ class ParameterCache:
                 self._has_lock = False
 
     def get(
-        self, publication: str, size: int, digest: str, *sources: Callable[[], bytes | None]
+        self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]
     ) -> Data | None:
-        """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or the
-        first of ``sources`` that has them; None if none does.
+        """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by
+        ``fetch``; None if it has none.
         """
         self._is_shared = size >= MIN_SHARED_BYTES
         if not self._is_shared or self._folder is None:
-            return first_valid(sources, size, digest)
+            return data_if_valid(fetch(), size, digest)
         path = self._path(publication)
         with self.fetch_lock():
             shared = data_if_valid(map_file(path), size, digest)
             if shared is not None:
                 return shared
-            data = first_valid(sources, size, digest)
+            data = data_if_valid(fetch(), size, digest)
             if data is not None:
                 self._store(path, data)
                 return data_if_valid(map_file(path), size, digest) or data
@@ -129,13 +129,6 @@ class ParameterCache:
     def _replace(self, path: Path, data: Data) -> None:
         with suppress(OSError), replacing(path, fresh=path.with_name(path.name + NEW)) as file:
             file.write(data)
-
-
-def first_valid(
-    sources: Iterable[Callable[[], bytes | None]], size: int, digest: str
-) -> Data | None:
-    vectors = (data_if_valid(source(), size, digest) for source in sources)
-    return next((vector for vector in vectors if vector is not None), None)
 
 
 def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:

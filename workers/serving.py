@@ -24,7 +24,6 @@ from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, Us
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.protocol.connection import clone_client
 from es_queue.protocol.redis_channel import RedisWorkerChannel
-from es_queue.protocol.replica import replica_from_environment
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.seats import is_other_run_waiting
 from es_queue.util.metrics_endpoint import metrics_endpoint
@@ -129,7 +128,6 @@ class ServedSeat(Seat):
         heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
         refusals, printed = 0, ""
-        replica = replica_from_environment(self._client, self.run, self.print_line)
         with self._beating(heartbeat), self._serve_metrics(channel.worker, control, blocks):
             while not control.leave_reason:
                 try:
@@ -146,7 +144,7 @@ class ServedSeat(Seat):
                     about["numerics"], about["backend"] = joined.numerics, joined.backend
                     channel.arrive(about, self.clocks.beat_ttl)
                     block_worker = BlockWorker(
-                        channel, joined.evaluator, self.clocks, joined.noise_digest, replica
+                        channel, joined.evaluator, self.clocks, joined.noise_digest
                     )
                     self.print_line(
                         f"joined as {channel.worker}: {config.task}, {config.strategy}, "

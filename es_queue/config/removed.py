@@ -20,6 +20,7 @@ REMOVED: dict[str, str] = {
     "searches": "use --emitter iso_line or gaussian",
     "search_steps": "use --emitter iso_line or gaussian",
     "step_length": "use --emitter iso_line or gaussian",
+    "replica_url": "give Redis' host a faster network; each host fetches parameters once",
 }
 
 

@@ -40,7 +40,7 @@ from es_queue.security import bounded_reads
 from es_queue.security.bounded_reads import decode_hash
 from es_queue.security.bounded_reads import decode_text as _text
 
-__all__ = ["PIECE", "RedisMasterChannel", "RedisWorkerChannel", "read_parameters"]
+__all__ = ["RedisMasterChannel", "RedisWorkerChannel"]
 
 #: Parameters are fetched so that a slow reader costs the server 1 MiB, not the whole vector.
 PIECE = 2**20
@@ -55,22 +55,6 @@ MAX_CLAIMS_READ = 100
 
 def _flatten(mapping: Mapping[str, Any]) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
-
-
-def read_parameters(getrange: Callable[..., Any], name: str, size: int) -> bytes | None:
-    """``size`` bytes of a key, in pieces; None if it has fewer. Raises DecodeError for a reply that
-    is no such piece.
-    """
-    pieces = []
-    for start in range(0, size, PIECE):
-        count = min(size - start, PIECE)
-        piece = getrange(name, start, start + count - 1)
-        if not isinstance(piece, bytes) or len(piece) > count:
-            raise DecodeError(f"the reply to GETRANGE is not a string of at most {count:,} bytes")
-        if len(piece) < count:
-            return None
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def _with_count(items: Sequence[Any]) -> list[Any]:
@@ -406,8 +390,19 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
         return self._send("getrange", self.keys.task, 0, MAX_TASK) or None
 
     def parameters(self, publication: str, size: int) -> bytes | None:
-        read = partial(self._send, "getrange")
-        return read_parameters(read, self.keys.parameters(publication), size)
+        """Raises DecodeError for a reply that is no piece of them."""
+        name, pieces = self.keys.parameters(publication), []
+        for start in range(0, size, PIECE):
+            count = min(size - start, PIECE)
+            piece = self._send("getrange", name, start, start + count - 1)
+            if not isinstance(piece, bytes) or len(piece) > count:
+                raise DecodeError(
+                    f"the reply to GETRANGE is not a string of at most {count:,} bytes"
+                )
+            if len(piece) < count:
+                return None
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         self.retry(partial(self._write, about, ttl, register=True))  # twice: yes

@@ -24,8 +24,6 @@ from es_queue.errors import UsageError
 PASSWORD = "ES_QUEUE_REDIS_PASSWORD"
 PASSWORD_FILE = "ES_QUEUE_REDIS_PASSWORD_FILE"
 VARIABLES = (PASSWORD, PASSWORD_FILE)
-#: Names a replica of Redis; its URL may have a password.
-REPLICA_URL = "ES_QUEUE_REPLICA_URL"
 FLAG = "--redis-password-file"
 #: Bytes of a password file; a key or a certificate in its place is refused.
 MAX_BYTES = 1024
@@ -126,12 +124,12 @@ def is_readable_by_others(about: os.stat_result) -> bool:
 
 def environment_without_redis(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment for a child without Redis, or with another one, whose URL with the password
-    goes into RQ_REDIS_URL. Workers of a named Redis get REPLICA_URL again, nobody else does.
+    goes into RQ_REDIS_URL.
     """
     return {
         name: value
         for name, value in environment.items()
-        if name not in (*VARIABLES, REPLICA_URL, "RQ_REDIS_URL", "REDIS_URL")
+        if name not in (*VARIABLES, "RQ_REDIS_URL", "REDIS_URL")
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,9 +11,7 @@ from tempfile import TemporaryDirectory
 
 from es_queue.config.parsing import COMMAND_LINE
 from es_queue.errors import EXIT_DONE, EsQueueError, RedisError, UsageError
-from es_queue.protocol.connection import ANY_ERROR, client_from_url, redacted_url, tested_client
-from es_queue.protocol.replica import replica_client
-from es_queue.security.passwords import REPLICA_URL, password_of
+from es_queue.protocol.connection import ANY_ERROR, redacted_url, tested_client
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
@@ -24,7 +21,7 @@ from es_queue.util.command_parser import (
 )
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from master.services.local_workers import LocalWorkers, checked_workers, default_workers
-from master.services.redis_url import SHOWN_REPLICA_PASSWORD, named_url
+from master.services.redis_url import named_url
 from master.services.supervisor import SignalFlags
 
 EPILOG = """examples:
@@ -45,10 +42,6 @@ queue QUEUE
     server of the runs; put a password in RQ_REDIS_URL, not here [default: RQ_REDIS_URL, then
     REDIS_URL]{PASSWORD_FILE_OPTION.format("")}--workers N
     number of workers [default: one per core of this host]
---replica-url URL
-    a replica of that server, from which this host reads large parameters; without a user or
-    password it uses the server's; put a password in ES_QUEUE_REPLICA_URL, not here [default:
-    ES_QUEUE_REPLICA_URL]
 --log-dir PATH
     folder for worker-1.log and so on [default: a temporary folder, removed at the end]
 """
@@ -85,14 +78,10 @@ def work_until_told(given: argparse.Namespace) -> None:
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
     check_access(url)
-    if given.replica_url and password_of(given.replica_url) is not None:
-        warn(SHOWN_REPLICA_PASSWORD)
-    replica = given.replica_url or os.environ.get(REPLICA_URL, "")
-    validate_replica(replica, url)
     with TemporaryDirectory(prefix="es-worker-", ignore_cleanup_errors=True) as temporary:
         logs = given.log_dir or Path(temporary)
         keep_workers(
-            LocalWorkers(count, given.queue, url, logs, replica=replica),
+            LocalWorkers(count, given.queue, url, logs),
             f"{count} worker{'s' * (count > 1)} for {redacted_url(url)}, queue {given.queue}; logs "
             f"in {logs}{describe_metrics(metrics, count)}",
             logs,
@@ -136,15 +125,6 @@ def describe_silence(url: str) -> str:
     except ANY_ERROR:
         return f": Redis at {redacted_url(url)} does not answer"
     return ""
-
-
-def validate_replica(url: str, redis_url: str) -> None:
-    """Raises UsageError for a URL that no client can use, or that may not get Redis's password."""
-    try:
-        if url:
-            replica_client(url, client_from_url(redis_url))
-    except RedisError as error:
-        raise UsageError(f"--replica-url or {REPLICA_URL}: {error}") from None
 
 
 def describe_metrics(endpoint: tuple[str, int] | None, count: int) -> str:

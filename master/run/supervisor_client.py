@@ -14,7 +14,7 @@ from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.connection import redacted_url
 from es_queue.protocol.timing import Clocks
-from es_queue.security.passwords import REPLICA_URL, environment_without_redis
+from es_queue.security.passwords import environment_without_redis
 from es_queue.security.private_directory import replacing
 from es_queue.util.file_lock import take_lock, try_lock, write_pid
 from master.run.launch import Launch
@@ -277,8 +277,6 @@ def make_supervisor_client(
     environment = {}
     if launch.redis_url is not None:
         environment["RQ_REDIS_URL"] = launch.redis_url
-        if replica := os.environ.get(REPLICA_URL):
-            environment[REPLICA_URL] = replica
     if noise is not None:
         environment[FOLDER_VARIABLE] = noise
     return SupervisorClient(paths.run_dir / "guardian", spec, environment, server)

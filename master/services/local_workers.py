@@ -20,7 +20,7 @@ import es_queue
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
-from es_queue.security.passwords import REPLICA_URL, environment_without_redis
+from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing
 from es_queue.util.number_ranges import parse_whole
 from master.services.child_process import (
@@ -90,7 +90,6 @@ class LocalWorkers:
 
     noise_folder: of the noise table, None for the default
     modules: of the user's own code, which these workers may import because the user named it here
-    replica: URL of a replica of this Redis, from which they read parameters; empty for none
     """
 
     def __init__(
@@ -101,9 +100,8 @@ class LocalWorkers:
         log_folder: Path,
         noise_folder: Path | None = None,
         modules: Sequence[str] = (),
-        replica: str = "",
     ) -> None:
-        self._queue, self._replica = queue, replica
+        self._queue = queue
         self._redis_url = redis_url
         self._log_folder = log_folder
         self._noise_folder = noise_folder
@@ -206,7 +204,6 @@ class LocalWorkers:
             **numeric_environment(),
             **classes,
             **environment_without_redis(os.environ),
-            **({REPLICA_URL: self._replica} if self._replica else {}),
             **noise,
             **environment_allowing(self._modules),
             SUPERVISOR_PID: str(os.getpid()),

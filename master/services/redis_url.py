@@ -19,7 +19,7 @@ from es_queue.protocol.connection import (
     verifies_certificate,
 )
 from es_queue.security.bounded_reads import to_text
-from es_queue.security.passwords import REPLICA_URL, password_of, with_password
+from es_queue.security.passwords import password_of, with_password
 from es_queue.security.sanitize import sanitize
 
 SCHEMES = ("redis://", "rediss://", "unix://")
@@ -27,7 +27,6 @@ READABLE = "every user of this host can read the password on the command line: r
 SHOWN_PASSWORD = (
     f"{READABLE}--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
 )
-SHOWN_REPLICA_PASSWORD = f"{READABLE}--replica-url, and use {REPLICA_URL}"
 SETTINGS = ("bind", "protected-mode")
 THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 SILENCE_HINT = "--insecure hides this warning"

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
 from es_queue.protocol.timing import Clocks
-from es_queue.security.passwords import REPLICA_URL
 from master.display.notes import NoteHandler
 from master.services.local_workers import LocalServices, LocalWorkers
 from master.services.private_server import PrivateServer
@@ -161,7 +160,6 @@ class Supervisor:
                     self._url(),
                     Path(self._spec.logs),
                     modules=self._spec.modules,
-                    replica=os.environ.get(REPLICA_URL, ""),  # empty for a private server
                 )
             )
 

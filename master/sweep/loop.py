@@ -26,7 +26,6 @@ from es_queue.protocol.connection import (
     redacted_url,
     validate_server,
 )
-from es_queue.security.passwords import REPLICA_URL
 from es_queue.security.user_code import modules_to_allow
 from es_queue.util.command_path import format_command
 from es_queue.util.file_lock import take_lock, write_pid
@@ -102,7 +101,6 @@ class SharedServices(LocalServices):
                     self._folder / "logs",
                     self._launch.noise_dir,
                     self._modules,
-                    "" if self.is_private else os.environ.get(REPLICA_URL, ""),
                 )
             )
 

@@ -58,21 +58,6 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
         (["--redis-url", "localhost"], 2, "--redis-url is not a Redis address"),
         (["--redis-url", "redis://127.0.0.1:1/abc"], 3, "is no database number: use /0"),
         (["--wokers", "2"], 2, "did you mean --workers?"),
-        (
-            ["--redis-url", "redis://127.0.0.1:1", "--replica-url", "host:6379"],
-            2,
-            "--replica-url or ES_QUEUE_REPLICA_URL: the Redis URL cannot be used: ",
-        ),
-        (
-            ["--redis-url", "rediss://:x@127.0.0.1:1", "--replica-url", "redis://192.0.2.2"],
-            2,
-            "--replica-url or ES_QUEUE_REPLICA_URL: the password of the run's Redis would be less ",
-        ),
-        (
-            ["--redis-url", "redis://127.0.0.1:1", "--replica-url", "redis://:x@h:port"],
-            2,
-            "remove it from --replica-url, and use ES_QUEUE_REPLICA_URL",
-        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(

@@ -18,7 +18,7 @@ from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorker
 from tests.parts import TABLE, evaluator, task_of
 from tests.ring import QUICK
 from tests.tiny import Script
-from workers import block_worker, parameter_cache
+from workers import parameter_cache
 from workers.block_worker import BlockWorker, make_worker_id
 from workers.join import Refusal
 
@@ -153,43 +153,6 @@ def test_of_two_workers_of_a_host_one_asks_for_the_header_of_large_parameters(
     asked.clear()
     found = [other._load_publication(block) for other in others]
     assert asked == [ME] and [one and one.task for one in found] == [task, task]
-
-
-class Copy:
-    """A replica that has what the server has, or something else."""
-
-    def __init__(self, server: MemoryServer, data: bytes | None = None) -> None:
-        self._channel, self._data = MemoryWorkerChannel(server, "host-3-abcdef"), data
-        self.asked: list[int] = []
-
-    def read(self, publication: str, size: int, digest: str) -> bytes | None:
-        self.asked.append(size)
-        return self._data or self._channel.parameters(publication, size)
-
-
-@each_case(
-    ("least", "data", "of_replica", "of_server"),
-    [(1, None, [8], []), (1, b"damaged!", [8], [8]), (9, None, [], [8])],
-)
-def test_large_parameters_are_read_from_the_replica_and_what_it_lacks_from_the_server(
-    least: int,
-    data: bytes | None,
-    of_replica: list[int],
-    of_server: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(block_worker, "MIN_SHARED_BYTES", least)
-    ring, asked = Ring(Script(), "train 0 1"), []
-    copy: Any = Copy(ring.server, data)
-
-    def parameters(publication: str, size: int) -> bytes | None:
-        asked.append(size)
-        return MemoryWorkerChannel.parameters(ring.channel, publication, size)
-
-    monkeypatch.setattr(ring.channel, "parameters", parameters)
-    BlockWorker(ring.channel, ring.who, QUICK, TABLE.digest, copy).run()
-    assert len(ring.answers()) == 1
-    assert (copy.asked, asked) == (of_replica, of_server)
 
 
 @each_case(

@@ -22,7 +22,6 @@ from es_queue.errors import UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import CONNECT_SECONDS, SOCKET_SECONDS
 from es_queue.protocol.seats import SEAT_FUNCTION, ReconnectBackoff, reconnecting_client
-from es_queue.security.passwords import REPLICA_URL
 from master.services.local_workers import HARDENED_CLASSES, LocalWorkers, WorkerProcess
 from tests.cases import each_case
 from workers import hardened_worker
@@ -415,18 +414,3 @@ def test_a_masters_own_workers_are_hardened_unless_the_user_names_other_classes(
     LocalWorkers(1, "default", NOWHERE, Path()).start()
     assert HARDENED_CLASSES.items() <= given[0].items()
     assert given[1]["RQ_WORKER_CLASS"] == "rq.SimpleWorker" and "RQ_JOB_CLASS" not in given[1]
-
-
-def test_local_workers_get_a_replica_only_if_they_are_given_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: list[str | None] = []
-    monkeypatch.setattr(
-        WorkerProcess,
-        "start",
-        lambda process, command, log, environment, url: given.append(environment.get(REPLICA_URL)),
-    )
-    monkeypatch.setenv(REPLICA_URL, "redis://:secret@h")
-    LocalWorkers(1, "default", NOWHERE, Path()).start()
-    LocalWorkers(1, "default", NOWHERE, Path(), replica="redis://replica").start()
-    assert given == [None, "redis://replica"]

@@ -20,7 +20,6 @@ from es_queue.security.passwords import (
     MAX_BYTES,
     PASSWORD,
     PASSWORD_FILE,
-    REPLICA_URL,
     environment_without_redis,
     is_readable_by_others,
     password_from_environment,
@@ -193,7 +192,6 @@ def test_a_child_that_is_told_its_redis_anew_gets_no_second_password() -> None:
             "HOME": "/",
             "RQ_REDIS_URL": "redis://:x@h",
             "REDIS_URL": "redis://h",
-            REPLICA_URL: "redis://:x@h",
         }
     ) == {"HOME": "/"}
 

@@ -13,7 +13,6 @@ import pytest
 
 from es_queue.errors import RedisError, RunBusyError, RunFolderError
 from es_queue.protocol.timing import Clocks
-from es_queue.security.passwords import REPLICA_URL
 from es_queue.util.file_lock import is_locked, read_pid, try_lock, write_pid
 from master.run import supervisor_client
 from master.run.launch import Launch
@@ -345,13 +344,12 @@ def test_only_a_run_with_a_private_server_or_local_workers_has_a_guardian(
     monkeypatch.setattr(supervisor_client, "SupervisorClient", make)
     place = RunPaths("run", tmp_path)
     assert make_supervisor_client(Launch("redis://:secret@host:1"), place, CLOCKS, None) is None
-    monkeypatch.setenv(REPLICA_URL, "redis://replica")
     make_supervisor_client(Launch("redis://:secret@host:1", workers=2), place, CLOCKS, None)
     server = PrivateServer(tmp_path / "redis")
     make_supervisor_client(Launch(None, workers=2), place, CLOCKS, server)
     (spec, environment), (_, private) = made
     assert environment["RQ_REDIS_URL"] == "redis://:secret@host:1"
-    assert (environment[REPLICA_URL], private) == ("redis://replica", {})
+    assert private == {}
     assert "secret" not in spec.to_json()
 
 
