@@ -1,4 +1,4 @@
-"""A policy, a strategy, an environment and a behaviour of a user's own, for the table of digests."""
+"""A user's own policy, strategy, environment, wrapper and behaviour, for the table of digests."""
 
 from __future__ import annotations
 
