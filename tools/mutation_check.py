@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import tomllib
@@ -72,21 +73,47 @@ def misplaced(root: Path, mutants: Sequence[Mutant]) -> list[str]:
 
 
 def copy_source(root: Path, copy: Path) -> None:
-    """What the tests of the mutants read of ``root``."""
+    """What the tests of the mutants read of ``root``, and a Python that imports it."""
     for name in COPIED:
         source = root / name
         if source.is_dir():
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.exists():
             shutil.copy(source, copy / name)
+    make_python(copy)
+
+
+def make_python(copy: Path) -> None:
+    """Make a virtual environment in the copy that imports the copy first, and other packages from
+    this environment, so that the processes that tests start have the mutant, too.
+    """
+    own, here = copy / ".venv", Path(sys.executable).parent
+    packages = own / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (own / "bin").mkdir(parents=True)
+    packages.mkdir(parents=True)
+    real = Path(sys.executable).resolve()
+    (own / "pyvenv.cfg").write_text(f"home = {real.parent}\n")
+    others = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+    (packages / "copy.pth").write_text(f"{copy}\n{others}\n")
+    for script in here.iterdir():
+        copied = own / "bin" / script.name
+        if script.resolve() == real:
+            copied.symlink_to(real)
+        elif script.read_bytes()[:2] == b"#!":
+            copied.write_bytes(script.read_bytes().replace(bytes(here), bytes(own / "bin")))
+            copied.chmod(0o755)
+        else:
+            copied.symlink_to(script)
 
 
 def run_tests(copy: Path, tests: Sequence[str], limit: float = LIMIT) -> str:
     """The first test that failed in the copy, or that the tests hung; "survived" if all passed;
     "broken" if one was skipped, or not found.
     """
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PY_COLORS": "0", "COLUMNS": "300"}
+    python = copy / ".venv" / "bin" / "python"
+    command = [python, "-B", "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PY_COLORS": "0", "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTHONPATH", None)
     process = subprocess.Popen(
         [*command, *tests],
         cwd=copy,

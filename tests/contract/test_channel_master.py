@@ -269,6 +269,13 @@ def test_the_lease_has_a_holder_until_it_lapses(place: Place) -> None:
     wait_until(lambda: master.lease_holder() == (None, 0.0))
 
 
+def test_each_renewal_prolongs_the_lease(place: Place) -> None:
+    master = place.master()
+    for seconds in (9.0, 99.0, 999.0):
+        master.renew(TOKEN, "me", seconds, {}, {})
+        assert seconds - 8 < master.lease_holder()[1] <= seconds
+
+
 def test_the_lease_goes_to_whoever_raises_the_token(place: Place) -> None:
     master = place.master()
     master.renew(TOKEN, "me", 9.0, {}, {})

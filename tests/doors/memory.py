@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.control_messages import SET, ControlRequest
 from es_queue.protocol.messages import Answer, Block, publication_generation
@@ -31,7 +32,7 @@ from master.storage import checkpoint
 from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK, Sink, make_loop, quick_config
 from tests.tiny import QUAD
-from workers.block_worker import BlockWorker, make_worker_id
+from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import join
@@ -50,6 +51,7 @@ DIES = "dies while it holds the block"
 LEAVES = "is asked to leave while it holds the block"
 FREEZES = "answers only after the generation has closed"
 LOSES_CLAIM = "does not get the reply to its claim"
+OTHER_NOISE = "has another noise table, from its first block on"
 ANSWERS_TWICE = "answers twice"
 ANSWERS_OTHERWISE = "answers again with other figures"
 NOT_A_NUMBER = "first answers with a return that is not a number"
@@ -148,7 +150,11 @@ def play(
         request = ControlRequest(f"{first:08x}", SET, "a test", 1.0, values, first)
         stage.server.commands.append(request.encode())
     with stage.working(workers):
-        outcome = stage.lead(master_dies_in, redis_dies_too)
+        try:
+            outcome = stage.lead(master_dies_in, redis_dies_too)
+        except EnvironmentFailure as error:
+            error.add_note(f"{stage.deaths} workers died in all")
+            raise
     return Played(
         outcome.digest,
         outcome.state.reason,
@@ -273,7 +279,9 @@ class _Stage:
         """Seat after seat of one worker, as long as the run lasts."""
         while not self.over:
             control, name = EpisodeControl(), make_worker_id(f"thread{number}")
-            joined = join(self.setup.config, control, table=TABLE)
+            is_other = any((one.what, one.worker) == (OTHER_NOISE, number) for one in self.faults)
+            table = NoiseTable.in_memory(TABLE.size // 2) if is_other else TABLE
+            joined = join(self.setup.config, control, table=table)
             about = {"host": f"thread{number}", "numerics": joined.numerics}
             channel = _Worker(self.server, name, self, number, control)
             limits = ProcessLimits(60.0, lambda: None)
@@ -286,6 +294,9 @@ class _Stage:
                 BlockWorker(channel, joined.evaluator, QUICK, joined.noise_digest).run()
             except _Died:
                 self.deaths += 1
+            except Refusal as refusal:
+                self.sink.notes.append(str(refusal))
+                return
             finally:
                 life.stop()
             if self.deadly_slot is None and channel.is_done:

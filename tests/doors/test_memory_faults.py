@@ -71,6 +71,14 @@ def test_damaged_parameters_are_not_played() -> None:
     assert run.outcome == play(**settings).outcome
 
 
+def test_a_worker_with_another_noise_table_refuses_the_run_and_returns_its_block(
+    quiet: Played,
+) -> None:
+    run = play(2, faults=[Fault(memory.OTHER_NOISE, 0, 1)], block=1)
+    assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
+    assert any("noise digest: this host's table is" in note for note in run.notes)
+
+
 @each_case("generation", [0, 1, 2, 4])
 def test_a_resumed_master_plays_only_what_has_no_result(quiet: Played, generation: int) -> None:
     run = play(block=1, master_dies_in=generation)
@@ -141,8 +149,9 @@ def test_an_evaluation_that_fails_ends_the_run_with_the_slot() -> None:
 
 
 def test_a_slot_at_which_ten_workers_have_died_ends_the_run() -> None:
-    with pytest.raises(EnvironmentFailure, match=r"10 workers died while playing train slot 2"):
+    with pytest.raises(EnvironmentFailure, match="died while playing train slot 2") as failure:
         play(deadly_slot=2)
+    assert failure.value.__notes__ == ["10 workers died in all"]
 
 
 def test_a_change_survives_the_master() -> None:

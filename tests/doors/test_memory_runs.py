@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import runpy
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
+from es_queue.numerics.normalization import FrozenStatistics, Moments, RunningMoments
+from es_queue.numerics.slot_plan import FINAL, GenerationPlan
 from tests.cases import each_case
-from tests.doors.memory import play
+from tests.doors.memory import TABLE, play
 from tests.doors.worlds import NOTED, UNEVEN
 
 pytestmark = pytest.mark.fast
+#: The algorithm on one page.
+PAGE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "es_in_one_file.py"))
 CARTPOLE = {"env": "CartPole-v1", "population": 16}
 #: Its steps are so large that the evaluations rise and fall.
 RESTLESS = {
@@ -106,14 +113,21 @@ def test_the_batch_is_the_shortest_that_has_the_steps(
 def test_what_was_issued_beyond_the_batch_is_not_learnt_from() -> None:
     settings = {"env": UNEVEN, "generations": 1, "eval_every": 0, "obs_sample": 1.0}
     grown = play(**settings, min_steps=120, population_max=64)
+    size, steps = grown.column("population")[0], grown.column("env_steps")[0]
     assert grown.records[-1]["surplus_steps"] > 0
-    plain = play(**settings, population=grown.column("population")[0])
+    plain = play(**settings, population=size)
     assert (grown.digest, grown.column("return_mean")) == (
         plain.digest,
         plain.column("return_mean"),
     )
     for name in ("obs_mean", "obs_std"):
         np.testing.assert_array_equal(grown.checkpoints[-1][name], plain.checkpoints[-1][name])
+    # Without its last pair the batch has too few steps.
+    assert play(**settings, population=size - 2).column("env_steps")[0] < 120 <= steps
+    # As many steps as it has are enough.
+    exact = play(**settings, min_steps=steps, population_max=64)
+    assert exact.column("population")[0] == size
+    assert exact.records[-1]["surplus_steps"] > 0
 
 
 def test_observations_of_evaluations_and_of_slots_out_of_the_sample_do_not_count() -> None:
@@ -125,6 +139,37 @@ def test_observations_of_evaluations_and_of_slots_out_of_the_sample_do_not_count
     whole = play(env=UNEVEN, eval_every=0, obs_sample=1.0, population=40)
     steps = whole.column("env_steps")[0] + 40  # each episode has one observation more than steps
     assert int(whole.checkpoints[1]["moments_count"]) == steps > 2 * counts[0][1] > 0
+    # The first slot of a generation is always in the sample.
+    least = play(env=UNEVEN, eval_every=0, obs_sample=1e-9)
+    assert 0 < int(least.checkpoints[1]["moments_count"]) <= 2 * 10
+
+
+def test_the_moments_are_those_of_each_episode_merged_in_the_order_of_the_slots() -> None:
+    """Played and merged by the algorithm on one page."""
+    run = play(env="CartPole-v1", strategy="openai_es", obs_sample=1.0, generations=1, eval_every=0)
+    env, moments = gymnasium.make("CartPole-v1"), RunningMoments.empty(4)
+    plan = GenerationPlan(3, 0, TABLE.size - 8 + 1, 2, 1, "pair", 1.0).slots(0, 4)
+    for slot in range(4):
+        step = np.float32(0.05) * TABLE.row(int(plan.noise_indices[slot]), 8)
+        for half, vector in enumerate((step, -step)):
+            seed = int(plan.seeds[slot, half, 0])
+            episode = PAGE["play"](env, vector, RunningMoments.empty(4).freeze(5.0), seed)
+            moments = moments.merge(Moments.of(np.asarray(episode.observations)))
+    for name in ("mean", "m2"):
+        assert run.checkpoints[1][f"moments_{name}"].tobytes() == getattr(moments, name).tobytes()
+
+
+def test_the_fitness_of_an_individual_is_the_mean_of_its_episodes() -> None:
+    settings = {**OBJECTIVE, "objective": "tests.doors.worlds:lucky"}
+    run = play(**settings, episodes=5, env_seeds="slot", eval_every=0)
+    assert max(run.column("fitness_max")[:-1]) < 1
+    assert 0.3 < run.column("return_mean")[0] < 0.7
+
+
+def test_nothing_is_learnt_from_what_exceeds_the_fitness_cap() -> None:
+    run = play(**OBJECTIVE, fitness_cap="-1000", eval_every=0)
+    assert len(set(run.column("digest"))) == 1
+    assert len(set(play(**OBJECTIVE, fitness_cap="-1", eval_every=0).column("digest"))) > 1
 
 
 # --- the end
@@ -164,6 +209,15 @@ def test_the_final_episodes_are_played_by_the_best_policy_and_its_statistics() -
     shorter = play(**RESTLESS, generations=best, final_episodes=20)
     assert shorter.best.generation == best
     assert run.evaluation == shorter.evaluation
+
+
+def test_the_final_mean_is_that_of_the_policy_played_by_hand() -> None:
+    run = play(**RESTLESS, generations=4, final_episodes=8)
+    env, best = gymnasium.make("CartPole-v1"), run.best
+    statistics = FrozenStatistics(best.mean, best.std, 5.0)
+    seeds = GenerationPlan(RESTLESS["seed"], 0, 1, 1, 1, "slot", 0.0).seeds(FINAL, 8).tolist()
+    totals = [PAGE["play"](env, best.parameters, statistics, seed).total for seed in seeds]
+    assert best.std.max() > 0 and run.evaluation.mean == sum(totals) / 8
 
 
 def test_a_lucky_evaluation_that_fresh_episodes_do_not_confirm_ends_nothing() -> None:
@@ -210,6 +264,16 @@ def test_a_rolled_back_search_is_the_earlier_one_with_its_statistics() -> None:
     assert back
     for generation, to in back:
         after, before = run.checkpoints[generation + 1], run.checkpoints[int(to)]
-        same = ("parameters", "obs_mean", "obs_std", "moments_count", "strategy.first")
-        for name in (one for one in same if one in before):
+        same = {"parameters", "obs_mean", "obs_std", "moments_count"}
+        same |= {name for name in before if name.startswith("strategy.")}
+        assert "strategy.first_moment" in same
+        for name in same:
             np.testing.assert_array_equal(after[name], before[name])
+
+
+def test_the_elite_is_evaluated_again_in_each_generation_with_its_candidates() -> None:
+    run = play(strategy="ga", truncation=4, candidates=3, elite_episodes=5, eval_every=0)
+    assert run.played["elite"] == 4 * (3 + 1)
+    # Quad pays by the seed, too, so a fresh evaluation of the same elite has another mean.
+    scores = run.column("elite_fitness")[:-1]
+    assert len(set(scores)) == 4, scores

@@ -189,6 +189,24 @@ def test_a_worker_that_does_not_fork_serves_and_leaves_cleanly(
     assert_nothing_is_left(seen)
 
 
+def test_a_worker_whose_seat_has_ended_no_longer_shows_life_for_it(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    seen = Seen(redis_client, "over")
+    run = start_master("over", {**WALKER, "generations": 1})
+    simple = processes.worker(valkey_url, "-w", "rq.SimpleWorker")
+    seat = seen.joined(simple)
+    run.summary()
+    wait_for(lambda: not redis_client.exists(seen.keys.worker(seat)), "the seat is gone", 10)
+    assert simple.process.poll() is None  # it waits for another seat
+    # While it serves another run, a heartbeat that had not ended would show the seat again.
+    start_master("next", {**WALKER, "generations": 1}).summary()
+    assert not redis_client.exists(seen.keys.worker(seat))
+
+
 @pytest.mark.slow
 def test_a_pool_of_workers_serves_and_leaves_cleanly(
     valkey_url: str,
