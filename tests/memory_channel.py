@@ -143,15 +143,12 @@ class MemoryMasterChannel(MasterChannel):
         blocks: Iterable[Block],
         *,
         new: bool = False,
-        to: str = "",
     ) -> bool:
         with self.server.changed:
             self.server.fence(token)
-            if self.server.progress.get("publication") != publication or (
-                to and not self.server.is_alive(to)
-            ):
+            if self.server.progress.get("publication") != publication:
                 return False
-            waiting = self.server.claims.setdefault(to, []) if to else self.server.todo
+            waiting = self.server.todo
             waiting += [str(block) for block in blocks if new or str(block) not in waiting]
             self.server.changed.notify_all()
             return True
@@ -223,14 +220,10 @@ class MemoryMasterChannel(MasterChannel):
         dead = []
         server.workers -= {worker for worker in server.workers if not WORKER_ID.fullmatch(worker)}
         for worker in sorted(server.workers):
-            if worker in request.dismissed and server.is_alive(worker):
-                server.claims.pop(worker, None)
-                continue
             if request.grace or server.is_alive(worker):
                 claims[worker] = server.claims.get(worker, [])
                 continue
             held = server.claims.pop(worker, [])
-            held = [] if worker in request.dismissed else held
             server.workers.discard(worker)
             dead.append((worker, Block.decode_all(held)))
             for kind, slot in (

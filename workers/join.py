@@ -33,7 +33,7 @@ from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward, Policy
-from es_queue.protocol.channel import WorkerChannel, parse_quarantined
+from es_queue.protocol.channel import WorkerChannel
 from es_queue.security.user_code import disallowed_reason, named_modules
 from es_queue.strategies import make_strategy
 from workers.block_worker import Refusal, load_task
@@ -182,21 +182,14 @@ def validate_noise(raw: bytes | None, digest: str) -> None:
         load_task(raw, digest)
 
 
-def validate_admission(
-    channel: WorkerChannel, config: RunConfig, host: str, rq_name: str, numerics: str
-) -> None:
-    """Refuse to join if the master would refuse: quarantine, or --strict with other arithmetic."""
-    if (host, rq_name) in parse_quarantined(channel.progress_field("quarantined")):
-        raise Refusal(
-            "quarantine: the audit found that this worker's results differ from those of two "
-            "others: test this host's memory, and compare its packages"
-        )
+def validate_admission(channel: WorkerChannel, config: RunConfig, numerics: str) -> None:
+    """Refuse to join if the master would refuse: --strict with other arithmetic."""
     expected = channel.progress_field("numerics") if config.strict else None
     if expected and expected != numerics:
         raise Refusal(
             f"numerics: this host's fingerprint is {numerics[:8]}, the run's is {expected[:8]}, "
-            "and the run is --strict: use the CPU type and numpy of its other hosts, start "
-            "es-master on a host like this one, or leave out --strict"
+            "and the run is --strict: use the CPU type and numpy of its other hosts, or leave out "
+            "--strict"
         )
 
 

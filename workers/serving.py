@@ -138,9 +138,7 @@ class ServedSeat(Seat):
                     validate_noise(channel.task(), joined.noise_digest)
                     if about.pop("refuses", ""):
                         channel.depart()  # what a beat does not say any more would stay in the hash
-                    validate_admission(
-                        channel, config, about["host"], self.rq_name, joined.numerics
-                    )
+                    validate_admission(channel, config, joined.numerics)
                     about["numerics"], about["backend"] = joined.numerics, joined.backend
                     channel.arrive(about, self.clocks.beat_ttl)
                     block_worker = BlockWorker(

@@ -35,11 +35,6 @@ from es_queue.errors import StrategyFailure
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.numerics.return_limits import (
-    MOST_RETURN,
-    first_unrelated_row,
-    impossible_return_reason,
-)
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import (
     BEHAVIOUR,
@@ -587,20 +582,13 @@ def make_result(
     return that the master would refuse.
     """
     for seed, episode in zip(job.seeds.flat, episodes, strict=True):
-        reason = impossible_return_reason(spec, episode.total, episode.steps)
-        if not reason and abs(episode.fitness) > MOST_RETURN:
-            reason = f"the episode's fitness is beyond {MOST_RETURN:g}: scale its rewards down"
-        if reason:
-            return FailedSlot(int(seed), EpisodeFailed(reason))
+        if not max(abs(episode.total), abs(episode.fitness)) <= messages.MOST_RETURN:
+            reason = f"the episode's return is beyond {messages.MOST_RETURN:g}: scale its rewards"
+            return FailedSlot(int(seed), EpisodeFailed(f"{reason} down"))
     each = job.seeds.shape[1]
-    result = summarize_episodes(
+    return summarize_episodes(
         spec, job, [episodes[start : start + each] for start in range(0, len(episodes), each)]
     )
-    unrelated = first_unrelated_row(job.rules, spec, result, each)
-    if unrelated is not None:
-        row, reason = unrelated
-        return FailedSlot(int(job.seeds[row, 0]), EpisodeFailed(reason))
-    return result
 
 
 def summarize_episodes(

@@ -546,8 +546,8 @@ class RunConfig(PolicySettings, StrategySettings):
     audit: float = option(
         0.0,
         "machinery",
-        "fraction of slots that a second worker plays again, to find broken machines and "
-        "false results (changes no result)",
+        "fraction of slots that the master plays itself, to find broken hosts: the run stops if a "
+        "result differs (changes no result)",
         allowed=(0.0, 1.0),
         rules=(
             Conflict(

@@ -58,7 +58,6 @@ class EnvironmentSpec:
     step_limit:       the environment's own limit in steps, None if it has none
     reward_threshold: the registered return at which the task counts as solved
     highest_reward:   the largest reward of one step, if the environment declares it
-    lowest_reward:    the smallest one, if the environment declares it
     backend:          "lean", "envpool", "stock", "gym", or "any" if each host decides; never "auto"
     clean_reset:      whether one object can play many episodes that do not depend on each other
     behaviour:        the behaviour that is compared, and its length; empty and 0 for none
@@ -68,9 +67,6 @@ class EnvironmentSpec:
     observation_shape: shape of the observation array before it was flattened in C order, () for a
     vector or no array
     observation:      the parts of Dict, Tuple and MultiDiscrete observations; None for others
-    observation_low, observation_high: declared bounds of each number of an observation array; () if
-    there are none
-    observation_scale: the largest number in a few random steps, None if it was not measured
     discrete_start:   smallest value of a discrete observation space, None if observations are
     arrays
     """
@@ -90,10 +86,6 @@ class EnvironmentSpec:
     lives: int = 0
     note: str = ""
     observation: ObservationTree | None = None
-    observation_low: tuple[float, ...] = ()
-    observation_high: tuple[float, ...] = ()
-    observation_scale: float | None = None
-    lowest_reward: float | None = None
 
     @property
     def observation_parts(self) -> tuple[tuple[str, int, int], ...]:

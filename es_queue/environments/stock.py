@@ -171,16 +171,13 @@ class StockEnvironment:
     def _describe(self, tree: ObservationTree) -> EnvironmentSpec:
         entry, space = self._entry, self._environment.observation_space
         shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
-        low, high = declared_bounds(space)
-        lowest, highest = self._reward_range()
         return EnvironmentSpec(
             id=entry.id,
             observation_size=tree.size,
             action=action_spec(self._environment.action_space, entry.id),
             step_limit=entry.spec.max_episode_steps,
             reward_threshold=entry.reward_threshold,
-            highest_reward=highest,
-            lowest_reward=lowest,
+            highest_reward=self._highest_reward(),
             backend=GYM.name if self._request.backend == GYM.name else STOCK.name,
             clean_reset=_resets_cleanly(self._environment, entry, self._request),
             note=entry.note,
@@ -189,21 +186,17 @@ class StockEnvironment:
             ),
             observation_shape=shape if len(shape) > 1 else (),
             observation=composite_tree(tree),
-            observation_low=low,
-            observation_high=high,
         )
 
-    def _reward_range(self) -> tuple[float | None, float | None]:
-        """The finite ends of the ``reward_range`` that the outermost object declares; a missing
-        upper end is the known one.
+    def _highest_reward(self) -> float | None:
+        """The upper end of the ``reward_range`` that the outermost object declares, or the known
+        one; None if neither is finite.
         """
         declared = getattr(self._environment, "reward_range", None)
-        ends = (-np.inf, np.inf) if declared is None else declared
-        low, high = (float(end) if np.isfinite(end) else None for end in ends)
+        if declared is not None and np.isfinite(declared[1]):
+            return float(declared[1])
         changed = self._entry.module or self._request.wrappers or self._request.arguments
-        if high is None and not changed:
-            high = HIGHEST_REWARDS.get(self._entry.spec.id)
-        return low, high
+        return None if changed else HIGHEST_REWARDS.get(self._entry.spec.id)
 
     def reset(self, seed: int) -> Floats:
         if self._was_reset and not self.spec.clean_reset:
@@ -243,13 +236,6 @@ def composite_tree(tree: ObservationTree) -> ObservationTree | None:
     one Discrete.
     """
     return None if isinstance(tree, ObservationLeaf) and len(tree.choices) < 2 else tree
-
-
-def declared_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Lower and upper bounds of a one-dimensional Box, including infinite ones; else none."""
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        return (), ()
-    return tuple(map(float, space.low)), tuple(map(float, space.high))
 
 
 def make_environment(

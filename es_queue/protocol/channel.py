@@ -7,7 +7,6 @@ five.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ RUNNING, PAUSED, STOPPING, STOPPED = "running", "paused", "stopping", "stopped"
 FINISHED, FAILED = "finished", "failed"
 #: A run in one of these states goes on, and wants a master.
 ACTIVE_STATES = (RUNNING, PAUSED, STOPPING)
-MAX_QUARANTINED = 100
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ class ReconcileRequest:
 
     ranges: (kind, start, stop) of unanswered slots; block_size: most slots in a re-issued block
     suspects: (kind, slot) that are issued singly; grace: no worker is declared dead
-    give_way: workers that are asked to leave; dismissed: workers whose answers do not count, so
-    their claims delay nothing
+    give_way: workers that are asked to leave
     only: ranges whose slots are issued again; None: all
     """
 
@@ -68,7 +65,6 @@ class ReconcileRequest:
     suspects: frozenset[tuple[str, int]] = frozenset()
     grace: bool = False
     give_way: Sequence[str] = ()
-    dismissed: Sequence[str] = ()
     only: Sequence[tuple[str, int, int]] | None = None
 
 
@@ -183,12 +179,8 @@ class MasterChannel(ABC):
         blocks: Iterable[Block],
         *,
         new: bool = False,
-        to: str = "",
     ) -> bool:
-        """Append blocks to the tail of todo, or to the claims of the worker ``to``, which plays its
-        claims first (rule 5).
-
-        False if another publication is stored, or that worker is gone.
+        """Append blocks to the tail of todo. False if another publication is stored.
 
         Blocks that already wait there are not appended again. ``new`` skips that check: after a
         lost reply, a block can then be there twice, and its first result counts, as always.
@@ -355,17 +347,3 @@ class WorkerChannel(ABC):
     @abstractmethod
     def depart(self) -> None:
         """Remove the worker's heartbeat."""
-
-
-def parse_quarantined(text: str | None) -> list[tuple[str, str]]:
-    """(host, RQ name) of each worker in quarantine, from progress; empty for an invalid list."""
-    try:
-        data = json.loads(text or "[]")
-    except (ValueError, RecursionError):
-        return []
-    pairs = data[:MAX_QUARANTINED] if isinstance(data, list) else []
-    return [
-        (pair[0], pair[1])
-        for pair in pairs
-        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
-    ]

@@ -55,22 +55,23 @@ SEAT_ID = re.compile(
 RUN_SECONDS = 30 * 24 * 3600
 FINISHED_SECONDS = 24 * 3600
 
-# Suffixes of the keys that live as long as the run; expiry is refreshed on all of them together.
-RUN_LIFETIME_KEYS = (
-    "config",
-    "iteration",
-    "progress",
-    "history",
-    "task",
-    "todo",
-    "workers",
-    "attempts",
-    "refused",
-    "errors",
-    "checkpoint",
-    "commands",
-    "seatno",
-)
+#: Suffixes of the keys that live as long as the run, with their types; expiry is refreshed on all
+#: of them together.
+RUN_LIFETIME_KEYS = {
+    "config": b"string",
+    "iteration": b"string",
+    "progress": b"hash",
+    "history": b"stream",
+    "task": b"string",
+    "todo": b"list",
+    "workers": b"set",
+    "attempts": b"hash",
+    "refused": b"hash",
+    "errors": b"list",
+    "checkpoint": b"string",
+    "commands": b"list",
+    "seatno": b"string",
+}
 
 
 def config_of(run: bytes) -> bytes:

@@ -46,6 +46,7 @@ MAX_MOMENTS = 2**17
 MAX_OBSERVATION = 2**18
 MAX_REASON = 400
 MAX_BEHAVIOUR = 4096  # bytes a slot
+MOST_RETURN = 1e100  # squares and sums of returns up to this are finite
 #: Numbers of a behaviour: both of a pair fit into a slot's share of an answer.
 MAX_BEHAVIOUR_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 HOST_FAILURE = "host: "  # begins the reason of a failure that another host may not have

@@ -125,9 +125,20 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
                     ) from None
                 if is_outage(error):
                     raise
-                raise refused_error(error, f"to {name}") from None
+                wrong = self._wrong_keys() if "WRONGTYPE" in str(error) else ""
+                raise refused_error(error, f"to {name}{wrong}") from None
 
         return self.retry(call)
+
+    def _wrong_keys(self) -> str:
+        """The run's keys that are not of their type, in words."""
+        wrong = [
+            f"{key} is a {kind.decode()}"
+            for name, expected in keys.RUN_LIFETIME_KEYS.items()
+            if (kind := self._client.type(key := getattr(self.keys, name)))
+            not in (expected, b"none")
+        ]
+        return f" ({', '.join(wrong)})" if wrong else ""
 
     def ended_outages(self) -> list[float]:
         return self.retry.pop_ended_outages()
@@ -179,11 +190,9 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
         blocks: Iterable[Block],
         *,
         new: bool = False,
-        to: str = "",
     ) -> bool:
         arguments = [token, publication, *_with_count([str(block) for block in blocks]), int(new)]
-        place = [self.keys.claims(to), self.keys.worker(to)] if to else [self.keys.todo]
-        return bool(self._script("extend", [*self._named(), *place], arguments))
+        return bool(self._script("extend", self._named("todo"), arguments))
 
     def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
         arguments = [
@@ -192,7 +201,6 @@ class RedisMasterChannel(_RedisSide, MasterChannel):
             *_with_count(list(chain.from_iterable(request.ranges))),
             *_with_count(list(chain.from_iterable(sorted(request.suspects)))),
             *_with_count(request.give_way),
-            *_with_count(request.dismissed),
             int(request.only is None),
             *_with_count(list(chain.from_iterable(request.only or ()))),
         ]
@@ -380,7 +388,6 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
         self._rq_name = rq_name
         self._claims_key = self.keys.claims(worker)
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
-        self._was_given_block = False
         self._worker_key = self.keys.worker(worker)
 
     def config(self) -> bytes | None:
@@ -486,9 +493,9 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
             # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before:
             # no more than the server lets any client send (proto-max-bulk-len in
             # docker/redis.conf).
-            # A worker that the master gave its last block by name waits there for the next one.
-            source = self._claims_key if self._was_given_block else self.keys.todo
-            entry = self._client.blmove(source, self._claims_key, max(wait, 0.001), "LEFT", "RIGHT")
+            entry = self._client.blmove(
+                self.keys.todo, self._claims_key, max(wait, 0.001), "LEFT", "RIGHT"
+            )
         except redis.exceptions.RedisError as error:
             if not is_outage(error):
                 raise refused_error(error) from None
@@ -496,9 +503,7 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
             time.sleep(wait)
             return self._first_held()  # the move may have happened: the claims list knows
         if entry is None:
-            held = self._first_held()
-            self._was_given_block = held is not None
-            return held
+            return self._first_held()
         try:
             return Block.decode(entry)
         except DecodeError:

@@ -1,1 +1,1 @@
-"""Collects the results of a publication: ledgers, blocks, stragglers, audit, verification."""
+"""Collects the results of a publication: ledgers, blocks, stragglers, audit."""

@@ -16,22 +16,18 @@ from es_queue.errors import RedisError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest, PublishResult
 from es_queue.protocol.messages import Block, publication_generation
-from master.collect.answer_check import format_implausible
 from master.collect.audit import Audit
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts, LateAnswers, Reissuer
-from master.collect.blocks.stragglers import DirectIssue
 from master.collect.ledger import Ledger, LedgerContext, StreamReader
 from master.collect.recovery_statistics import REDIS_AWAY
-from master.collect.verification import Verification
 from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerSource, WorkerWatch
 from master.control.inbox import ControlInbox
-from master.fleet.silent_workers import SilentWorkers
 from master.fleet.worker_registry import WorkerRegistry
 
 LOGGER = logging.getLogger("es_queue.collect")
-#: Between two looks at what the master plays itself.
-VERIFYING_SECONDS = 0.02
+#: Between two looks at the audit, once all results are there.
+AUDIT_SECONDS = 0.02
 #: Blocks that are published with the parameters, in all and for each worker; the others follow, so
 #: many in one script.
 FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER, BLOCKS_PER_SCRIPT = 1024, 4, 8192
@@ -48,20 +44,6 @@ class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to 
 
 class Unserved(Interrupted):
     """Training has ended, and no worker is there for the evaluations that follow."""
-
-
-@dataclass(frozen=True)
-class TrustRules:
-    """How far workers are trusted.
-
-    audit: fraction of slots to play again; strict: whether all must have the first one's
-    arithmetic; verification: replays evaluations that decide something, None if only the master's
-    own workers can return results
-    """
-
-    audit: float = 0.0
-    strict: bool = False
-    verification: Verification | None = None
 
 
 @dataclass
@@ -93,7 +75,6 @@ class RunProgress:
         self._ledger: Ledger | None = None
         self.scale = 1.0
         self._former_refused: Counter[str] = Counter()
-        self._has_implausible = False
 
     def open(self, ledger: Ledger, scale: float) -> None:
         """Another publication is open. scale: the run's"""
@@ -104,19 +85,10 @@ class RunProgress:
         """What was refused under this master, by reason."""
         return self._former_refused + (Counter() if self._ledger is None else self._ledger.refused)
 
-    def implausible_sentence(self, ledger: Ledger) -> str:
-        """Once in a run: workers whose moments were dropped."""
-        if not ledger.tally.implausible or self._has_implausible:
-            return ""
-        self._has_implausible = True
-        return format_implausible(
-            ledger.tally.implausible, publication_generation(ledger.publication)
-        )
-
     def fields(self, ledger: Ledger) -> dict[str, str]:
         context, (done, total) = self._parts.context, ledger.answer_counts()
         busy, starting = self._parts.workers.busy, self._parts.workers.idle_monitor.starting
-        fleet, audit = context.fleet, context.audit
+        fleet = context.fleet
         return {
             "queue": self._queue,
             "workers": str(len(self._parts.workers.present)),
@@ -130,7 +102,6 @@ class RunProgress:
             **self._inbox.progress_fields(),
             "recoveries": context.recoveries.to_json(),
             **({} if fleet is None else fleet.progress_fields()),
-            **({} if audit is None else audit.progress_fields()),
         }
 
 
@@ -142,10 +113,8 @@ class BlockPublisher:
         lease: MasterLease,
         scheduler: BlockScheduler,
         workers: WorkerWatch,
-        direct: DirectIssue,
     ) -> None:
         self._lease, self._scheduler, self._workers = lease, scheduler, workers
-        self._direct = direct
         self._request = PublishRequest("", b"", (), "", {})
         self._parameters = b""
 
@@ -172,7 +141,7 @@ class BlockPublisher:
         count = self._workers.expected_count()
         blocks = iter(ledger.closing.blocks(ledger, self._scheduler, count))
         most = max(FIRST_BLOCKS, FIRST_BLOCKS_PER_WORKER * len(self._workers.present))
-        first = [] if self._direct.is_on else list(islice(blocks, most))
+        first = list(islice(blocks, most))
         request = replace(self._request, blocks=first, keep=ledger.closing.prior_publications)
         for _ in range(MOST_STAGING_ATTEMPTS):
             self._lease.channel.stage(ledger.publication, self._parameters)
@@ -205,11 +174,7 @@ class BlockPublisher:
     def _issue(self, ledger: Ledger, blocks: Iterable[Block], *, new: bool = False) -> None:
         """``new``: the publication has just been opened."""
         extend = partial(self._lease.channel.extend, self._lease.token, ledger.publication)
-        rest, present = iter(blocks), self._workers.present
-        shares = self._direct.share_blocks(rest, present)
-        copies = self._direct.share_copies(shares, present) if new else {}
-        for worker, share in [*shares.items(), *((name, [copies[name]]) for name in copies)]:
-            extend(share, to=worker)
+        rest = iter(blocks)
         while chunk := list(islice(rest, BLOCKS_PER_SCRIPT)):
             extend(chunk, new=new)
 
@@ -226,26 +191,23 @@ class Collector:
         scheduler: BlockScheduler,
         callbacks: CollectorCallbacks | None = None,
         inbox: ControlInbox | None = None,
-        trust: TrustRules | None = None,
         source: WorkerSource | None = None,
+        *,
+        strict: bool = False,
+        audit: Audit | None = None,
     ) -> None:
-        callbacks, trust = callbacks or CollectorCallbacks(), trust or TrustRules()
-        source = source or WorkerSource()
+        callbacks, source = callbacks or CollectorCallbacks(), source or WorkerSource()
         channel = lease.channel
-        fleet = WorkerRegistry(channel.workers, trust.strict, lambda: time.monotonic())
-        play = None if trust.verification is None else trust.verification.play
-        audit = Audit(fleet, trust.audit, play=play) if trust.audit else None
-        self.context = LedgerContext(fleet, audit)
-        self.verification = trust.verification
+        self.context = LedgerContext(WorkerRegistry(channel.workers, strict))
+        self._audit = audit
         self.inbox = inbox or ControlInbox(channel)
         self.idle_work: deque[Callable[[], object]] = deque()
         self._lease, self._callbacks = lease, callbacks
         reader = StreamReader(channel, lease.clocks.reconcile)
         workers = WorkerWatch(lease, self.context, callbacks, source.local)
         self._parts = CollectorParts(reader, workers, self.context)
-        direct = DirectIssue()
-        self._publisher = BlockPublisher(lease, scheduler, workers, direct)
-        self._reissuer = Reissuer(lease, scheduler, self._parts, SilentWorkers(), direct)
+        self._publisher = BlockPublisher(lease, scheduler, workers)
+        self._reissuer = Reissuer(lease, scheduler, self._parts)
         self._progress = RunProgress(self._parts, self.inbox, source.queue)
         self.pauses = PauseClock()
         self._next_tick = 0.0
@@ -261,21 +223,10 @@ class Collector:
         return self._reissuer.late
 
     @property
-    def is_undecided(self) -> bool:
-        """Whether workers gave different results and none could be proven right."""
-        return self.context.audit is not None and self.context.audit.undecided
-
-    @property
     def is_without_workers(self) -> bool:
         return self._parts.workers.idle_monitor.is_unserved
 
     # --- opening
-
-    def opening_time(self, *, adopted: bool) -> float:
-        """When the next publication opened, on the monotonic clock. Unknown for a former master's,
-        whose results are bounded anyway.
-        """
-        return time.monotonic() - (self._lease.clocks.grace if adopted else 0.0)
 
     def refused(self) -> Counter[str]:
         """Results that were refused under this master, by reason."""
@@ -302,9 +253,9 @@ class Collector:
     ) -> None:
         self.idle_work.clear()
         self._progress.open(ledger, scale)
-        self._reissuer.open()
-        if self.context.audit is not None:
-            self.context.audit.begin(sum(ledger.required.values()))
+        self._reissuer.forget_copies()
+        if self._audit is not None:
+            self._audit.begin(request.task, parameters)
         self._parts.reader.open(ledger.publication, ledger.closing.prior_publications)
         began = time.monotonic()
         is_next = self._publisher.open(ledger, request, parameters, adopted=adopted)
@@ -331,12 +282,8 @@ class Collector:
             self._raise_if_interrupted()
             if time.monotonic() >= self._next_tick:
                 self.tick(ledger)
-        while (
-            (verifying := self.verification is not None and self.verification.is_pending(ledger))
-            or self.inbox.paused_by
-            or not ledger.is_complete()
-        ):
-            longest = VERIFYING_SECONDS if verifying else self._lease.clocks.collect_wait
+        while self._is_audit_pending(ledger) or self.inbox.paused_by or not ledger.is_complete():
+            longest = AUDIT_SECONDS if ledger.is_complete() else self._lease.clocks.collect_wait
             wait = min(longest, max(0.001, self._next_tick - time.monotonic()))
             if self.drain(ledger, wait):
                 self._work_while_idle(ledger)
@@ -345,10 +292,13 @@ class Collector:
                 self.tick(ledger)
             if not self.inbox.paused_by and not ledger.is_complete() and is_over():
                 return False
-        if sentence := self._progress.implausible_sentence(ledger):
-            LOGGER.warning(sentence)
         self._publisher.learn_durations(ledger)
         return True
+
+    def _is_audit_pending(self, ledger: Ledger) -> bool:
+        return self._audit is not None and self._audit.is_pending(
+            ledger, self._parts.workers.live_count()
+        )
 
     def _raise_if_interrupted(self) -> None:
         if self._callbacks.is_interrupted() or self.inbox.stopped_by:
@@ -377,14 +327,9 @@ class Collector:
         ledger.start_reconcile()
         self._poll_requests(ledger)
         self._renew(ledger, began)
-        was_away = self._reissuer.notice_outage(ledger)
-        reader, workers, audit = self._parts.reader, self._parts.workers, self.context.audit
+        self._reissuer.notice_outage(ledger)
+        reader, workers = self._parts.reader, self._parts.workers
         workers.update()
-        ledger.decide()
-        if audit is not None and (was_away or self.inbox.paused_by):
-            audit.responsive.restart_clock()  # nobody could answer
-        for slot in audit.review() if audit is not None else ():
-            ledger.withdraw(slot)
         paused_by, scale = self.inbox.paused_by, self._progress.scale
         workers.maintain(ledger, reader.has_results, paused_by, scale)
         if reader.drain_fully(ledger, len(workers.present)):
@@ -407,7 +352,7 @@ class Collector:
             self._lease.token,
             self._lease.holder,
             self._lease.clocks.lease,
-            self._progress.fields(ledger),
+            self._progress.fields(ledger) | (self._audit.progress_fields() if self._audit else {}),
             self._progress.refused(),
         )
         if stored.publication != ledger.publication or not stored.is_complete:

@@ -4,10 +4,10 @@ unanswered slots. StreamReader reads the result streams into it, in bulk.
 
 from __future__ import annotations
 
-import math
+import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,8 +17,8 @@ from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
 from es_queue.protocol.channel import MasterChannel, ReconcileRequest, StreamEntry
 from es_queue.protocol.messages import Answer, Block, SlotResult
+from es_queue.security.sanitize import sanitize
 from master.collect.answer_check import AnswerChecker
-from master.collect.audit import Audit, Verdict
 from master.collect.publication.closed_generation import (
     ClosedGeneration,
     PrefixAccumulator,
@@ -27,7 +27,7 @@ from master.collect.publication.closed_generation import (
     total_steps,
 )
 from master.collect.publication.closing import Closing
-from master.collect.publication.pending_slots import PendingSlots, Ranges, Slot, to_ranges
+from master.collect.publication.pending_slots import PendingSlots, Slot
 from master.collect.publication.slot_failures import SlotFailures
 from master.collect.publication.tally import Tally
 from master.collect.recovery_statistics import WORKER_DIED, RecoveryStatistics
@@ -35,52 +35,31 @@ from master.fleet.worker_registry import WorkerRegistry
 
 __all__ = ["AnswerChecker", "Ledger", "Slot"]
 
-UNKNOWN = "unknown-worker"
-LEAVING_NAMED = 100
-HELD_AT_DEATH = 4  # blocks of a dead worker that are looked at; honest ones hold one or two
+LOGGER = logging.getLogger("es_queue.collect")
 
 
 @dataclass(frozen=True)
 class LedgerContext:
     """Shared by the ledgers of a run.
 
-    fleet: the joined workers, None if any worker may return results; audit: None without an audit;
-    answers: counted results of each worker
+    fleet: the joined workers, None if any worker may return results; conflicts: results of each
+    worker that differ from another one's
     """
 
     fleet: WorkerRegistry | None = None
-    audit: Audit | None = None
     recoveries: RecoveryStatistics = field(default_factory=RecoveryStatistics)
-    answers: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def questions(self) -> Collection[Slot]:
-        """Slots of the open publication that are played again."""
-        return () if self.audit is None else self.audit.questions
-
-    def refusal(self, worker: str) -> str:
-        """Why no result of a worker counts, empty if it does. A worker beats before its first
-        claim, so a valid one is known.
-        """
-        if self.fleet is None:
-            return ""
-        if self.audit or self.fleet.strict or self.fleet.quarantined:
-            return self.fleet.refusal(worker)
-        return "" if self.fleet.has_joined(worker) else UNKNOWN
+    conflicts: Counter[str] = field(default_factory=Counter)
 
     def reporter(self, worker: str) -> str:
-        """A worker's identity over all its seats, by any id it reports; empty if unknown."""
-        if self.fleet is None:
-            return worker
-        identity = self.fleet.identity(worker)
-        return "" if identity is None else str(identity)
+        """A worker's identity over all its seats; its id if it is unknown."""
+        identity = None if self.fleet is None else self.fleet.identity(worker)
+        return worker if identity is None else str(identity)
 
 
 class Ledger:
     """The truth (rule 1): which slots of the open publication have no accepted result.
 
-    closing: on which results it closes; prefix: the first training slots, accumulated early;
-    unverified: kinds that decide nothing, because the master could not verify them
+    closing: on which results it closes; prefix: the first training slots, accumulated early
     """
 
     def __init__(
@@ -92,19 +71,17 @@ class Ledger:
         *,
         closing: Closing | None = None,
         prefix: PrefixAccumulator | None = None,
-        opened_at: float = -math.inf,
     ) -> None:
         """``required``: how many slots of each kind the publication closes on; ``require`` may
-        raise it. ``opened_at``: on the master's monotonic clock.
+        raise it.
         """
         self.publication, self.checker = publication, checker
         self.context, self.prefix = context or LedgerContext(), prefix
         self.closing = closing or Closing()
         self.results: dict[str, dict[int, SlotResult]] = {kind: {} for kind in messages.KINDS}
         self.failures = SlotFailures(checker)
-        self.tally = Tally(opened_at)
+        self.tally = Tally()
         self.needs_reconcile = False
-        self.unverified: set[str] = set()
         self._answered_by: dict[Slot, str] = {}
         self._pending: dict[str, PendingSlots] = {}
         for kind, count in required.items():
@@ -134,12 +111,12 @@ class Ledger:
             return False
         is_newest = answer.publication == self.publication
         checker = self.checker if is_newest else self.closing.checker_of(answer.publication)
-        refusal = self.context.refusal(answer.worker) if checker else ""
         if checker is None:
             self.tally.refuse("wrong-publication")
             return False
-        if refusal:
-            self.tally.refuse(refusal, max(1, len(answer.results) + len(answer.failures)))
+        fleet = self.context.fleet
+        if fleet is not None and fleet.has_other_numerics(answer.worker):  # under --strict
+            self.tally.refuse("other-numerics", len(answer.results) + len(answer.failures))
             return False
         taken = sum([self._accept_result(answer, checker, sent) for sent in answer.results])
         has_failed = False
@@ -148,7 +125,6 @@ class Ledger:
         elif answer.failures:  # none of an older publication's slots is required
             self.tally.refuse("late-failure", len(answer.failures))
         if taken:
-            self.context.answers[answer.worker] += 1
             self.tally.credit(answer)
         return taken > 0 or has_failed
 
@@ -165,19 +141,17 @@ class Ledger:
             self.failures.marks.add(mark)
         return counted
 
-    def _accept_result(self, answer: Answer, checker: AnswerChecker, sent: SlotResult) -> bool:
-        slot, is_newest = (answer.kind, sent.slot), checker is self.checker
-        refusal, result = checker.check(answer.kind, sent)
+    def _accept_result(self, answer: Answer, checker: AnswerChecker, result: SlotResult) -> bool:
+        slot, is_newest = (answer.kind, result.slot), checker is self.checker
+        refusal = checker.refusal(answer.kind, result)
         if not refusal and is_newest:
             refusal = self._compare(slot, answer.worker, result)
         elif not refusal:
             refusal = self.closing.prior_refusal(answer.publication, slot)
-            self.tally.add_lost_steps(sum(sent.steps) if refusal else 0)
+            self.tally.add_lost_steps(sum(result.steps) if refusal else 0)
         if refusal:
             self.tally.refuse(refusal)
             return False
-        if result is not sent:
-            self.tally.leave_out_moments(answer.worker)
         if not is_newest:
             self.closing.settle(slot, result, answer.publication)
             return True
@@ -185,11 +159,7 @@ class Ledger:
         self.failures.slots.discard(slot)
         self._settle(slot, result)
         self.context.recoveries.record_answer(slot)
-        if answer.kind not in messages.TRAINED or self.context.audit is not None:
-            self._answered_by[slot] = answer.worker
-        if self.context.audit is not None:
-            self.context.audit.sample_slot(slot, answer.worker, result)
-            self._reconcile_questions(slot)
+        self._answered_by[slot] = answer.worker
         return True
 
     def _settle(self, slot: Slot, result: SlotResult | None) -> None:
@@ -200,77 +170,31 @@ class Ledger:
                 self.require(kind, number + 1)  # a former master may have issued it
         self.closing.settle(slot, result)
 
-    def _reconcile_questions(self, slot: Slot) -> None:
-        """Reconcile at once, so that a worker gets the slot."""
-        self.needs_reconcile = self.needs_reconcile or slot in self.context.questions
-
     def _compare(self, slot: Slot, worker: str, result: SlotResult) -> str:
-        """Why a result of a settled slot does not count. It is an opinion only if the audit
-        requested it.
+        """Why a result of a settled slot does not count. One with other bits is named once: on
+        equal hardware it is a sign of a broken host.
         """
         former = self.results[slot[0]].get(slot[1])
         if former is None:
             is_final = slot[0] in self.closing.endless and slot in self.failures.slots
             return "duplicate" if is_final else ""
-        audit = self.context.audit
-        if audit is None or slot not in audit.questions:
-            self.tally.add_lost_steps(sum(result.steps))
-            return "conflict" if former != result else "duplicate"
-        verdict = audit.add_result(slot, worker, result)
-        self._reconcile_questions(slot)
-        if verdict is not None and verdict.wrong:
-            self._apply_verdict(verdict, audit)
-        return "conflict" if former != result else "audit"
-
-    def decide(self) -> None:
-        """Apply what the master's own episodes have proven."""
-        if self.context.audit is not None:
-            for verdict in self.context.audit.poll_verdicts(self.checker.counted_result):
-                self._apply_verdict(verdict, self.context.audit)
-
-    def _apply_verdict(self, verdict: Verdict, audit: Audit) -> None:
-        """Keep the right result. Of a worker with a wrong one, only confirmed results count."""
-        self.refute(verdict.slot, verdict.result, verdict.author)
-        for wrong in sorted(verdict.wrong - audit.fleet.quarantined):
-            withdrawn = [
-                slot
-                for slot, worker in self._answered_by.items()
-                if worker
-                and slot != verdict.slot
-                and (member := audit.fleet.registered_worker(worker)) is not None
-                and member.identity == wrong
-                and wrong not in audit.confirmed.get(slot, ())
-            ]
-            named = self.checker.format_slot(*verdict.slot)
-            if not audit.exclude(wrong, verdict, named, len(withdrawn)):
-                continue
-            for slot in withdrawn:
-                self.withdraw(slot)
-            for slot in self.failures.withdraw(str(wrong)):
-                self._refresh(slot)
-            audit.remove_opinions(wrong)
-        self.needs_reconcile = True
-
-    def refute(self, slot: Slot, result: SlotResult, author: str = "") -> None:
-        """Replace a result that was taken. author: the worker of the new one, empty for the
-        master.
-        """
-        if self.results[slot[0]].get(slot[1]) != result:
-            self.tally.refuse("refuted")
-        self.results[slot[0]][slot[1]] = result
-        self._answered_by[slot] = author
-        self._refresh(slot)
+        self.tally.add_lost_steps(sum(result.steps))
+        if former == result:
+            return "duplicate"
+        if not self.context.conflicts:
+            first, second = format_difference(former, result)
+            LOGGER.warning(
+                f"two workers returned different results of {self.checker.format_slot(*slot)}: "
+                f"{self.answerer(*slot)} {first}, {worker} {second}; the first counts, and more "
+                "of these are only counted (refused: conflict): compare the hosts' packages and "
+                "test their memory, or find the broken one with --audit"
+            )
+        self.context.conflicts[worker] += 1
+        return "conflict"
 
     def answerer(self, kind: str, slot: int) -> str:
         """The worker whose result counts for an evaluated slot; empty if there is none."""
         return self._answered_by.get((kind, slot), "")
-
-    def withdraw(self, slot: Slot) -> None:
-        self.results[slot[0]].pop(slot[1], None)
-        self._answered_by.pop(slot, None)
-        self._refresh(slot)
-        if self.context.audit is not None:
-            self.context.audit.questions.pop(slot, None)
 
     def _count_failure(self, slot: Slot, worker: str, reason: str, live: int) -> bool:
         """Count a reported failure (rule 12); False if it does not matter."""
@@ -279,13 +203,8 @@ class Ledger:
             return False
         if self._is_settled(*slot):  # more reports of it would be remembered without end
             self.tally.refuse("late-failure")
-            if self.context.audit is not None:
-                self.context.audit.mark_inconclusive(slot)
             return False
         reporter = self.context.reporter(worker)
-        if not reporter:
-            self.tally.refuse(UNKNOWN)
-            return False
         self.needs_reconcile = self.failures.report(slot, reporter) or self.needs_reconcile
         if self.failures.is_decided(slot, live):
             self.failures.fail(slot, reason)
@@ -304,7 +223,7 @@ class Ledger:
             # a copy was answered, and the generation closed, before it was missed
             recoveries.record_recovery(WORKER_DIED, 0.0)
             return
-        missing = (slot for block in blocks[:HELD_AT_DEATH] for slot in self.missing_slots(block))
+        missing = (slot for block in blocks for slot in self.missing_slots(block))
         recoveries.start_recovery(WORKER_DIED, missing)
         played = ((first.kind, slot) for slot in range(first.start, first.stop))
         self.failures.record_deaths(
@@ -315,7 +234,7 @@ class Ledger:
         self.needs_reconcile = False
 
     def missing_slots(self, block: Block) -> list[Slot]:
-        slots = self._required_slots(block.kind)
+        slots = self.required_slots(block.kind)
         stop = min(block.stop, slots[-1] + 1 if slots else 0)
         return [
             (block.kind, slot)
@@ -356,84 +275,47 @@ class Ledger:
     def _is_settled(self, kind: str, slot: int) -> bool:
         return slot in self.results[kind] or (kind, slot) in self.failures.slots
 
-    def _refresh(self, slot: Slot) -> None:
-        if slot[0] in self._pending:
-            self._pending[slot[0]].refresh(slot[1])
-
-    def _required_slots(self, kind: str) -> Sequence[int]:
+    def required_slots(self, kind: str) -> Sequence[int]:
         return self._pending[kind].slots if kind in self._pending else ()
-
-    def _audited_slots(self, kind: str) -> set[int]:
-        """Required slots with a result that the audit plays again."""
-        pending = self._pending[kind]
-        return {
-            slot
-            for audited_kind, slot in self.context.questions
-            if audited_kind == kind and slot in pending.slots and slot not in pending
-        }
 
     def left(self, kind: str) -> int:
         """Number of required slots of a kind without a final result."""
-        return self._pending[kind].unanswered_count + len(self._audited_slots(kind))
+        return self._pending[kind].unanswered_count
 
     def unanswered_ranges(self) -> list[tuple[str, int, int]]:
         """(kind, start, stop) of required slots without a result."""
-        return [slot_range for kind in self._pending for slot_range in self._missing_ranges(kind)]
-
-    def _missing_ranges(self, kind: str) -> Ranges:
-        audit, pending = self.context.audit, self._pending[kind]
-        asked = {
-            slot
-            for slot in self._audited_slots(kind)
-            if audit is not None and audit.questions[kind, slot].proof is None
-        }
-        if not asked:
-            return pending.ranges(kind)
-        return to_ranges(sorted({*pending.iterate_unanswered(), *asked}), kind)
+        return [parts for kind, pending in self._pending.items() for parts in pending.ranges(kind)]
 
     def is_complete(self) -> bool:
         awaited = (kind for kind in self._pending if kind not in self.closing.unawaited)
         return self.closing.is_ready(self.required) and not any(map(self.left, awaited))
 
     def extend_prefix(self) -> None:
-        """Accumulate early. Not with an audit, which may replace a result."""
-        if self.prefix is not None and self.context.audit is None:
+        """Accumulate early."""
+        if self.prefix is not None:
             self.prefix.extend(
                 self.results[messages.TRAIN], self._pending[messages.TRAIN].first_unanswered()
             )
 
     def reconcile_request(
-        self, block: int, grace: bool, give_way: Sequence[str], dismissed: Sequence[str] = ()
+        self, block: int, grace: bool, give_way: Sequence[str]
     ) -> ReconcileRequest:
-        """What reconcile compares todo and claims with. Every worker reads which workers should
-        leave, so only a few dismissed ones are named.
-        """
-        leaving = [*give_way, *dismissed[:LEAVING_NAMED]]
+        """What reconcile compares todo and claims with."""
         ranges, suspects = self.unanswered_ranges(), self.failures.suspects()
-        return ReconcileRequest(
-            self.publication, ranges, block, suspects, grace, leaving, dismissed
-        )
+        return ReconcileRequest(self.publication, ranges, block, suspects, grace, give_way)
 
     def has_answers(self, kind: str, start: int, stop: int) -> bool:
-        """Whether every slot of a range is answered, and none of them in question."""
-        questions = self.context.questions
-        return all(
-            self._is_settled(kind, slot) and (kind, slot) not in questions
-            for slot in range(start, stop)
-        )
+        """Whether every slot of a range is answered."""
+        return all(self._is_settled(kind, slot) for slot in range(start, stop))
 
     def answer_counts(self) -> tuple[int, int]:
         """(slots answered, slots required)."""
         total = sum(self.required.values())
         return self.closing.answer_counts() or (total - sum(map(self.left, self._pending)), total)
 
-    def verified_results(self, kind: str) -> list[SlotResult | None]:
-        """``results_in_order``, or nothing if the master could not verify them."""
-        return [] if kind in self.unverified else self.results_in_order(kind)
-
     def results_in_order(self, kind: str) -> list[SlotResult | None]:
         """Results of a kind in slot order; None for a slot that failed everywhere."""
-        return list(map(self.results[kind].get, self._required_slots(kind)))
+        return list(map(self.results[kind].get, self.required_slots(kind)))
 
 
 MOST_READ, FIRST_READ = 1000, 4
@@ -553,11 +435,26 @@ class StreamReader:
             self.answered_at = time.time()
 
 
+def format_difference(first: SlotResult | str, second: SlotResult | str) -> tuple[str, str]:
+    """Two results of one slot in words, or the reasons of its failures."""
+    one, other = map(format_result, (first, second))
+    hidden = " (its behaviour or observation statistics differ)" if one == other else ""
+    return one, other + hidden
+
+
+def format_result(result: SlotResult | str) -> str:
+    if isinstance(result, str):
+        return f"a failure ({sanitize(result, 300)})"
+    columns = (result.fitness, result.returns, result.steps)
+    fitness, returns, steps = (" and ".join(map(repr, column)) for column in columns)
+    return f"fitness {fitness}, return {returns}, {steps} steps"
+
+
 def close_generation(ledger: Ledger, least: int, min_steps: int) -> ClosedGeneration:
     slots = ledger.results_in_order(messages.TRAIN)
     count = shortest_prefix(slots, least, min_steps) if slots else 0
-    evaluation = ledger.verified_results(messages.EVAL)
-    confirmation = ledger.verified_results(messages.CONFIRM)
+    evaluation = ledger.results_in_order(messages.EVAL)
+    confirmation = ledger.results_in_order(messages.CONFIRM)
     centre = ledger.results_in_order(messages.CENTRE)
     return ClosedGeneration(
         slots[:count],

@@ -8,7 +8,6 @@ from zlib import crc32
 
 from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.timing import Clocks
-from es_queue.security.bounded_reads import MAX_WORKERS
 from master.collect.ledger import Ledger, LedgerContext
 from master.display.format import Record, busy_workers
 from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage
@@ -31,34 +30,11 @@ class WorkerPoller:
     def __init__(self) -> None:
         self._workers: dict[str, dict[str, str]] = {}
         self._turn = 0
-        self._refusals: dict[str, int] = {}
 
-    def poll(
-        self, channel: MasterChannel, answers: Mapping[str, int] | None = None
-    ) -> dict[str, dict[str, str]]:
+    def poll(self, channel: MasterChannel) -> dict[str, dict[str, str]]:
         """The living workers, by id. The information of refusing and joining workers is new, unless
         there are very many.
-
-        ``answers``: counted answers of each. A worker with answers does not refuse: if its hash
-        says so, another client has written that, and it is left out.
         """
-        workers, counts = self._read(channel), answers or {}
-        self._refusals = {
-            name: self._refusals.get(name, counts.get(name, 0))
-            for name, about in workers.items()
-            if "refuses" in about
-        }
-        false = {name for name, count in self._refusals.items() if counts.get(name, 0) > count}
-        if not false:
-            return workers
-        return {
-            name: {
-                key: text for key, text in about.items() if key != "refuses" or name not in false
-            }
-            for name, about in workers.items()
-        }
-
-    def _read(self, channel: MasterChannel) -> dict[str, dict[str, str]]:
         self._turn = (self._turn + 1) % REFRESH_TURNS
         idle = [
             name
@@ -145,17 +121,13 @@ class WorkerWatch:
         return max(1, len(self.present or self._poller.poll(self._channel)))
 
     def update(self) -> None:
-        answers = self._context.answers
-        workers = self._poller.poll(self._channel, answers)
+        workers = self._poller.poll(self._channel)
         self.present = {name: about for name, about in workers.items() if "refuses" not in about}
         self.busy = busy_workers(self.present.values())
         self.idle_monitor.update(workers)
         self._missing_check.update(workers, self._channel.outages, self.give_way)
         if self._context.fleet is not None:
             self._context.fleet.update(self.present)
-        if len(answers) > MAX_WORKERS:  # whoever answers names itself
-            for name in set(answers) - set(workers):
-                del answers[name]
 
     def maintain(
         self, ledger: Ledger, has_results: bool, paused_by: str, scale: float = 1.0

@@ -111,8 +111,7 @@ class Loop:
 
     def _begin(self, state: RunState) -> RunState:
         """Restore former masters' counts."""
-        quarantined = self._collector.progress_field("quarantined")
-        self._collector.fleet.restore(state.numerics, quarantined)
+        self._collector.fleet.numerics = state.numerics
         self._collector.context.recoveries.restore(state.recoveries)
         return replace(state, reproducible=state.reproducible and self._schedule.is_reproducible)
 
@@ -207,9 +206,7 @@ class Loop:
             after,
             counters=self._totals.count(generation, closed, waiting.paused),
             recoveries=self._collector.context.recoveries.totals(),
-            reproducible=state.reproducible
-            and fleet.is_uniform
-            and not self._collector.is_undecided,
+            reproducible=state.reproducible and fleet.is_uniform,
             numerics=fleet.numerics,
         )
         if after.descent.generation > state.generation:

@@ -21,7 +21,6 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.protocol import messages
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
@@ -33,7 +32,6 @@ from master.collect.publication.closed_generation import (
     Slots,
     merge_moments,
 )
-from master.loop.rollback import has_regressed, is_overdue, with_evaluation
 from master.loop.state import CLOSING, TRAINING, Best, RunState
 
 
@@ -169,25 +167,6 @@ class Learner:
         margin = self.config.target_margin  # 0 times an infinite error would be no number
         least = figures.mean - margin * figures.standard_error if margin else figures.mean
         return least >= self.target
-
-    def weighs(self, state: RunState, kind: str, figures: ReturnStatistics) -> int:
-        """What matters in an evaluation: 1 high returns, -1 low ones, 0 nothing."""
-        if kind == messages.FINAL:
-            return 1
-        if kind == messages.CENTRE:  # an archive of behaviours keeps what it is told
-            return int(hooks.max_centres(self.strategy) > 1)
-        best = state.best
-        if self.is_target_passed(figures) or (
-            kind == messages.EVAL
-            and (best is None or (not best.confirmed and figures.mean >= best.eval_mean))
-        ):
-            return 1
-        if kind == messages.EVAL and is_overdue(with_evaluation(state, figures), self.deadlines):
-            return -1
-        if kind == messages.EVAL and is_overdue(state, self.deadlines):
-            return 1
-        may_return = kind == messages.EVAL and self.config.rollback
-        return -int(may_return and has_regressed(state, figures))
 
     def with_best(self, state: RunState, closed: ClosedGeneration) -> RunState:
         """The state with a new best if this generation's evaluation is confirmed, or no worse than

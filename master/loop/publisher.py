@@ -22,9 +22,7 @@ from es_queue.strategies.base import Strategy
 from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import (
     AnswerChecker,
-    ObservationLimits,
     PlannedSlots,
-    ResultBounds,
     ResultShape,
     plan_slots,
 )
@@ -214,7 +212,6 @@ class Publisher:
                 required_slots(state, learner),
                 partial(self._make_checker, learner),
                 collector.context,
-                collector.opening_time(adopted=adopted is not None),
             )
         )
         saved = self._encode_checkpoint(state)
@@ -232,8 +229,6 @@ class Publisher:
         )
         scale = learner.requested.scale
         collector.open(ledger, request, data, adopted=adopted is not None, scale=scale)
-        if collector.verification is not None:
-            collector.verification.begin(request.task, data, partial(learner.weighs, state))
         collector.inbox.acknowledge_changes()
         return OpenGeneration(state, learner, ledger, task, vector, digest, saved, 0.0)
 
@@ -252,14 +247,9 @@ class Publisher:
         }
         limits = {kind: count for kind, count in most.items() if kind in kinds}
         shape, count = result_shape(learner), max(1, limits.get(messages.TRAIN, 0))
-        bounds = ResultBounds(
-            (state.step_limit, evaluation_limit(learner.config, spec)),
-            ObservationLimits.of(spec, state.moments),
-            spec,
-            strategy.fitness_by_sign,
-        )
+        steps = (state.step_limit, evaluation_limit(learner.config, spec))
         plan = self._prefetcher.plan(PlanRequest(learner.config, state.generation, shape, count))
-        return AnswerChecker(learner.config, state.generation, shape, limits, bounds, plan)
+        return AnswerChecker(learner.config, state.generation, shape, limits, steps, plan)
 
     def _encode_checkpoint(self, state: RunState) -> bytes:
         strategy = self._timeline.learner_at(state).strategy

@@ -61,7 +61,7 @@ class RunTotals:
             lost_steps=ledger.tally.lost_steps,
             seconds=self.take_seconds(paused),
             duplicate=ledger.refused["duplicate"] + ledger.refused["conflict"],
-            refused=ledger.refused.total() - ledger.refused["audit"],
+            refused=ledger.refused.total(),
             reissued=ledger.tally.reissued,
             recovered=ledger.tally.recovered,
             late=self._collector.late_answers.take(),

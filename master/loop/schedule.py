@@ -43,8 +43,7 @@ from master.loop.state import RunState
 class Opening:
     """Inputs of a publication's ledger.
 
-    required: slots of each kind that it closes on; make_checker: of these kinds, for a state;
-    opened_at: on the master's monotonic clock
+    required: slots of each kind that it closes on; make_checker: of these kinds, for a state
     """
 
     state: RunState
@@ -53,7 +52,6 @@ class Opening:
     required: dict[str, int]
     make_checker: Callable[[RunState, dict[str, int]], AnswerChecker]
     context: LedgerContext
-    opened_at: float
 
 
 class ClosingSchedule:
@@ -70,7 +68,6 @@ class ClosingSchedule:
             opening.required,
             opening.context,
             prefix=None if training is None else PrefixAccumulator(moments, training),
-            opened_at=opening.opened_at,
         )
 
     def require_more(self, state: RunState, learner: Learner, ledger: Ledger) -> bool:
@@ -106,7 +103,7 @@ def require_confirmation(state: RunState, learner: Learner, ledger: Ledger) -> b
     """Fresh episodes of the parameters whose evaluation has passed the target."""
     if not learner.is_target_compared(state):
         return False
-    evaluation = return_statistics(first_returns(ledger.verified_results(messages.EVAL)))
+    evaluation = return_statistics(first_returns(ledger.results_in_order(messages.EVAL)))
     if messages.CONFIRM in ledger.required or not learner.is_target_passed(evaluation):
         return False
     ledger.require(messages.CONFIRM, ledger.checker.slot_limits[messages.CONFIRM])
@@ -150,7 +147,6 @@ class AsynchronousSchedule(ClosingSchedule):
             required,
             opening.context,
             closing=self._batch,
-            opened_at=opening.opened_at,
         )
         elites = range(hooks.elite_slot_count(strategy, state.strategy, state.generation))
         ledger.require_slots(messages.ELITE, elites)

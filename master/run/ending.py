@@ -178,7 +178,6 @@ class RunEnding:
             "eval_episodes": figures.count if figures else None,
             "confirm_mean": state.confirm_mean,
             "reproducible": state.reproducible,
-            "quarantined": sorted(map(str, self._collector.fleet.quarantined)),
             "seed": setup.config.seed,
             "best_checkpoint": str(best) if best.exists() else None,
             "last_checkpoint": str(last) if last else None,

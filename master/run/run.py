@@ -6,7 +6,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,11 +19,10 @@ from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.security.user_code import modules_to_allow
+from master.collect.audit import Audit
 from master.collect.blocks.block_scheduler import make_scheduler
-from master.collect.collector import Collector, Interrupted, TrustRules, Unserved
+from master.collect.collector import Collector, Interrupted, Unserved
 from master.collect.recovery_statistics import TAKEOVER
-from master.collect.verification import Verification
-from master.collect.verifier import VerificationError, Verifier
 from master.collect.worker_watch import CollectorCallbacks, Maintain, MasterLease, WorkerSource
 from master.control.inbox import ControlInbox
 from master.display.format import Record
@@ -45,8 +43,6 @@ from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 
 LOGGER = logging.getLogger("es_queue.run")
-#: Between two signs of life while the master computes its fingerprint.
-SIGN_SECONDS = 0.2
 
 
 class OutageHandler:
@@ -89,11 +85,9 @@ class TrainingRun:
             timeout,
             self._channel.record_failure,
         )
-        self._verifier = Verifier(config, launch.noise_dir)
-        self._resources.callback(self._verifier.close)
-        # Only the master's own workers have the password of a private server.
-        shared = services.private_server is None or launch.listen is not None
-        verification = Verification(self._verifier) if shared else None
+        audit = Audit(config, launch.noise_dir) if config.audit else None
+        if audit is not None:
+            self._resources.callback(audit.close)
         self._collector = Collector(
             MasterLease(self._channel, claim.token, claim.holder, clocks),
             make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
@@ -103,8 +97,9 @@ class TrainingRun:
                 keep_services(watch, seat_manager, self._channel),
             ),
             ControlInbox(self._channel, ConfigTimeline(setup.learner).refusal, context.run_words),
-            TrustRules(config.audit, config.strict, verification),
             WorkerSource(launch.queue, services.local_workers),
+            strict=config.strict,
+            audit=audit,
         )
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir)
         store = GenerationStore(paths.run, paths.run_dir, config.keep_generations, self._video_jobs)
@@ -143,7 +138,6 @@ class TrainingRun:
         try:
             context.view.started(start_information(context, state))
             adopted = self._take_up(state)
-            self._fix_fingerprint()
             outcome = self._loop.run(state, adopted)
             film_seconds = LAST_VIDEO_SECONDS
             return ending.finish_completed(outcome)
@@ -202,23 +196,6 @@ class TrainingRun:
             and task.digest == vector_digest(vector)
         )
         return task.publication if task is not None and is_adoptable else None
-
-    def _fix_fingerprint(self) -> None:
-        """Under --strict, use this host's fingerprint if foreign workers can join."""
-        if not self._context.setup.config.strict or self._collector.verification is None:
-            return
-        asked = self._verifier.fingerprint()
-        while not wait([asked], SIGN_SECONDS).done:
-            self._renewal.show_sign()
-            if self._context.services.stop.is_interrupted():
-                raise Interrupted
-        try:
-            self._collector.fleet.fix(asked.result().numerics)
-        except VerificationError as error:
-            raise EnvironmentFailure(
-                f"--strict: the master cannot compute the run's fingerprint on its host ({error}): "
-                "make the environment work there, or leave out --strict"
-            ) from None
 
 
 def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record], None]:

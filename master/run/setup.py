@@ -13,7 +13,6 @@ from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.config.validation import validate_combinations
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.observation_probe import with_observed
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import RunFolderError, UsageError
@@ -106,8 +105,6 @@ def prepare_run(
     policy = make_policy(config, *spaces)
     validate_environment_settings(config, spec)
     config = resolve_config(config, spec, policy)
-    if config.obs_norm:
-        spec = with_observed(spec, EnvironmentRequest.of(config))
     # An environment that cannot show it fails here, before anything is begun.
     reference = make_reference_batch(config)
     if reference is not None:

@@ -70,7 +70,6 @@ PROGRESS_TEXTS = (
     "queue",
     "paused_by",
     "changed",
-    "quarantined",
 )
 PROGRESS_FIELDS = (
     *PROGRESS_TEXTS,
@@ -109,7 +108,6 @@ PROGRESS_FIELDS = (
     "eval_min",
     "eval_episodes",
     "audited",
-    "audit_disputes",
 )
 WORKER_TEXTS = (
     "host",

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, parse_quarantined
+from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
     finite_or_none,
@@ -284,7 +284,7 @@ def format_budget(progress: Mapping[str, str], config: Mapping[str, Any]) -> str
 def format_control_rows(summary: RunSummary, details: RunDetails) -> list[tuple[str, str]]:
     get = summary.progress.get
     queue = get("queue", "default")
-    refused = [(name, count) for name, count in details.refused.items() if name != "audit"]
+    refused = list(details.refused.items())
     reasons = [f"{sanitize(name, 60)} {count:,}" for name, count in refused if count]
     requests = f"{details.requests:,} that the master has not answered yet"
     errors = f"{details.errors:,} reports of workers; es-status {summary.run} --errors shows them"
@@ -323,19 +323,8 @@ def format_recoveries(progress: Mapping[str, str]) -> str:
 
 
 def format_audit(progress: Mapping[str, str]) -> str:
-    checked, disputed = (
-        finite_or_none(progress.get(name)) for name in ("audited", "audit_disputes")
-    )
-    out = ", ".join(
-        f"{name or 'a worker'} on {host}"
-        for host, name in parse_quarantined(progress.get("quarantined"))
-    )
-    parts = [
-        "" if checked is None else f"{format_whole(checked)} results confirmed by a second worker",
-        "" if not disputed else f"{format_whole(disputed)} differences undecided",
-        f"in quarantine: {sanitize(out, 300)}" if out else "",
-    ]
-    return "; ".join(filter(None, parts))
+    checked = finite_or_none(progress.get("audited"))
+    return "" if checked is None else f"{format_whole(checked)} results equal to the master's own"
 
 
 def make_worker_table(details: RunDetails) -> FittingTable:

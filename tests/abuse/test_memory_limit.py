@@ -17,7 +17,6 @@ import redis
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
 from es_queue.security import acl
-from tests.abuse.flooding import command
 from tests.abuse.servers import BOTH, serving
 from tests.integration.processes import wait_for
 from tests.leaks import simple_password
@@ -26,6 +25,14 @@ CONF = Path(__file__).resolve().parents[2] / "docker" / "redis.conf"
 PASSWORDS = {user: simple_password(user) for user in acl.USERS}
 MB = 2**20
 LIMIT, CLIENTS = 48 * MB, 16 * MB
+
+
+def command(*words: str | bytes) -> bytes:
+    """A command as Redis reads it."""
+    parts = [word if isinstance(word, bytes) else word.encode() for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) for part in parts
+    )
 
 
 @pytest.fixture(params=BOTH)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 
 from es_queue.protocol.channel import RUNNING, PublishRequest, PublishResult, RenewResult
-from tests.contract.places import P0, P1, P2, TOKEN, Place, RedisPlace, block, name_of, owed, texts
+from tests.contract.places import P0, P1, P2, TOKEN, Place, block, name_of, owed, texts
 
 P3 = name_of(3)
 
@@ -140,20 +140,3 @@ def test_an_older_block_that_is_given_back_does_not_stay_in_todo(place: Place) -
     assert place.todo()[0] == str(block(0, 4))
     place.master().reconcile(TOKEN, owed(("train", 0, 2), publication=P1))
     assert place.todo() == texts(block(0, 2, P1))
-
-
-def test_a_made_up_list_of_open_publications_removes_nothing_of_another_name(
-    redis_place: RedisPlace,
-) -> None:
-    redis_place.publish(P0)
-    redis_place.client.set(redis_place.keys.results("x"), "mine")
-    redis_place.client.hset(redis_place.keys.progress, "open", f"x ../x {P1}:y " + "z" * 100)
-    redis_place.publish(P2)
-    assert redis_place.client.exists(redis_place.keys.results("x"))
-    redis_place.client.xadd(redis_place.keys.results(P0), {"answer": b""})
-    redis_place.client.hset(redis_place.keys.progress, "open", f"{P0} " * 10_000)
-    redis_place.publish(P3)
-    assert redis_place.streams() == {P0, P3, "x"}, (
-        "a list that is longer than any of ours is not read"
-    )
-    assert "open" not in redis_place.progress()

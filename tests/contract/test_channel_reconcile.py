@@ -138,37 +138,6 @@ def test_claims_of_another_publication_or_of_no_sense_hold_nothing(place: Place)
     assert found.claims == {worker_name(1): (block(0, 4, P1),)}
 
 
-def test_the_claims_of_a_dismissed_worker_hold_nothing_up_and_it_did_not_die(place: Place) -> None:
-    place.publish(P0, block(0, 2), block(2, 4))
-    dismissed, other = place.arrived(1), place.arrived(2)
-    dismissed.claim(0.01)
-    other.claim(0.01)
-    for grace in (False, True):
-        found = reconcile(
-            place,
-            ("train", 0, 4),
-            block_size=2,
-            dismissed=(dismissed.worker,),
-            give_way=(dismissed.worker,),
-            grace=grace,
-        )
-        assert (found.requeued, found.dead, found.claims) == (
-            0 if grace else 2,
-            [],
-            {other.worker: (block(2, 4),)},
-        )
-    assert place.todo() == texts(block(0, 2)) and place.attempts() == {} and place.claims(1) == []
-    assert dismissed.poll_flags().give_way and not other.poll_flags().give_way
-    assert dismissed.claim(0.01) == block(0, 2), "it may go on claiming"
-    assert (
-        reconcile(place, ("train", 0, 4), block_size=2, dismissed=(dismissed.worker,)).requeued == 2
-    )
-    place.lapse(1)
-    assert [
-        name for name, _ in reconcile(place, ("train", 0, 4), dismissed=(dismissed.worker,)).dead
-    ] == [dismissed.worker]
-
-
 def test_nothing_is_done_for_a_publication_that_is_not_stored(place: Place) -> None:
     master = place.publish(P0, block(0, 4))
     assert master.reconcile(TOKEN, owed(("train", 0, 4), publication=P1)) is None

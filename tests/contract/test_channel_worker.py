@@ -217,7 +217,7 @@ def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
 
 def test_a_worker_reads_what_the_master_shows_of_the_run(place: Place) -> None:
     master = place.publish(P0)
-    assert place.worker().progress_field("quarantined") is None
-    master.renew(TOKEN, "me", 10, {"quarantined": '[["host", "name"]]', "numerics": ""}, {})
-    assert place.worker().progress_field("quarantined") == '[["host", "name"]]'
+    assert place.worker().progress_field("digest") is None
+    master.renew(TOKEN, "me", 10, {"digest": "00ff", "numerics": ""}, {})
+    assert place.worker().progress_field("digest") == "00ff"
     assert place.worker().progress_field("numerics") is None, "an empty text says nothing"

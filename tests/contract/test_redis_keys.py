@@ -34,7 +34,6 @@ from tests.contract.places import (
     texts,
     worker_name,
 )
-from tests.tiny import eventually
 
 
 def lasting_keys(place: RedisPlace) -> list[str]:
@@ -300,23 +299,3 @@ def test_a_full_server_never_drops_a_claim_without_its_answer(full: RedisPlace) 
         full.client.config_set("maxmemory", 0)
         assert answered.result(10)
     assert full.answers() == [b"answer"] and full.claims() == []
-
-
-def test_a_worker_that_was_given_a_block_by_name_waits_for_the_next_one_where_it_found_it(
-    redis_place: RedisPlace,
-) -> None:
-    master, worker = redis_place.publish(P0), redis_place.arrived()
-    master.extend(TOKEN, P0, [block(0, 4)], to=worker.worker)
-    assert worker.claim(0.01) == block(0, 4)
-    worker.drop(block(0, 4))
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(worker.claim(4.0)))
-    thread.start()
-    assert eventually(lambda: redis_place.client.info("clients")["blocked_clients"])
-    master.extend(TOKEN, P0, [block(4, 8)], to=worker.worker)
-    assert eventually(lambda: found, 2.0), "it wakes"
-    thread.join()
-    worker.drop(block(4, 8))
-    assert found == [block(4, 8)] and worker.claim(0.01) is None
-    master.extend(TOKEN, P0, [block(8, 9)])
-    assert worker.claim(0.01) == block(8, 9), "after one wait it looks where the others look"

@@ -28,7 +28,6 @@ from tests.contract.places import (
     owed,
     texts,
     wait_until,
-    worker_name,
 )
 
 FATAL = (
@@ -196,21 +195,6 @@ def test_a_worker_says_in_one_sentence_that_it_may_not_claim(redis_place: RedisP
 def test_a_long_refusal_is_one_short_line() -> None:
     text = str(refused_error(redis.exceptions.ResponseError("ERR " + "x" * 1000 + "\nmore")))
     assert len(text) < 400 and "\n" not in text
-
-
-# --- strangers' bytes
-
-
-def test_a_worker_whose_name_is_no_text_does_no_harm(redis_place: RedisPlace) -> None:
-    master = redis_place.publish(P0, block(0, 4))
-    redis_place.arrived()
-    redis_place.client.sadd(redis_place.keys.workers, b"\xff\xfe")
-    redis_place.client.rpush(f"es:{RUN}:claims:".encode() + b"\xff\xfe", b"\xff")
-    assert list(master.workers()) == [worker_name(1)]
-    for grace in (True, False):
-        found = master.reconcile(TOKEN, owed(("train", 0, 4), grace=grace))
-        assert found is not None
-        assert [*found.claims, *(worker for worker, _ in found.dead)] == [worker_name(1)]
 
 
 # --- what would stay for ever

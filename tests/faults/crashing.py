@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 #: Where a master can be killed; in the order of a generation.
-#: "mid-verification" is another one, of runs whose evaluations the master plays again.
 POINTS = (
     "before publish",
     "after publish",
@@ -40,7 +39,6 @@ class Countdown:
 
 def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
-    import master.collect.verifier
     import master.loop.listeners
     import master.storage.checkpoint
     from es_queue.protocol.redis_channel import RedisMasterChannel
@@ -65,11 +63,6 @@ def arm(point: str, count: int) -> None:
             lambda replace: after(
                 replace, die, lambda _, source, target: is_checkpoint(str(target))
             ),
-        ),
-        "mid-verification": (
-            master.collect.verifier,
-            "request_results",
-            lambda request: before(request, die),
         ),
     }
     owner, name, replaced = place[point]

@@ -48,7 +48,6 @@ SUMMARY = {
     "eval_episodes",
     "confirm_mean",
     "reproducible",
-    "quarantined",
     "seed",
     "best_checkpoint",
     "last_checkpoint",

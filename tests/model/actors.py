@@ -10,7 +10,7 @@ from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest
 from es_queue.protocol.messages import KINDS, Answer, Block, Task, token_number
 from es_queue.protocol.timing import Clocks
 from master.collect.blocks.block_scheduler import BlockScheduler, iterate_equal_blocks
-from master.collect.collector import Collector, TrustRules
+from master.collect.collector import Collector
 from master.collect.ledger import Ledger
 from master.collect.worker_watch import MasterLease
 from tests.memory_channel import MemoryMasterChannel, MemoryWorkerChannel
@@ -145,7 +145,6 @@ def master(world: World, number: int) -> Iterator[None]:
     watcher = Collector(
         MasterLease(channel, token, f"master {number}", CLOCKS),
         BlockScheduler(fixed=2),
-        trust=TrustRules(world.rules.audit),
     )
     while generation < GENERATIONS:
         kinds = wanted(generation)

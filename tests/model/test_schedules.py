@@ -13,12 +13,7 @@ from tests.memory_channel import MemoryServer
 from tests.model.actors import new_master, new_worker
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
-WHOLE, COLLECTOR, AUDITED, LOOK = (
-    Rules(),
-    Rules(collector=True),
-    Rules(collector=True, audit=1.0),
-    Rules(update=True),
-)
+WHOLE, COLLECTOR, LOOK = Rules(), Rules(collector=True), Rules(update=True)
 NO_OWN_CLAIMS = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
 NO_RECONCILE = Rules(reconcile=False, failures=False)
 
@@ -28,8 +23,8 @@ HANG_WITHOUT_RECONCILE = (2, 9, 15)
 
 all_masters = pytest.mark.parametrize(
     "rules",
-    [WHOLE, COLLECTOR, AUDITED, LOOK],
-    ids=["bare rules", "collector", "audited", "a look first"],
+    [WHOLE, COLLECTOR, LOOK],
+    ids=["bare rules", "collector", "a look first"],
 )
 
 

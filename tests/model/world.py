@@ -27,7 +27,6 @@ from master.collect import collector, ledger
 from master.collect.answer_check import ResultShape
 from master.collect.blocks import reissuer
 from master.collect.ledger import AnswerChecker
-from master.display.notes import NoteHandler
 from tests import memory_channel
 from tests.memory_channel import MemoryMasterChannel, MemoryServer
 
@@ -61,9 +60,8 @@ class Rules:
     8; failures: episodes raise now and then;
     collector: masters are the real Collector, which also copies overdue blocks, instead of the bare
     rules;
-    audit: the fraction of the slots that the Collector has played again; look: reconcile first
-    looks, answers are read, and only then anything is issued again, with all that can happen
-    between the three.
+    look: reconcile first looks, answers are read, and only then anything is issued again, with all
+    that can happen between the three.
     """
 
     publication: bool = True
@@ -71,7 +69,6 @@ class Rules:
     reconcile: bool = True
     failures: bool = True
     collector: bool = False
-    audit: float = 0.0
     update: bool = False
     faults: tuple[str, ...] = KINDS_OF_FAULT
 
@@ -316,7 +313,6 @@ class World:
             patch.object(collector, "time", self.clock),
             patch.object(reissuer, "time", self.clock),
             patch.object(ledger, "time", self.clock),
-            NoteHandler(self._blame),
         ):
             for _ in range(self.dice.randint(1, 3)):
                 new_worker(self)
@@ -326,12 +322,6 @@ class World:
         if self.wrong or (self.finished is not None and not self.ended_right(self.finished)):
             return "wrong"
         return "hung" if self.finished is None else "right"
-
-    def _blame(self, note: str) -> None:
-        """All workers here are honest, whatever befalls them: no audit may doubt one."""
-        # That nobody is there to ask is no accusation.
-        if note.startswith("audit:") and "are not audited" not in note:
-            self.wrong.append(note)
 
     def ended_right(self, parameters: bytes) -> bool:
         return parameters == quiet()

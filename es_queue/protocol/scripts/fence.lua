@@ -31,61 +31,23 @@ local function in_pieces(command, key, items)
   end
 end
 
--- Who may only work may write any text into lists, hashes and sets of these names, and as many as the server has memory for.
--- What is not of its type, or is larger than any of ours, goes: what it held is owed, and the living say again that they live.
-local LONGEST_BLOCK, MOST_WORKERS, WORKERS_BYTES = 120, 20000, 16777216
-
--- The length of a list, 0 if it is missing. A key of another type is removed, and so is a longer or larger list: the length
--- and the size are known before anything is read, for a script holds up every run on the server.
-local function length_of(key, bytes, longest)
-  local length = redis.pcall('LLEN', key)
-  if length == 0 then return 0 end
-  local spoilt = type(length) == 'table' or length > longest
-  if not spoilt and redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0) <= bytes then return length end
+-- A list's entries. A longer list than any of ours is removed, so that a script never delays every run on the server.
+local function entries(key, longest)
+  if redis.call('LLEN', key) <= longest then return redis.call('LRANGE', key, 0, -1) end
   redis.call('UNLINK', key)
-  return 0
+  return {}
 end
 
--- A list's entries; none if it is longer than ``longest`` or larger than ``bytes``.
-local function entries(key, bytes, longest)
-  return length_of(key, bytes, longest) > 0 and redis.call('LRANGE', key, 0, -1) or {}
-end
-
-local function is_worker(id)
-  if #id > 140 then return false end
-  local name, pid = string.match(id, '^([%w._-]+)%-(%d+)%-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]$')
-  return name ~= nil and #name <= 120 and #pid <= 10
-end
-
--- The set of workers without what is no worker's id.
+-- The ids in the run's set of workers; a larger set than any of ours is removed.
 local function members(key)
-  local count = redis.pcall('SCARD', key)
-  local wrong = type(count) == 'table' or count > MOST_WORKERS
-  if not wrong and count > 0 then wrong = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0) > WORKERS_BYTES end
-  if wrong then redis.call('UNLINK', key) end
-  local found = {}
-  for _, id in ipairs(not wrong and redis.call('SMEMBERS', key) or {}) do
-    if is_worker(id) then found[#found + 1] = id else redis.call('SREM', key, id) end
-  end
-  return found
+  if redis.call('SCARD', key) <= 20000 then return redis.call('SMEMBERS', key) end
+  redis.call('UNLINK', key)
+  return {}
 end
 
 -- Close what stands open besides the publication itself, in the asynchronous schedule: all but those in keep.
 local function close_older(progress, prefix, keep)
-  local length = redis.call('HSTRLEN', progress, 'open')
-  local open = length > 0 and length <= 16384 and redis.call('HGET', progress, 'open') or ''
-  for publication in string.gmatch(open, '%d+%.%d+%-%x+') do
+  for publication in string.gmatch(redis.call('HGET', progress, 'open') or '', '%d+%.%d+%-%x+') do
     if not keep[publication] then redis.call('UNLINK', prefix .. 'results:' .. publication, prefix .. 'parameters:' .. publication) end
   end
-end
-
--- Whether a results stream takes no more answers, or soon will not: whoever may answer may give an entry an id of the
--- far future, and all later ids are higher.
-local function spoilt(key)
-  local about = redis.pcall('XINFO', 'STREAM', key)
-  local tomorrow = (tonumber(redis.call('TIME')[1]) + 86400) * 1000
-  for i = 1, #about - 1, 2 do
-    if about[i] == 'last-generated-id' then return tonumber(string.match(about[i + 1], '^%d+')) > tomorrow end
-  end
-  return true -- no stream
 end

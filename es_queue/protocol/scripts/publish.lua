@@ -7,7 +7,7 @@ local checkpoint, prefix, run, now, seconds = argument(), argument(), argument()
 local progress, history, todo, lasting, kept = list(), list(), list(), list(), list()
 
 local stored = redis.call('HGET', KEYS[2], 'publication')
-if stored == publication and redis.call('EXISTS', KEYS[3], KEYS[10], KEYS[11]) == 3 and not spoilt(KEYS[10]) then
+if stored == publication and redis.call('EXISTS', KEYS[3], KEYS[10], KEYS[11]) == 3 then
   redis.call('EXPIRE', KEYS[11], seconds) -- parameters that were staged anew would go after a while
   return { stored, 1 }
 end

@@ -20,9 +20,6 @@ BLOCK_SECONDS = 0.5
 #: Of slots that nobody has measured one in so many makes a block, but no block has more than so
 #: many.
 UNMEASURED_SLOTS_PER_BLOCK, MOST_UNMEASURED_SLOTS = 1000, 16
-#: How many times its expected duration a worker may hold a block, after an episode's limit, until
-#: it is taken for one that answers nothing.
-PATIENCE_TIMES = 20
 #: A block has at most the remaining work of one worker, divided by this.
 SHARES_PER_WORKER = 1.6
 
@@ -48,7 +45,6 @@ class BlockScheduler:
     per_slot: episodes of a training slot; episodes_per_slot: of a slot of another kind, one by
     default
     seconds:  measured wall seconds per slot, by kind
-    wall:     seconds that one episode may last
     """
 
     fixed: int = 0
@@ -56,7 +52,6 @@ class BlockScheduler:
     per_slot: int = 1
     episodes_per_slot: Mapping[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    wall: float = 300.0
     _guessed_seconds: float = BLOCK_SECONDS
 
     def iterate_blocks(
@@ -79,22 +74,6 @@ class BlockScheduler:
             batches, key=lambda block: -self._seconds_of(block.kind) * (block.stop - block.start)
         )
         yield from self._guided_blocks(publication, rest, workers)
-
-    def patience(self, block: Block) -> float:
-        """Seconds that no honest worker holds a block without a result: more than any episode's
-        limit, and many times the expected time. If no slot of its kind was measured, each of its
-        episodes may last as long as the limit.
-        """
-        known = self.seconds.get(block.kind)
-        if known is None:
-            return self.longest(block)
-        expected = self.wall + PATIENCE_TIMES * known * (block.stop - block.start)
-        return min(expected, self.longest(block))
-
-    def longest(self, block: Block) -> float:
-        """Seconds that no block of an honest worker exceeds, whatever durations workers report."""
-        episodes = (block.stop - block.start) * self._episodes_of(block.kind)
-        return self.wall * (1 + episodes)
 
     def reissue_size(self, kind: str, slots: int, workers: int) -> int:
         """Slots of a reissued block, when ``slots`` are required in all."""
@@ -181,7 +160,6 @@ def make_scheduler(config: RunConfig, individuals: int, parameters: int) -> Bloc
         together,
         individuals * config.episodes,
         episodes_per_slot,
-        wall=config.wall_limit,
     )
 
 

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from es_queue.protocol.channel import MasterChannel, ReconcileReport
 from es_queue.protocol.messages import Block
-from master.collect.blocks.block_scheduler import BlockScheduler, blocks_of_slots
-from master.collect.blocks.stragglers import (
-    BLOCKS_GIVEN,
-    ISSUES_TO_ALL,
-    STRAGGLER_CHECK_SECONDS,
-    DirectIssue,
-    IdleWorkers,
-    StragglerTracker,
-    slots_of,
-)
-from master.collect.ledger import Ledger, LedgerContext, Slot, StreamReader
+from master.collect.blocks.block_scheduler import BlockScheduler
+from master.collect.blocks.stragglers import STRAGGLER_CHECK_SECONDS, StragglerTracker
+from master.collect.ledger import Ledger, LedgerContext, StreamReader
 from master.collect.recovery_statistics import REDIS_LOST, STRAGGLER
 from master.collect.worker_watch import MasterLease, WorkerWatch
-from master.fleet.silent_workers import SilentWorkers
 
-MOST_DEAD = 1000
-MOST_LATE = 10  # late answers of a worker that are believed, for each of its answers that counted
+#: Every worker reads which workers should leave, so only a few of those with other arithmetic.
+LEAVING_NAMED = 100
 
 
 class OutageWatch:
@@ -86,20 +77,10 @@ class Reissuer:
         lease: MasterLease,
         scheduler: BlockScheduler,
         parts: CollectorParts,
-        silent: SilentWorkers,
-        direct: DirectIssue,
     ) -> None:
-        self._lease, self._scheduler, self._parts, self._silent = lease, scheduler, parts, silent
-        self._direct = direct
+        self._lease, self._scheduler, self._parts = lease, scheduler, parts
         self.late, self.outages = LateAnswers(), OutageWatch(lease.channel, lease.clocks.beat_ttl)
         self._stragglers = StragglerTracker(scheduler, lease.clocks.overdue)
-        self._idle = IdleWorkers()
-        self._issues = 0
-
-    def open(self) -> None:
-        self._issues = 0
-        self._stragglers.reset()
-        self._direct.begin(self._parts.context.answers, time.monotonic())
 
     def forget_copies(self) -> None:
         self._stragglers.reset()
@@ -127,14 +108,16 @@ class Reissuer:
         if report is None:
             return math.inf
         self._record_deaths(ledger, report)
-        answers = self._parts.context.answers
-        self.late.update(
-            sum(min(count, MOST_LATE * answers[name]) for name, count in report.late.items())
-        )
-        has_idle = self._update_holders(ledger, report)
+        self.late.update(sum(report.late.values()))
+        now, present = time.monotonic(), self._parts.workers.present
+        self._stragglers.update(ledger.publication, report, now)
+        has_idle = any(report.claims.get(worker) == () for worker in present)
         copies = has_idle and not report.todo and not paused
-        if copies:
-            self._copy_stragglers(ledger, report)
+        if copies and (overdue := self._stragglers.take_overdue(ledger, now)):
+            blocks = [Block(ledger.publication, kind, slot, slot + 1) for kind, slot in overdue]
+            self._lease.channel.extend(self._lease.token, ledger.publication, blocks)
+            self._parts.context.recoveries.start_recovery(STRAGGLER, overdue)
+            ledger.tally.count_reissued(len(overdue))
         # Workers that have answered before that look hold nothing any more.
         if ledger.closing.prior_publications and self._drain_fully(ledger):
             held = {block.publication for blocks in report.claims.values() for block in blocks}
@@ -150,12 +133,11 @@ class Reissuer:
     ) -> ReconcileReport | None:
         self.notice_outage(ledger)  # it may have been away since the tick began
         fleet = self._parts.context.fleet
-        dismissed = {*self._silent.names, *(fleet.dismissed_workers() if fleet else ())}
+        dismissed = fleet.dismissed_workers() if fleet else []
         request = ledger.reconcile_request(
             self._block_size(ledger),
             self.outages.is_grace(),
-            self._parts.workers.give_way,
-            sorted(dismissed),
+            [*self._parts.workers.give_way, *dismissed[:LEAVING_NAMED]],
         )
         # What is owed to nobody leaves todo: the workers of a paused run finish what they hold and
         # wait.
@@ -169,7 +151,7 @@ class Reissuer:
         return ledger.closing.reissue_size(ledger, self._scheduler, workers)
 
     def _record_deaths(self, ledger: Ledger, report: ReconcileReport) -> None:
-        for _, blocks in report.dead[:MOST_DEAD]:
+        for _, blocks in report.dead:
             ledger.record_death(blocks)
 
     def _reissue(self, ledger: Ledger, report: ReconcileReport, *, paused: bool) -> None:
@@ -180,58 +162,10 @@ class Reissuer:
         """
         if not report.unclaimed or not self._drain_fully(ledger):
             return
-        self._issues += 1
-        # Somebody takes it from todo again and again.
-        by_name = (self._direct.is_on or self._issues > ISSUES_TO_ALL) and not paused
-        given = len(self._give(ledger, slots_of(report.unclaimed))) if by_name else 0
-        audit, singles = self._parts.context.audit, ledger.failures.suspects()
-        self._direct.record_unclaimed(
-            slot
-            for slot in slots_of(report.unclaimed)
-            if slot not in singles and (audit is None or slot not in audit.questions)
-        )
         second = self._reconcile(ledger, report.unclaimed, paused=paused)
         if second is None:
             return
         self._record_deaths(ledger, second)
-        if issued := given + second.requeued:
+        if second.requeued:
             self._parts.reader.reread()
-            # What the audit asks for was not lost.
-            ledger.tally.count_reissued(max(0, issued - (len(audit.questions) if audit else 0)))
-
-    def _update_holders(self, ledger: Ledger, report: ReconcileReport) -> bool:
-        """Note which workers hold what. Returns whether a usable worker is idle."""
-        now, present = time.monotonic(), self._parts.workers.present
-        answers = self._parts.context.answers
-        self._stragglers.update(ledger.publication, report, now)
-        self._silent.update(report.claims, present, answers, self._scheduler.patience, now)
-        joined = [worker for worker in present if worker not in self._silent.names]
-        return self._idle.update(report.claims, joined, answers)
-
-    def _copy_stragglers(self, ledger: Ledger, report: ReconcileReport) -> None:
-        now = time.monotonic()
-        first, more = self._stragglers.overdue_slots(ledger, now)
-        if self._direct.is_on:
-            first, more = [], first + more
-        if first:
-            blocks = [Block(ledger.publication, kind, slot, slot + 1) for kind, slot in first]
-            self._lease.channel.extend(self._lease.token, ledger.publication, blocks)
-            self._parts.context.recoveries.start_recovery(STRAGGLER, first)
-        given = self._give(ledger, more)
-        self._direct.record_copies(given, report.claims, self._parts.context.answers)
-        first += given
-        self._stragglers.record_copies(ledger, first, now)
-        ledger.tally.count_reissued(len(first))
-
-    def _give(self, ledger: Ledger, slots: Iterable[Slot]) -> list[Slot]:
-        """Put a few slots into the claims of each idle worker. Returns the slots that found one."""
-        most, singles = self._block_size(ledger), ledger.failures.suspects()
-
-        def send(worker: str, some: Sequence[Slot]) -> bool:
-            blocks = blocks_of_slots(ledger.publication, some, most, singles)
-            return self._lease.channel.extend(
-                self._lease.token, ledger.publication, blocks, to=worker
-            )
-
-        missing = (slot for slot in slots if not ledger.has_answers(slot[0], slot[1], slot[1] + 1))
-        return self._idle.give(missing, BLOCKS_GIVEN * most, send)
+            ledger.tally.count_reissued(second.requeued)

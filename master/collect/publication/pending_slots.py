@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 Slot = tuple[str, int]
 Ranges = list[tuple[str, int, int]]
@@ -44,9 +44,9 @@ class PendingSlots:
             return False
         self._chosen = chosen
         self._marks = bytearray(chosen[-1] + 1 if chosen else 0)
-        self.unanswered_count = 0
         for slot in chosen:
-            self.refresh(slot)
+            self._marks[slot] = not self._is_settled(slot)
+        self.unanswered_count = self._marks.count(1)
         return True
 
     @property
@@ -59,14 +59,6 @@ class PendingSlots:
         if slot < len(self._marks) and self._marks[slot]:
             self._marks[slot] = 0
             self.unanswered_count -= 1
-
-    def refresh(self, slot: int) -> None:
-        self.mark_answered(slot)
-        if not self._is_settled(slot) and (
-            slot < len(self._marks) if self._chosen is None else slot in self._chosen
-        ):
-            self._marks[slot] = 1
-            self.unanswered_count += 1
 
     def first_unanswered(self) -> int:
         """The first unanswered slot; the number of slots if there is none."""
@@ -82,12 +74,6 @@ class PendingSlots:
             runs.append((kind, start, stop))
             start = self._marks.find(1, stop)
         return runs
-
-    def __contains__(self, slot: int) -> bool:
-        return slot < len(self._marks) and self._marks[slot] == 1
-
-    def iterate_unanswered(self) -> Iterator[int]:
-        return (slot for _, start, stop in self.ranges("") for slot in range(start, stop))
 
 
 def to_ranges(slots: Iterable[int], kind: str) -> Ranges:

@@ -72,14 +72,6 @@ class SlotFailures:
                 f"{self.last_reason}"
             )
 
-    def withdraw(self, reporter: str) -> list[Slot]:
-        """Withdraw a worker's reports. Returns slots that no longer count as failed."""
-        for reports in self._reports.values():
-            reports.pop(reporter, None)
-        freed = [slot for slot in self.slots if self._reports[slot].total() < FAILURES]
-        self.slots.difference_update(freed)
-        return freed
-
     def record_deaths(self, slots: Iterable[Slot]) -> None:
         """A worker died while it played these; the tenth death is attributed to the slot."""
         for slot in slots:

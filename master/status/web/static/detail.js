@@ -105,7 +105,7 @@ function mended(run) {
   const rows = [
     ...refused.map(([reason, count]) => [`refused: ${reason}`, whole(count)]),
     ["recovered", counted(run.recovered)], ["issued again", counted(run.reissued)], ["late results", counted(run.late)], ["duplicates", counted(run.duplicate)],
-    ["lost steps", counted(run.lost_steps)], ["recoveries", run.recoveries || ""], ["audited", counted(run.audited)], ["undecided", counted(run.audit_disputes)], ["in quarantine", run.quarantined || ""],
+    ["lost steps", counted(run.lost_steps)], ["recoveries", run.recoveries || ""], ["audited", counted(run.audited)],
     ["changed while running", run.changed || ""], ["requests waiting", counted(run.requests)],
   ].filter(([, text]) => text !== "");
   pairs(byId("mended"), rows.length ? rows : [["nothing", "every result counted, and none was repeated"]]);

@@ -39,7 +39,7 @@ from es_queue.security.user_code import named_modules
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.base import Info
 from es_queue.strategies.openai_es import OpenaiES
-from master.collect.answer_check import ResultBounds, ResultShape
+from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.cases import each_case
 from tests.deceptive import MAZE
@@ -600,7 +600,7 @@ def test_the_largest_honest_answer_has_room_for_behaviours() -> None:
 
 CONFIG = config_of(**NOVEL, obs_norm=False)
 EXPECTATIONS = AnswerChecker(
-    CONFIG, 4, ResultShape(2, 2, 2, 3), {TRAIN: 4, CENTRE: 3, EVAL: 2}, ResultBounds((50, 100))
+    CONFIG, 4, ResultShape(2, 2, 2, 3), {TRAIN: 4, CENTRE: 3, EVAL: 2}, (50, 100)
 )
 
 

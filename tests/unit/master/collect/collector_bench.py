@@ -12,7 +12,7 @@ from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.blocks.reissuer import CollectorParts
-from master.collect.collector import Collector, TrustRules
+from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerSource
 from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
@@ -38,7 +38,6 @@ class Bench:
     shown: list[dict[str, Any]] = field(default_factory=list)
     server: MemoryServer = field(default_factory=MemoryServer)
 
-    audit: float = 0.0
     strict: bool = False
     prefix: Any = None
     clocks: Clocks = QUICK
@@ -52,8 +51,8 @@ class Bench:
             MasterLease(self.channel, TOKEN, "me", self.clocks),
             self.scheduler,
             CollectorCallbacks(self.shown.append, self.is_interrupted, self.maintain),
-            trust=TrustRules(self.audit, self.strict),
             source=self.source,
+            strict=self.strict,
         )
         expectations = AnswerChecker(
             CONFIG, 3, ResultShape(8, 2, 4), {messages.TRAIN: 12, messages.CENTRE: 1}
@@ -75,11 +74,6 @@ class Bench:
     def next_tick(self) -> float:
         """When the collector looks again, by ``time.monotonic``."""
         return self.collector._next_tick
-
-    @property
-    def silent_workers(self) -> set[str]:
-        """The ids of workers that hold blocks and answer nothing."""
-        return self.collector._reissuer._silent.names
 
     def make_channel(self) -> Any:
         return MemoryMasterChannel(self.server)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -99,14 +98,6 @@ def test_the_cutter_of_a_run_knows_how_many_episodes_each_kind_has() -> None:
         7,
         3,
     )
-
-
-def test_a_block_may_last_as_long_as_its_episodes() -> None:
-    def longest(**settings: Any) -> float:
-        config = quick_config(strategy="snes", wall_limit=10.0, **settings)
-        return make_scheduler(config, 1, 8).longest(Block("4.1-00000000", TRAIN, 0, 3))
-
-    assert longest(episodes=2) == 70.0
 
 
 def test_blocks_of_a_fixed_size_keep_it_and_the_order_given() -> None:

@@ -24,7 +24,7 @@ from es_queue.protocol.messages import (
     EpisodeMoments,
     SlotResult,
 )
-from master.collect.answer_check import ResultBounds, ResultShape
+from master.collect.answer_check import ResultShape
 from master.collect.blocks.block_scheduler import iterate_equal_blocks
 from master.collect.ledger import AnswerChecker, Ledger, LedgerContext
 from master.collect.publication.pending_slots import to_ranges
@@ -32,6 +32,7 @@ from master.collect.publication.slot_failures import DEATHS, FAILURES, MOST_FAIL
 from master.collect.recovery_statistics import WORKER_DIED
 from master.fleet.worker_registry import WorkerRegistry
 from tests.cases import each_case
+from tests.notes import collect_notes
 
 PUBLICATION, OTHER = "4.2-0000000a", "5.2-0000000a"
 CONFIG = RunConfig(
@@ -101,6 +102,7 @@ def test_the_first_valid_answer_of_a_slot_counts() -> None:
         None,
     ]
     assert book.refused == {"conflict": 1}
+    assert book.context.conflicts == {worker(): 1}
     assert book.tally.contributors == {worker()}
 
 
@@ -430,7 +432,7 @@ LIMITED = AnswerChecker(
     4,
     ResultShape(100, 2, OBSERVED),
     {TRAIN: 12, CENTRE: 1, EVAL: 5},
-    ResultBounds((10, 20)),
+    (10, 20),
 )
 
 
@@ -465,38 +467,29 @@ def test_moments_that_no_float32_observation_has_are_refused(mean: float, m2: fl
     )
 
 
-def test_reports_of_failures_count_by_worker_whatever_ids_it_invents() -> None:
+def test_the_first_two_results_of_a_slot_that_differ_are_named_with_hosts_and_figures() -> None:
+    book, notes = ledger(), collect_notes()
+    for value in (1.0, 1.0000001, 1.5):
+        book.accept(answer(result(0, value=value), by=int(2 * value)))
+    assert book.refused == {"conflict": 2} and len(notes) == 1
+    assert f"{worker(2)} fitness 1.0 and 1.0, return 1.0 and 1.0, 10 and 10 steps" in notes[0]
+    assert "fitness 1.0000001 and 1.0000001" in notes[0] and "train slot 0 (gen" in notes[0]
+
+
+def test_failures_of_all_seats_of_a_worker_are_those_of_one_worker() -> None:
     known: dict[str, dict[str, str]] = {
         worker(number): {"host": "one", "rq_name": "w"} for number in (1, 2)
     }
-    fleet = WorkerRegistry(lambda: known)
-    book = ledger(fleet)
-    fleet.update(known)
-    for number, by in enumerate((1, 2, 1, 7, 8, 9)):
+    book = ledger(WorkerRegistry(lambda: known))
+    for number, by in enumerate((1, 2, 1)):
         book.accept(failed(PLAIN[0], by=by, attempt=number), live=2)
-    assert book.failures.slots == set() and book.refused == {"unknown-worker": 3}
+    assert book.failures.slots == set()
     known[worker(3)] = {"host": "two", "rq_name": "w"}
-    fleet.update(known)
     book.accept(failed(PLAIN[0], by=3, attempt=9), live=2)
     assert book.failures.slots == {(TRAIN, PLAIN[0])}
 
 
-def test_results_of_a_worker_that_never_enrolled_are_refused_and_the_slot_stays_owed() -> None:
-    there = {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
-    book = ledger(WorkerRegistry(lambda: there))
-    assert not book.accept(answer(result(PLAIN[0]), by=2))
-    assert book.refused == {"unknown-worker": 1} and not book.has_answers(
-        TRAIN, PLAIN[0], PLAIN[0] + 1
-    )
-    assert book.accept(answer(result(PLAIN[0]), by=1)), (
-        "the master had not looked at the workers yet"
-    )
-
-
-def test_a_lapsed_beat_voids_no_result() -> None:
-    there = {worker(1): {"host": "one", "rq_name": "w", "numerics": "1" * 32}}
-    fleet = WorkerRegistry(dict)
-    book = ledger(fleet)
-    fleet.update(there)
-    fleet.update({})
-    assert book.accept(answer(result(PLAIN[0]), by=1)) and not book.refused
+@each_case("name", ["fitness", "returns"])
+def test_a_return_whose_square_is_infinite_is_refused(name: str) -> None:
+    assert EXPECTATIONS.refusal(TRAIN, result(PLAIN[0], **{name: (-1e99, 1e99)})) == ""
+    assert EXPECTATIONS.refusal(TRAIN, result(PLAIN[0], **{name: (1.0, -1e101)})) == "wrong-return"

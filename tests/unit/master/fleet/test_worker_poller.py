@@ -70,13 +70,3 @@ def test_who_comes_goes_or_refuses_in_a_large_fleet_is_seen_at_once() -> None:
     new.depart()
     new.arrive({"host": "new"}, 60)
     assert poller.poll(channel)["new-1-abcdef"] == {"host": "new"}
-
-
-def test_a_refusal_of_a_worker_that_goes_on_answering_is_not_its_own() -> None:
-    server = MemoryServer()
-    channel, roster = MemoryMasterChannel(server), WorkerPoller()
-    about = {"host": "one", "numerics": "1", "refuses": "Refusal: somebody says so"}
-    MemoryWorkerChannel(server, "one-1-abcdef").arrive(about, 60)
-    for answers, refuses in ((5, True), (5, True), (6, False), (6, False)):
-        found = roster.poll(channel, {"one-1-abcdef": answers})
-        assert ("refuses" in found["one-1-abcdef"]) is refuses

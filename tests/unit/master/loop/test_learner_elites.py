@@ -15,7 +15,7 @@ import pytest
 from es_queue.numerics.slot_plan import ELITE as SEEDS
 from es_queue.numerics.slot_plan import evaluation_seeds, make_generation_plan
 from es_queue.protocol.messages import CENTRE, ELITE, TRAIN, Answer, Block, SlotResult
-from master.collect.answer_check import ResultBounds, ResultShape
+from master.collect.answer_check import ResultShape
 from master.collect.blocks.block_scheduler import BlockScheduler
 from master.collect.collector import Interrupted
 from master.collect.ledger import AnswerChecker, Ledger
@@ -42,7 +42,7 @@ SEARCH: dict[str, Any] = {
 }
 CONFIG = config_of(**SEARCH)
 EXPECTATIONS = AnswerChecker(
-    CONFIG, 4, ResultShape(2, 1, 2), {TRAIN: 8, CENTRE: 1, ELITE: 9}, ResultBounds((50, 100))
+    CONFIG, 4, ResultShape(2, 1, 2), {TRAIN: 8, CENTRE: 1, ELITE: 9}, (50, 100)
 )
 
 

@@ -11,7 +11,6 @@ from es_queue.config.episode_rules import parse_deadlines
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.protocol.messages import EVAL
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.rollback import begin_descent, is_overdue, with_evaluation, with_first_step
 from master.loop.state import Counters, CurrentDescent, RunState
@@ -101,17 +100,6 @@ def test_a_descent_survives_a_checkpoint_and_a_first_one_is_not_written() -> Non
     state = replace(first, descent=CurrentDescent(2, 40, 9000, 1.5))
     read = RunState.from_checkpoint(state.to_arrays(), state.to_dict())
     assert read.descent == state.descent and read.anchor is not None
-
-
-def test_a_restart_depends_on_low_returns_and_its_absence_on_high_ones() -> None:
-    learner = prepare_run(config_with_deadlines(restart_deadlines="100=5"), table=NOISE).learner
-    state = replace(state_of(100, 1.0), best=None)
-    assert [learner.weighs(state, EVAL, evaluated(mean)) for mean in (4.0, 6.0)] == [1, 1]
-    fresh = replace(state_of(100, None), best=learner.best_policy(state, 1e9))
-    assert [learner.weighs(fresh, EVAL, evaluated(mean)) for mean in (4.0, 6.0)] == [-1, 0]
-    best = learner.best_policy(state, 1e9)
-    state = replace(state, best=best)
-    assert [learner.weighs(state, EVAL, evaluated(mean)) for mean in (4.0, 6.0)] == [-1, 1]
 
 
 def test_a_ring_that_misses_each_deadline_begins_again_with_any_number_of_workers() -> None:
