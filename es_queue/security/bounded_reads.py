@@ -23,7 +23,7 @@ MAX_WORKERS, MAX_WORKERS_SET = 20_000, 16 * 2**20  # as in the scripts
 MAX_QUEUE, MAX_QUEUED = 32 * 2**20, 500_000  # jobs of RQ
 MAX_IN_HAND = 20_000  # jobs between RQ's queue and its registry: briefly one per worker
 MAX_REGISTRY, MAX_REGISTERED = 16 * 2**20, 50_000
-MAX_FIELD = 2**15  # a hundred names in quarantine
+MAX_FIELD = 2**15  # bytes
 #: Redis visits every item to measure a key, so larger keys are not measured.
 MAX_MEASURED = 100_000
 SCANNED_AT_ONCE = 500
