@@ -24,7 +24,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from es_queue.numerics.slot_plan import centre_episodes
 from es_queue.protocol.messages import KINDS, MAX_BLOCK, Answer, SlotResult
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.user_code import environment_allowing, named_modules
@@ -99,7 +98,7 @@ class Audit:
 
     def _seconds(self, slots: int) -> int:
         config = self._config
-        episodes = max(config.episodes, config.elite_episodes, centre_episodes(config))
+        episodes = max(config.episodes, config.elite_episodes, config.behaviour_episodes)
         return math.ceil(config.wall_limit * (1 + slots * episodes))
 
     def _start_process(self) -> None:
