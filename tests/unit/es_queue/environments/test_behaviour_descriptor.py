@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -15,15 +14,11 @@ import numpy as np
 import pytest
 
 from es_queue.config.parsing import config_from_values
-from es_queue.config.run_config import RunConfig
 from es_queue.environments.behaviour_descriptor import (
     FEET,
     LAST,
     POSITION,
     RAM,
-    behaviour_vector,
-    final_position,
-    memory,
     resolve_behaviour,
 )
 from es_queue.environments.factory import describe, open_environment, open_vector_environment
@@ -32,19 +27,14 @@ from es_queue.environments.registry import find_environment
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.errors import DecodeError, EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.slot_plan import BEHAVIOUR, evaluation_seeds
 from es_queue.protocol import messages
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, SlotResult
-from es_queue.security.user_code import named_modules
-from es_queue.strategies import Batch, State, make_strategy
-from es_queue.strategies.base import Info
-from es_queue.strategies.openai_es import OpenaiES
 from master.collect.answer_check import ResultShape
 from master.collect.ledger import AnswerChecker, Ledger
 from tests.cases import each_case
 from tests.deceptive import MAZE
 from tests.parts import config_of, evaluator, task_of
-from tests.ring import quick_config, run_ring
+from tests.ring import quick_config
 from tests.tiny import Script, spec_of
 from workers.episode import EpisodeControl
 from workers.join import join
@@ -81,17 +71,6 @@ def asked(environment: str, behaviour: str = "auto", backend: str = "auto") -> E
 )
 def test_auto_is_what_fits_the_environment(environment: str, fits: str) -> None:
     assert resolve_behaviour(find_environment(asked(environment)), asked(environment)) == fits
-
-
-def test_a_run_that_compares_nothing_asks_for_nothing() -> None:
-    assert EnvironmentRequest.of(RunConfig(env=WALKER)).behaviour == ""
-    assert EnvironmentRequest.of(RunConfig(env=WALKER, strategy="novelty")).behaviour == "auto"
-    assert (
-        EnvironmentRequest.of(RunConfig(env=WALKER, strategy="lab:Own", behaviour=RAM)).behaviour
-        == RAM
-    )
-    spec = describe(EnvironmentRequest(WALKER))
-    assert (spec.behaviour, spec.behaviour_size) == ("", 0)
 
 
 @each_case(
@@ -173,34 +152,6 @@ def test_a_behaviour_that_cannot_be_had_is_refused_in_one_sentence(
     with pytest.raises((UsageError, EnvironmentFailure)) as refusal:
         describe(request_)
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
-
-
-@each_case(
-    ("values", "sentence"),
-    [
-        ([np.nan], "not finite"),
-        (["a"], "not an array of numbers"),
-        (None, "not finite"),
-        ([[1.0], [1.0, 2.0]], "not an array"),
-        (np.zeros(messages.MAX_BEHAVIOUR_NUMBERS + 1), "513 numbers"),
-    ],
-)
-def test_a_vector_that_cannot_be_sent_is_refused(values: Any, sentence: str) -> None:
-    with pytest.raises(EnvironmentFailure, match=sentence):
-        behaviour_vector(values)
-
-
-def test_a_mujoco_position_is_the_poses_first_two_numbers_and_an_atari_game_has_ram() -> None:
-    body: Any = SimpleNamespace(
-        unwrapped=SimpleNamespace(data=SimpleNamespace(qpos=np.array([3.0, -1.0, 0.5])))
-    )
-    assert behaviour_vector(final_position(body)).tolist() == [3.0, -1.0]
-    console: Any = SimpleNamespace(
-        unwrapped=SimpleNamespace(
-            ale=SimpleNamespace(getRAM=lambda: np.arange(128, dtype=np.uint8))
-        )
-    )
-    assert behaviour_vector(memory(console)).tolist() == list(range(128))
 
 
 def test_the_final_position_of_a_mujoco_body_is_where_gymnasium_has_it() -> None:
@@ -329,13 +280,6 @@ def test_settings_that_do_not_fit_novelty_are_refused(
     assert sentence.replace("use auto or last", "use auto, last") in str(refusal.value)
 
 
-def test_a_behaviour_of_ones_own_is_custom_code() -> None:
-    assert named_modules(
-        RunConfig(env="CartPole-v1", strategy="novelty", behaviour="lab.where:leg")
-    ) == ["lab.where"]
-    assert named_modules(RunConfig(env="CartPole-v1", strategy="novelty", behaviour=LAST)) == []
-
-
 # --- the worker
 
 
@@ -375,63 +319,6 @@ def test_a_slot_tells_with_what_each_individual_ended_and_an_evaluation_nothing(
             evaluator(Script([1.0] * 5), strategy="novelty", obs_norm=False), EVAL, 0, 1
         )
     ] == [b""]
-
-
-def test_strategies_that_compare_nothing_send_nothing() -> None:
-    answers = [
-        sent(evaluator(Script([1.0] * 5), strategy=strategy), kind, 0, 1)
-        for strategy in ("pgpe", "openai_es")
-        for kind in (TRAIN, CENTRE)
-    ]
-    assert all(not one.behaviour for results in answers for one in results)
-
-
-def test_measured_centres_are_played_on_fresh_seeds_of_their_own_and_tell_the_mean() -> None:
-    world = Script([1.0] * 3)
-    who = novel(world, episodes=2)
-    task, published = task_of(4, 2, parameters=[0.1, 0.2, 0.3, 0.4])
-    found = who.evaluate(
-        task,
-        published,
-        Block(task.publication, CENTRE, 0, 3),
-        "host-1-abcdef",
-        lambda failure: None,
-    ).results
-    seeds = evaluation_seeds(who.config, BEHAVIOUR, 4, 3).tolist()
-    assert world.seeds[2:] == seeds * 2 and [one.seed for one in found] == [
-        world.seeds[0],
-        seeds[0],
-        seeds[0],
-    ]
-    assert [one.steps for one in found] == [(6,), (9,), (9,)] and all(
-        numbers(one) == [[3.0, 4.0]] for one in found
-    )
-    strategy = make_strategy(who.config, 2)
-    acted = {slot: strategy.centre_of(published, slot, np.zeros) for slot in range(3)}
-    for slot, first in enumerate((0, 6, 15)):
-        assert float(world.seen[first][2][0]) == float(
-            np.clip(world.observation(0) @ acted[slot], -1, 1)
-        )
-
-
-def test_the_measured_centre_acts_under_its_own_statistics() -> None:
-    world = Script([1.0])
-    who = novel(world, obs_norm=True)
-    published = np.array([0.1, 0.2, 0.3, 0.4, 0.25, -0.5, 2.0, 4.0], np.float32)
-    task, published = task_of(8, 2, parameters=published)
-    assert who.fits(task) and not who.fits(dataclasses.replace(task, size=4))
-    who.evaluate(
-        task,
-        published,
-        Block(task.publication, CENTRE, 0, 2),
-        "host-1-abcdef",
-        lambda failure: None,
-    )
-    look = world.observation(0)
-    assert float(world.seen[0][2][0]) == pytest.approx(float((look - 0.5) / 2 @ published[:2]))
-    assert float(world.seen[1][2][0]) == pytest.approx(
-        float((look - published[4:6]) / published[6:] @ published[2:4])
-    )
 
 
 def test_episodes_played_at_once_tell_the_bits_of_those_played_alone() -> None:
@@ -484,45 +371,6 @@ def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
     )
 
 
-class Curious(OpenaiES):
-    """A strategy of one's own that compares behaviours."""
-
-    wants_behaviour = True
-
-    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        after, info = super().tell(state, batch)
-        return after, {
-            **info,
-            "spread": float(np.ptp(batch.behaviour)),
-            "numbers": float(batch.behaviour.shape[2]),
-        }
-
-
-def test_a_strategy_of_ones_own_may_compare_behaviours_and_says_which() -> None:
-    values: dict[str, Any] = {
-        "strategy": "tests.unit.es_queue.environments.test_behaviour_descriptor:Curious",
-        "population": 8,
-        "generations": 2,
-        "eval_every": 0,
-        "final_episodes": 0,
-        "env": MAZE,
-        "sigma": 0.5,
-    }
-    outcome, sink = run_ring(quick_config(**values, behaviour="tests.deceptive:quarter"), 2)
-    assert [
-        (record["numbers"], record["spread"]) for record in sink.records if record["population"]
-    ] == [(2.0, 2.0)] * 2
-    assert (
-        run_ring(quick_config(**values, behaviour="tests.deceptive:quarter", block=1))[0].digest
-        == outcome.digest
-    )
-    with pytest.raises(
-        UsageError,
-        match="compares behaviours, but behaviour is auto: name a descriptor with --behaviour",
-    ):
-        run_ring(quick_config(**values))
-
-
 # --- the wire
 
 RESULT = SlotResult(
@@ -550,17 +398,6 @@ def raw(**changes: Any) -> list[Any]:
     return list(msgpack.unpackb(dataclasses.replace(ANSWER, **changes).encode()))
 
 
-def test_behaviours_come_back_from_an_answers_bytes() -> None:
-    for answer in (ANSWER, dataclasses.replace(ANSWER, failures=())):
-        assert Answer.decode(answer.encode()) == answer
-
-
-def test_an_answer_without_behaviours_is_as_it_always_was() -> None:
-    plain = tuple(dataclasses.replace(one, behaviour=b"") for one in ANSWER.results)
-    old = raw()[:-1]
-    assert raw(results=plain) == old and Answer.decode(msgpack.packb(old)).results == plain
-
-
 @each_case(
     "last",
     [
@@ -581,19 +418,6 @@ def test_behaviours_that_cannot_be_are_refused(last: Any) -> None:
         Answer.decode(msgpack.packb([*raw()[:-1], last]))
     with pytest.raises(DecodeError):
         Answer.decode(msgpack.packb([*raw(results=())[:-1], "no", last]))
-
-
-def test_the_largest_honest_answer_has_room_for_behaviours() -> None:
-    many = tuple(
-        dataclasses.replace(RESULT, slot=slot, behaviour=b"\0" * messages.MAX_BEHAVIOUR)
-        for slot in range(50)
-    )
-    size = len(dataclasses.replace(ANSWER, results=many, failures=()).encode())
-    assert (
-        messages.max_answer_bytes(50, 2, 0, 4, messages.MAX_BEHAVIOUR_NUMBERS)
-        >= size
-        > messages.max_answer_bytes(50, 2, 0, 4)
-    )
 
 
 # --- the ledger
@@ -635,12 +459,3 @@ def test_an_answer_counts_with_a_behaviour_of_the_right_length_alone(
         )
         assert ledger.accept(payload.encode()) is (given == length)
         assert given == length or ledger.refused.total() == 1
-
-
-def test_a_run_that_compares_nothing_refuses_behaviours() -> None:
-    plain = AnswerChecker(CONFIG, 4, ResultShape(2, 2, 2), {TRAIN: 4})
-    ledger = Ledger(PUBLICATION, plain, {TRAIN: 2})
-    assert not ledger.accept(
-        Answer(PUBLICATION, TRAIN, "host-1-000001", 0.1, (result(TRAIN, 1),)).encode()
-    )
-    assert ledger.refused == {"wrong-shape": 1}

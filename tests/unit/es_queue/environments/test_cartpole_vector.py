@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
@@ -142,36 +141,7 @@ def test_an_episode_does_not_depend_on_the_batches_before() -> None:
     )
 
 
-def test_what_it_returns_is_the_callers_to_keep_and_in_c_order() -> None:
-    worlds = CartPoleVectorEnvironment({})
-    kept = [worlds.reset([1, 2, 3])]
-    copies = [kept[0].copy()]
-    for _ in range(3):
-        observations, rewards, over = worlds.step(
-            np.arange(3, dtype=np.int32), np.ones(3, np.int64)
-        )
-        assert (observations.dtype, rewards.dtype, over.dtype) == (np.float32, np.float64, np.bool_)
-        kept.append(observations)
-        copies.append(observations.copy())
-    assert all(
-        one.flags.c_contiguous and np.array_equal(one, copy)
-        for one, copy in zip(kept, copies, strict=True)
-    )
-
-
 # --- which requests it serves
-
-
-@each_case("environment", ["CartPole-v0", "CartPole-v1", "CartPole"])
-def test_cartpole_is_vectorised_by_itself_and_described_as_stock_is(environment: str) -> None:
-    lean, stock = (
-        describe(EnvironmentRequest(environment, backend=backend)) for backend in ("auto", "stock")
-    )
-    assert lean.backend == "lean" and lean == replace(stock, backend="lean")
-    worlds = open_vector_environment(EnvironmentRequest(environment, backend="lean"))
-    assert isinstance(worlds, CartPoleVectorEnvironment) and batch_size_range(
-        EnvironmentRequest(environment)
-    ) == (worlds.min_episodes, worlds.max_episodes)
 
 
 def test_what_the_vectorised_class_does_not_know_is_played_by_stock() -> None:
@@ -193,24 +163,6 @@ def test_what_the_vectorised_class_does_not_know_is_played_by_stock() -> None:
             ),
         ):
             describe(replace(request, backend="lean"))
-
-
-def test_an_id_of_ones_own_for_the_same_class_keeps_its_arguments() -> None:
-    gymnasium.register(
-        "OwnPole-v0",
-        "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
-        kwargs={"sutton_barto_reward": True},
-        max_episode_steps=30,
-    )
-    try:
-        worlds = open_vector_environment(EnvironmentRequest("OwnPole-v0"))
-        assert worlds is not None
-        rewards = [one[2] for one in played(worlds, [3], chance(2))[0][1:]]  # type: ignore[arg-type]
-        assert rewards == [np.float64(0).tobytes()] * (len(rewards) - 1) + [
-            np.float64(-1).tobytes()
-        ]
-    finally:
-        gymnasium.registry.pop("OwnPole-v0")
 
 
 def test_one_by_one_and_in_pictures_cartpole_is_gymnasiums_own() -> None:
@@ -264,21 +216,3 @@ def test_a_block_is_answered_as_stock_answers_it(values: dict[str, Any]) -> None
     for kind, stop in (("train", 40), ("train", 3), ("eval", 20)):
         one, other = block(lean.evaluator, kind, stop), block(stock.evaluator, kind, stop)
         assert (one.results, one.failures) == (other.results, ()) and len(one.results) == stop
-
-
-def test_a_few_episodes_are_played_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[int] = []
-    reset = CartPoleVectorEnvironment.reset
-    monkeypatch.setattr(
-        CartPoleVectorEnvironment,
-        "reset",
-        lambda worlds, seeds: (begun.append(len(seeds)), reset(worlds, seeds))[1],
-    )
-    who = join(
-        quick_config(strategy="ars", backend="lean"), EpisodeControl(), table=TABLE
-    ).evaluator
-    begun.clear()
-    block(who, "eval", CartPoleVectorEnvironment.min_episodes - 1)
-    assert begun == []
-    block(who, "eval", CartPoleVectorEnvironment.min_episodes)
-    assert begun == [CartPoleVectorEnvironment.min_episodes]

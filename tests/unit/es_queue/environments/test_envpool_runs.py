@@ -97,16 +97,6 @@ def test_a_block_is_answered_alike_under_every_rule(values: dict[str, Any]) -> N
     )
 
 
-@pytest.mark.parametrize("kind", ["eval", "centre"])
-def test_evaluations_are_answered_alike(kind: str) -> None:
-    stop = 1 if kind == "centre" else 12
-    lean, pool = (
-        answered(backend, kind, stop, 150, population=24, eval_step_limit=150)[0]
-        for backend in ("lean", "envpool")
-    )
-    assert lean.results == pool.results and len(pool.results) == stop
-
-
 def test_slots_that_are_over_are_left_out_and_the_order_is_kept() -> None:
     seeds = [5, 2**31 - 1, 0, 77]
     pool, single = EnvPoolVectorEnvironment(NORMAL), [LeanWalker(False) for _ in seeds]
@@ -192,24 +182,6 @@ RUN: dict[str, Any] = {
     "final_episodes": 24,
     "target_reward": "none",
 }
-
-
-def test_a_few_episodes_are_played_one_by_one_and_many_in_a_pool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes: list[int] = []
-    before = EnvPoolVectorEnvironment.reset
-
-    def counted(self: EnvPoolVectorEnvironment, seeds: Any) -> Any:
-        sizes.append(len(seeds))
-        return before(self, seeds)
-
-    monkeypatch.setattr(EnvPoolVectorEnvironment, "reset", counted)
-    answered("envpool", stop=5, limit=20)
-    assert set(sizes) == {1}  # the fingerprint's
-    sizes.clear()
-    answered("envpool", stop=40, limit=20)
-    assert [size for size in sizes if size > 1] == [40, 40]
 
 
 def test_one_lean_and_one_envpool_worker_together_give_the_digest_of_each_alone() -> None:

@@ -4,7 +4,6 @@ be had.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -98,14 +97,6 @@ def test_old_and_new_ids_carry_their_limit_and_threshold(
     )
 
 
-def test_lean_and_stock_walkers_are_described_alike() -> None:
-    lean = describe(EnvironmentRequest("BipedalWalkerHardcore-v2"))
-    stock = describe(EnvironmentRequest("BipedalWalkerHardcore-v2", backend="stock"))
-    assert (lean.backend, stock.backend) == ("lean", "stock")
-    assert (lean.observation_size, lean.action) == (stock.observation_size, stock.action)
-    assert lean.clean_reset and not stock.clean_reset
-
-
 def test_an_id_without_a_version_means_the_newest() -> None:
     assert describe(EnvironmentRequest("BipedalWalker")).id == "BipedalWalker-v3"
 
@@ -137,11 +128,6 @@ def test_environments_without_positive_rewards_are_known(
     assert describe(EnvironmentRequest(environment)).highest_reward == highest
 
 
-def test_a_wrapper_voids_what_is_known_of_the_rewards() -> None:
-    request = EnvironmentRequest("Pendulum-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
-    assert describe(request).highest_reward is None
-
-
 def test_arguments_reach_the_environment() -> None:
     request = EnvironmentRequest("FrozenLake-v1", arguments=(("map_name", "8x8"),))
     assert describe(request).observation_size == 64
@@ -159,31 +145,11 @@ def test_an_unknown_id_names_the_close_ones() -> None:
     assert "BipedalWalker-v2" in sentence
 
 
-@each_case("environment", ["xyz", "", "so wrong", "BipedalWalker-v9", "Moon/Lander-v0"])
-def test_any_unknown_id_gives_a_sentence(environment: str) -> None:
-    assert failure(EnvironmentRequest(environment)).startswith(
-        f"there is no environment {environment!r}: "
-    )
-
-
 def test_a_module_that_cannot_be_imported_gives_a_sentence(own: str) -> None:
     assert "ModuleNotFoundError" in failure(EnvironmentRequest("no_such_module:Own-v0"))
     assert "nothing_of_this_name" in failure(EnvironmentRequest("broken_module:Own-v0"))
     assert failure(EnvironmentRequest("own_module:Other-v0")).startswith(
         "the module own_module has no environment 'Other-v0'"
-    )
-
-
-@each_case(("name", "near"), [("Onw", "Own"), ("Owwn-v0", "Own-v0"), ("Owned", "Own")])
-def test_a_misspelt_name_in_a_module_names_the_close_one(own: str, name: str, near: str) -> None:
-    assert failure(EnvironmentRequest(f"own_module:{name}")) == (
-        f"the module own_module has no environment {name!r}: did you mean {near}?"
-    )
-
-
-def test_an_unlike_name_in_a_module_is_answered_by_what_it_may_name(own: str) -> None:
-    assert failure(EnvironmentRequest("own_module:Xyzzy")).endswith(
-        "name a class or function of it, or an id that it registers"
     )
 
 
@@ -234,15 +200,6 @@ def test_a_game_of_atari_is_named_with_its_package_or_by_its_id_if_that_is_regis
     assert registered.endswith("did you mean ALE/Pong-v5?")
 
 
-def test_a_module_that_exits_when_it_is_imported_gives_a_sentence(own: str, tmp_path: Path) -> None:
-    (tmp_path / "exiting_module.py").write_text("import sys\nsys.exit(2)\n")
-    assert "cannot be imported: SystemExit: 2" in failure(
-        EnvironmentRequest("exiting_module:Own-v0")
-    )
-    with pytest.raises(UsageError, match="'exiting_module:Own' cannot be imported: SystemExit: 2"):
-        describe(EnvironmentRequest(own, wrappers=("exiting_module:Own",)))
-
-
 @each_case(
     ("environment", "blocked", "command"),
     [
@@ -258,15 +215,6 @@ def test_a_missing_package_gives_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, blocked, None)
     assert failure(EnvironmentRequest(environment)).endswith(command)
-
-
-def test_a_missing_box2d_gives_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "es_queue.environments.walker.lean_walker", None)
-    assert failure(EnvironmentRequest("BipedalWalker-v3")).endswith(
-        "pip install 'gymnasium[box2d]'"
-    )
 
 
 @each_case("fault", ["reset", "step"])
@@ -317,17 +265,6 @@ def test_a_bad_wrapper_path_gives_a_sentence(
         describe(EnvironmentRequest(own, wrappers=(path,)))
 
 
-def test_a_wrapper_that_is_none_gives_a_sentence(own: str, tmp_path: Path) -> None:
-    functions = "\ndef words(environment): return 'none'\ndef nothing(): pass\n"
-    (tmp_path / "own_module.py").write_text(OWN_MODULE + functions)
-    assert "do not return a gymnasium.Env" in failure(
-        EnvironmentRequest(own, wrappers=("own_module:words",))
-    )
-    assert "cannot be created: TypeError" in failure(
-        EnvironmentRequest(own, wrappers=("own_module:nothing",))
-    )
-
-
 def test_the_lean_back_end_is_refused_where_there_is_none() -> None:
     wrapped = EnvironmentRequest(
         "BipedalWalker-v3", wrappers=("gymnasium.wrappers:FlattenObservation",), backend="lean"
@@ -337,27 +274,3 @@ def test_the_lean_back_end_is_refused_where_there_is_none() -> None:
             describe(request)
     with pytest.raises(UsageError, match="there is no back end 'fast'"):
         open_environment(EnvironmentRequest("CartPole-v1", backend="fast"))
-
-
-def test_gymnasium_makes_the_old_ids_without_a_warning() -> None:
-    program = (
-        "import es_queue.environments.registry, gymnasium\n"
-        "for name in ('BipedalWalker-v2', 'BipedalWalkerHardcore-v2', 'LunarLander-v2',"
-        " 'LunarLanderContinuous-v2'):\n"
-        "    env = gymnasium.make(name)\n"
-        "    env.reset(seed=1); env.step(env.action_space.sample())\n"
-        "    assert env.spec.id == name\n"
-    )
-    flags = ["-W", "always", "-W", "ignore:builtin type:DeprecationWarning"]
-    done = subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_importing_environments_imports_neither_redis_nor_rq_nor_box2d() -> None:
-    program = (
-        "import sys, es_queue.environments.factory\n"
-        "print([name for name in ('redis', 'rq', 'Box2D', 'pygame', 'envpool') if name in "
-        "sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "[]\n"

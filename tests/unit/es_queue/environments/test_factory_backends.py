@@ -7,18 +7,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from es_queue.environments import envpool, factory
 from es_queue.environments.factory import (
     ResolvedEnvironment,
-    open_vector_environment,
     portable_request,
     resolve_backend,
 )
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from tests.cases import each_case
 from tests.ring import quick_config
@@ -122,20 +120,6 @@ def test_a_worker_without_envpool_refuses_a_run_on_it(monkeypatch: pytest.Monkey
     )
 
 
-def test_a_broken_envpool_counts_as_none_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str) -> Any:
-        raise ImportError("no roms\nat all")
-
-    monkeypatch.setattr(envpool.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(envpool.importlib, "import_module", broken)
-    assert not envpool.is_installed()
-    with pytest.raises(
-        EnvironmentFailure,
-        match="which cannot be imported: ImportError: no roms at all: pip install",
-    ):
-        envpool.load_envpool("BipedalWalker-v3")
-
-
 def test_what_was_trained_on_envpool_is_shown_everywhere(here: bool) -> None:
     trained = EnvironmentRequest("BipedalWalker-v3", backend="envpool")
     assert (
@@ -149,21 +133,3 @@ def test_what_was_trained_on_envpool_is_shown_everywhere(here: bool) -> None:
         replace(trained, id="CartPole-v1"),
     ):
         assert portable_request(other) == other
-
-
-def test_one_by_one_back_ends_have_no_worlds() -> None:
-    for environment, backend in (
-        ("BipedalWalker-v3", "lean"),
-        ("BipedalWalker-v3", "stock"),
-        ("CartPole-v1", "stock"),
-        ("Acrobot-v1", "auto"),
-    ):
-        assert open_vector_environment(EnvironmentRequest(environment, backend=backend)) is None
-
-
-def test_what_a_pool_tells_in_another_order_is_put_into_the_order_asked_for() -> None:
-    observations, more = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([10.0, 20.0, 30.0])
-    seen, rewards = envpool.EnvPoolVectorEnvironment._flat(
-        observations, {"env_id": np.array([7, 2, 4], np.int32)}, np.array([2, 4, 7], np.int32), more
-    )
-    assert seen.tolist() == [[2, 3], [4, 5], [0, 1]] and rewards.tolist() == [20, 30, 10]

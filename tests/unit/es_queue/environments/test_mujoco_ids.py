@@ -87,11 +87,3 @@ def test_each_body_is_played_under_each_of_its_versions() -> None:
             assert first.shape == after.shape == (spec.observation_size,), body
             assert np.isfinite([*after, reward]).all() and not np.array_equal(first, after), body
             world.close()
-
-
-@with_mujoco
-def test_gymnasiums_name_before_the_colon_plays_the_version_that_is_asked_for() -> None:
-    old = describe(EnvironmentRequest("gymnasium:Ant-v4"))
-    new = describe(EnvironmentRequest("Ant-v4"))
-    assert (old.id, old.observation_size, old.note) == ("gymnasium:Ant-v4", 27, "")
-    assert (new.id, new.observation_size) == ("Ant-v5", 105)

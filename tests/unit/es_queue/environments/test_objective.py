@@ -9,20 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import (
-    batch_size_range,
     describe,
     open_environment,
-    open_vector_environment,
 )
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.constant import ConstantPolicy
-from es_queue.policies.net2wider import widen
 from es_queue.security.user_code import ALLOW, named_modules
 from es_queue.strategies.map_elites import Archive
 from master.loop.state import FINAL
@@ -212,11 +209,6 @@ def test_settings_that_an_objective_cannot_have_are_refused(
     assert str(caught.value) == sentence
 
 
-def test_layers_are_refused_where_there_are_none() -> None:
-    with pytest.raises(UsageError, match="a vector has no layers"):
-        prepare_run(config_of(init="orthogonal"), table=TABLE).initial_state()
-
-
 def test_a_run_begins_where_the_function_says_else_at_zero_or_as_init_says() -> None:
     assert prepare_run(config_of(ROSENBROCK), table=TABLE).first_parameters().tolist() == [-1, 1]
     assert prepare_run(
@@ -226,22 +218,6 @@ def test_a_run_begins_where_the_function_says_else_at_zero_or_as_init_says() -> 
     drawn = ConstantPolicy(4000).initial(5, "normal")
     assert drawn.dtype == np.float32 and abs(drawn.mean()) < 0.1 and abs(drawn.std() - 1) < 0.1
     assert not np.array_equal(drawn, ConstantPolicy(4000).initial(6, "normal"))
-
-
-def test_the_resolved_settings_can_be_read_again_and_observe_nothing() -> None:
-    config = prepare_run(config_of(), table=TABLE).config
-    assert not config.obs_norm and config.backend == "stock" and config.task == SPHERE
-    assert (
-        config_from_json(config.to_json()) == config
-        and prepare_run(config, table=TABLE).config == config
-    )
-
-
-def test_an_objective_draws_nothing_and_is_played_one_by_one() -> None:
-    request = EnvironmentRequest.of(config_of())
-    assert open_vector_environment(request) is None and batch_size_range(request) is None
-    with pytest.raises(UsageError, match="is an objective, so there is nothing to draw"):
-        open_environment(request, "human")
 
 
 def test_the_function_gets_the_vector_and_the_seed_of_the_episode(
@@ -272,16 +248,6 @@ def test_a_worker_imports_an_objective_only_where_it_may(monkeypatch: pytest.Mon
         Refusal, match=r"the run names the module tests.objectives, which is not allowed here"
     ):
         join(config_of(), EpisodeControl(), table=TABLE)
-
-
-def test_a_policy_of_a_vector_is_that_vector_for_each_row() -> None:
-    policy, rows = ConstantPolicy(3), np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert policy.bind(rows).act_many(np.zeros((2, 1), np.float32)).tolist() == rows.tolist()
-    own = policy.bind(rows[:1]).act_one(np.zeros(1, np.float32))
-    own[:] = 9
-    assert rows[0].tolist() == [0, 1, 2]
-    with pytest.raises(UsageError, match="returns 3 numbers"):
-        widen(policy, rows[0], ConstantPolicy(4), np.zeros(4, np.float32))
 
 
 def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
@@ -337,8 +303,3 @@ def test_an_objective_returns_the_behaviour_that_an_archive_is_filled_by() -> No
         fitness, behaviour = arm(archive.parameters[row])
         assert archive.fitness[row] == fitness
         assert np.array_equal(archive.behaviour[row], behaviour.astype(np.float32))
-
-
-def test_an_objective_without_a_behaviour_is_refused_by_a_strategy_that_compares_them() -> None:
-    with pytest.raises(EnvironmentFailure, match=r"return \(number, behaviour\)"):
-        prepare_run(config_of(SPHERE, strategy="map_elites"), table=TABLE)

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_layout import (
-    ObservationGroup,
     ObservationLeaf,
     flatten,
     format_parts,
@@ -29,7 +27,6 @@ from es_queue.environments.observation_layout import (
 from es_queue.environments.stock import observation_tree
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
-from master.doctor.host import probe_environments
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
@@ -106,26 +103,6 @@ def test_every_part_has_a_name_and_a_place() -> None:
     assert format_parts((("one", 4, 1),)) == "one 4"
 
 
-@each_case(
-    ("wrong", "sentence"),
-    [
-        ({"arm": SEEN["arm"]}, "the observation must have exactly the parts arm, clocks, touch"),
-        ({**SEEN, "more": 1}, "the observation must have exactly the parts"),
-        ({**SEEN, "arm": 3}, "the observation arm must have exactly the parts gripper, position"),
-        ({**SEEN, "clocks": (1,)}, "the observation clocks must have exactly the parts 0, 1"),
-        ({**SEEN, "touch": np.ones(1)}, "the observation touch has 1 numbers, but must have 2"),
-        (
-            {**SEEN, "clocks": (2, np.array([0, 0]))},
-            "the observation clocks.0 is 2, but must be from 0 to 1",
-        ),
-        ([1, 2], "the observation must have exactly the parts"),
-    ],
-)
-def test_what_is_made_of_other_parts_is_refused_by_name(wrong: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        make_encoder(observation_tree(SPACE, "Own-v0"))(wrong)
-
-
 def test_a_tree_survives_json() -> None:
     tree = observation_tree(SPACE, "Own-v0")
     assert from_json(json.loads(json.dumps(to_json(tree)))) == tree
@@ -197,14 +174,6 @@ def test_an_environment_is_described_and_played_with_its_parts() -> None:
         describe(EnvironmentRequest(GATHER, backend="envpool"))
 
 
-def test_the_doctor_tells_the_parts() -> None:
-    (tried,) = probe_environments([RunConfig(env=GATHER)])
-    assert (
-        tried.description
-        == "6 observations (flag 0-1, noise 2-5), discrete actions, stock back end"
-    ), tried.error
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gather")
@@ -267,20 +236,6 @@ def test_a_loaded_policy_takes_several_whole_numbers() -> None:
     for wrong in (to_json(ObservationLeaf(4)), {"keys": 3}, "x"):
         with pytest.raises(RunFolderError, match="does not describe a policy"):
             SavedPolicy.from_arrays(arrays, {**meta, "observation": wrong})
-
-
-def test_a_group_in_a_group_encodes_to_a_new_array_each_time() -> None:
-    encode = make_encoder(
-        ObservationGroup(
-            ("a",), (ObservationGroup((0, 1), (ObservationLeaf(1), ObservationLeaf(2))),)
-        )
-    )
-    first = encode({"a": (1, [2, 3])})
-    assert (
-        first.tolist() == [1, 2, 3]
-        and encode({"a": [4, (5, 6)]}).tolist() == [4, 5, 6]
-        and first.tolist() == [1, 2, 3]
-    )
 
 
 # --- pictures

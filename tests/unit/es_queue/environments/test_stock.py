@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pygame
 import pytest
 from gymnasium import spaces
 
@@ -23,7 +22,6 @@ from es_queue.environments.stock import (
     observation_tree,
 )
 from es_queue.errors import EnvironmentFailure, UsageError
-from es_queue.policies.actions import ActionMap
 from tests.cases import each_case
 
 CLEAN = (
@@ -118,14 +116,6 @@ def test_an_episode_does_not_depend_on_those_before_it(environment: str) -> None
     assert play(used, 4, actions) == play(open_environment(request), 4, actions)
 
 
-def test_a_stock_walker_does_not_depend_on_the_episodes_before() -> None:
-    request = EnvironmentRequest("BipedalWalker-v3", backend="stock")
-    used, actions = open_environment(request), some_actions("BipedalWalker-v3", 300, 5)
-    for seed in (1, 2):
-        play(used, seed, some_actions("BipedalWalker-v3", 200, seed))
-    assert play(used, 4, actions) == play(open_environment(request), 4, actions)
-
-
 @each_case("environment", ["CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3"])
 def test_a_stock_world_plays_what_gymnasium_plays(environment: str) -> None:
     plain, world = (
@@ -184,12 +174,6 @@ def test_an_episode_ends_when_the_environment_ends_or_truncates_it(ageing: str) 
     assert lengths == [9, 3]
 
 
-def test_observations_are_the_callers_to_keep(ageing: str) -> None:
-    world = open_environment(EnvironmentRequest(ageing))
-    kept = [world.reset(0), world.step(0)[0], world.step(0)[0]]
-    assert [observation[0] for observation in kept] == [1, 11, 12]
-
-
 @each_case(
     ("space", "observation", "flat"),
     [
@@ -212,33 +196,6 @@ def test_observations_become_flat_float32(
     tree = observation_tree(space, "Own-v0")
     encoded = make_encoder(tree)(observation)
     assert (encoded.tolist(), encoded.dtype, tree.size) == (flat, np.float32, len(flat))
-
-
-@each_case(
-    ("space", "kind", "outputs"),
-    [
-        (spaces.Box(-np.inf, 2, (2, 3), np.float32), "box", 6),
-        (spaces.Box(3, 4, (), np.float64), "box", 1),
-        (spaces.Box(1, 9, (2,), np.int32), "box", 2),
-        (spaces.Discrete(4, start=-1), "discrete", 4),
-        (spaces.MultiDiscrete([[2, 3], [4, 5]]), "multidiscrete", 14),
-        (spaces.MultiDiscrete([2, 3], start=[4, 7]), "multidiscrete", 5),
-        (spaces.MultiBinary([2, 3]), "multibinary", 6),
-    ],
-)
-def test_an_idle_action_is_an_action_of_its_space(
-    space: spaces.Space[Any], kind: str, outputs: int
-) -> None:
-    spec = action_spec(space, "Own-v0")
-    assert (spec.kind, spec.outputs) == (kind, outputs)
-    idle = ActionMap(spec, "clip").act_one(np.zeros(outputs, np.float32))
-    assert space.contains(action_adapter(space)(idle))
-
-
-def test_a_box_keeps_its_bounds_in_c_order() -> None:
-    low = np.array([[-1, -2], [-3, -np.inf]], np.float32)
-    spec = action_spec(spaces.Box(low, -low), "Own-v0")
-    assert (spec.shape, spec.low, spec.high) == ((2, 2), (-1, -2, -3, -np.inf), (1, 2, 3, np.inf))
 
 
 def test_a_box_of_integers_gets_the_nearest_ones() -> None:
@@ -266,19 +223,3 @@ def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None
         open_environment(EnvironmentRequest(ageing), "human")
     with pytest.raises(UsageError, match="cannot draw 'ascii'; it offers human, rgb_array"):
         open_environment(EnvironmentRequest("BipedalWalker-v3"), "ascii")
-
-
-@each_case("environment", ["BipedalWalker-v2", "CartPole-v1"])
-def test_a_window_follows_each_step_by_itself(
-    environment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    world = open_environment(EnvironmentRequest(environment), "human")
-    world.reset(1)
-    assert pygame.display.get_surface() is not None
-    before = pygame.display.get_surface().copy()
-    for action in some_actions(environment, 4, 1):
-        world.step(action)
-    assert world.render() is None
-    assert pygame.display.get_surface().get_buffer().raw != before.get_buffer().raw
-    world.close()

@@ -4,16 +4,10 @@ number checked.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from es_queue.genetics import parent_cache
 from es_queue.genetics.mutation_chain import (
-    EMPTY_CHAIN,
-    HEADER_FLOATS,
-    ROOT,
     Floats,
     Lineage,
     MutationChain,
@@ -22,7 +16,7 @@ from es_queue.genetics.mutation_chain import (
     apply_mutations,
     decode_parent_table,
 )
-from es_queue.genetics.parent_cache import ENTRY_OVERHEAD, MAX_TREES, ParentCache
+from es_queue.genetics.parent_cache import ENTRY_OVERHEAD, ParentCache
 from es_queue.numerics.arrays import Integers
 from es_queue.numerics.ordered_sums import ArrayNoise
 from tests.cases import each_case
@@ -84,11 +78,6 @@ def test_long_vectors_are_decoded_in_pieces_to_the_same_bits() -> None:
     assert apply_mutations(start, chain, noise).tobytes() == expected.tobytes()
 
 
-def test_no_links_leave_a_copy() -> None:
-    found = apply_mutations(FIRST, EMPTY_CHAIN, NOISE)
-    assert found.tobytes() == FIRST.tobytes() and not np.shares_memory(found, FIRST)
-
-
 # --- the family
 
 
@@ -126,27 +115,6 @@ def test_a_fork_holds_the_root_until_one_side_has_died_out() -> None:
     assert both.prune(np.array([right]), NOISE).prefix.index.tolist() == [6]
 
 
-def test_names_are_given_once_and_unknown_ones_have_no_row() -> None:
-    family, living = evolved(10)
-    assert family.next_name == 1 + 10 * 6 and len(set(family.names.tolist())) == len(family.names)
-    assert (family.rows(np.array([family.next_name, -1])) == -1).all()
-    assert family.names[family.rows(living)].tolist() == living.tolist()
-
-
-def test_a_family_survives_its_arrays() -> None:
-    family, living = evolved(12)
-    again = Lineage.from_arrays(family.to_arrays())
-    assert (
-        again.decode(int(living[-1]), NOISE).tobytes()
-        == family.decode(int(living[-1]), NOISE).tobytes()
-    )
-    assert (
-        again.next_name == family.next_name
-        and again.chain(int(living[0])).index.tolist()
-        == family.chain(int(living[0])).index.tolist()
-    )
-
-
 # --- the table on the wire
 
 
@@ -174,10 +142,6 @@ def packed(**changes: float) -> Floats:
     names = ("rows", "parents", "contenders", "named", "parent", "high", "low", "sigma")
     plain = dict(zip(names, (2, 1, 0, 1, 0, 0, 9, 0.5), strict=True))
     return np.array(list((plain | changes).values()), np.float32)
-
-
-def test_the_plain_table_can_be_read() -> None:
-    assert decode_parent_table(packed(), PLACES).tree.mutations.index.tolist() == [0, 9]
 
 
 @each_case(
@@ -223,14 +187,6 @@ def test_a_table_that_ends_too_early_is_refused(cut: int) -> None:
         decode_parent_table(np.append(packed(), np.zeros(cut + 1, np.float32)), PLACES)
 
 
-def test_nothing_below_the_root_is_a_table_too() -> None:
-    table = ParentTable(ROOT, np.zeros(1, np.int64), np.empty(0, np.int64))
-    assert (
-        len(table.encode()) == HEADER_FLOATS + 1
-        and len(decode_parent_table(table.encode(), 1).tree) == 1
-    )
-
-
 # --- the parent cache
 
 
@@ -248,63 +204,6 @@ def test_parents_have_the_bits_of_their_chains_from_publication_to_publication()
                     family.decode(name, NOISE) + np.float32(0.25) * NOISE.noise[77 : 77 + SIZE]
                 ).tobytes()
             )
-
-
-def test_a_kept_parent_is_not_decoded_again_though_the_root_has_moved() -> None:
-    family, (left, right) = Lineage.of(FIRST).with_children(np.array([0, 0]), links(5, 6))
-    family, (older, younger) = family.with_children(np.array([left, left]), links(7, 8))
-    cache = ParentCache(NOISE)
-    cache.open(family.base, table_of(family, np.array([older, younger, right])))
-    for name in (older, younger, right):
-        cache.parent(int(family.rows(np.array([name]))[0]))
-    assert cache.decodes == 4  # five rows, but the root
-    moved = family.prune(np.array([older, younger]), NOISE)
-    assert len(moved.prefix.index) == 1
-    cache.open(moved.base.copy(), table_of(moved, np.array([older, younger])))
-    assert cache.parent(1).tobytes() == moved.decode(int(older), NOISE).tobytes()
-    assert cache.decodes == 4
-
-
-def test_a_root_that_nobody_knows_makes_everything_kept_worthless() -> None:
-    family, living = evolved(3)
-    cache = ParentCache(NOISE)
-    cache.open(family.base, table_of(family, living))
-    row = int(family.rows(living)[1])
-    honest = cache.parent(row).copy()
-    forged = family.base.copy()
-    forged[-1] += 1
-    cache.open(forged, table_of(family, living))
-    assert cache.parent(row).tobytes() != honest.tobytes()
-    cache.open(family.base, table_of(family, living))
-    assert cache.parent(row).tobytes() == honest.tobytes()
-
-
-def test_a_root_that_differs_beyond_the_first_look_is_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(parent_cache, "COMPARED_FIRST", 2)
-    family, living = evolved(3)
-    cache = ParentCache(NOISE)
-    cache.open(family.base, table_of(family, living))
-    row = int(family.rows(living)[1])
-    cache.parent(row)
-    forged = family.base.copy()
-    forged[-1] += 1
-    cache.open(forged, table_of(family, living))
-    forged_family = replace(family, base=forged)
-    assert cache.parent(row).tobytes() == forged_family.decode(int(living[1]), NOISE).tobytes()
-
-
-def test_a_long_run_keeps_no_more_than_a_few_trees() -> None:
-    cache, most = ParentCache(NOISE), 0
-    for generations in range(1, 60):
-        family, living = evolved(generations)
-        table = table_of(family, living)
-        cache.open(family.base, table)
-        most = max(most, len(table.tree))
-        for row in family.rows(living).tolist():
-            cache.parent(row)
-    assert len(cache._cache) <= MAX_TREES * max(8, most)
 
 
 def test_no_more_bytes_are_kept_than_allowed_and_the_bits_stay() -> None:

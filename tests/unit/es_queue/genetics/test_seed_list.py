@@ -67,15 +67,6 @@ def test_an_exported_elite_plays_the_final_evaluation_to_the_last_digit(
     assert {**first, "checkpoint": ""} == {**second, "checkpoint": ""}
 
 
-def test_the_list_is_short_and_makes_the_very_bits(run_folder: Path, exported: Path) -> None:
-    values = json.loads(exported.read_text())
-    assert 1 <= len(values["seeds"]) <= 5 and values["sigma"] == pytest.approx(0.3)
-    arrays, meta = read_checkpoint(run_folder / "checkpoints" / "best.npz")
-    again, about = read_seed_list(exported)
-    assert all(again[name].tobytes() == arrays[name].tobytes() for name in arrays)
-    assert about == meta
-
-
 def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     values = json.loads(path.read_text())
     change(values)
@@ -136,17 +127,6 @@ def test_a_list_that_makes_much_is_played_only_when_it_is_trusted(
     said = capsys.readouterr().err
     assert "at most 57" in said and "use --trust" in said and said.count("\n") == 1
     assert main([str(exported), "--trust"]) == 0
-
-
-def test_a_list_that_could_not_be_read_is_not_written(
-    run_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("es_queue.genetics.seed_list.MOST_ELEMENTS", 9)
-    assert main([str(run_folder), "--export", str(tmp_path / "long.json")]) == 6
-    assert "export it to .npz" in capsys.readouterr().err
 
 
 @each_case("data", [b"", b"{", b"[]", b"\xff", b"3", b"{}", b'{"kind": NaN}', b"[" * 10_000])

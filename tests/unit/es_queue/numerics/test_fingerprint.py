@@ -37,13 +37,6 @@ def test_other_machines_are_told_nothing_but_the_number_of_threads(
     assert fingerprint.numeric_environment(tmp_path / "cpuinfo") == fingerprint.ONE_THREAD
 
 
-def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
-    monkeypatch.delitem(sys.modules, "numpy")
-    fingerprint.fix_numeric_environment()
-    assert os.environ == {**fingerprint.numeric_environment(), "OMP_NUM_THREADS": "7"}
-
-
 def test_once_numpy_is_loaded_its_kernels_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     fingerprint.fix_numeric_environment()
@@ -64,15 +57,6 @@ def test_numpy_understands_every_name_that_we_disable() -> None:
         "import warnings; warnings.simplefilter('error'); import numpy"
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_numerics_can_be_imported_without_numpy() -> None:
-    assert (
-        clean(
-            "import sys, es_queue.numerics.fingerprint; print('numpy' in sys.modules)"
-        ).stdout.strip()
-        == "False"
-    )
 
 
 def test_blas_keeps_to_one_thread() -> None:

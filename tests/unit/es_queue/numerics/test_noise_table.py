@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import es_queue
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import RunFolderError
 from es_queue.numerics import noise_table, normals
 from es_queue.numerics.noise_table import NoiseTable, default_size, exclusive_lock
 from es_queue.numerics.normals import table_digest
@@ -56,16 +56,6 @@ def test_rows_are_the_slices_that_their_indices_name(table: NoiseTable) -> None:
     assert table.rows(np.empty(0, dtype=np.int64), 0, 5).shape == (0, 5)
 
 
-def test_views_are_the_same_rows_where_the_table_has_them(table: NoiseTable) -> None:
-    indices = np.array([SIZE - 50, 7, 0, 7], dtype=np.uint32)
-    views = table.views(indices, 10, 50)
-    assert np.array_equal(views, table.rows(indices, 10, 50))
-    assert all(
-        np.shares_memory(view, table.row(0, SIZE)) and not view.flags.writeable for view in views
-    )
-    assert table.views(np.empty(0, dtype=np.int64), 0, 5) == []
-
-
 def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None:
     table = NoiseTable.in_memory(6)
     for index in range(-8, 9):
@@ -86,25 +76,6 @@ def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None
                 for read in (table.rows, table.views):
                     with pytest.raises(ValueError, match="not"):
                         read(np.array([0, index]), min(stop, 0), stop)
-
-
-@each_case("index", [True, np.True_, 3.0, np.float32(3), "7", None, 2**63 - 1, 2**80, -1])
-def test_what_is_no_index_is_refused(table: NoiseTable, index: object) -> None:
-    with pytest.raises(ValueError, match="noise"):
-        table.row(index, 5)  # type: ignore[arg-type]
-
-
-@each_case("values", [[True], [1.0], ["7"], [[1]], [2**64 - 1], [None]])
-def test_what_are_no_indices_is_refused(table: NoiseTable, values: list[object]) -> None:
-    for read in (table.rows, table.views):
-        with pytest.raises(ValueError, match="noise"):
-            read(np.array(values), 0, 5)
-
-
-def test_nobody_can_write_into_a_table(table: NoiseTable, tmp_path: Path) -> None:
-    for one in (table, NoiseTable.open(1000, tmp_path / "noise")):
-        with pytest.raises(ValueError, match="read-only"):
-            one.row(0, 5)[0] = 1.0
 
 
 # --- the file
@@ -129,11 +100,6 @@ def test_the_second_to_open_maps_the_first_ones_file(
     monkeypatch.setattr(noise_table, "create_if_missing", None)
     second = NoiseTable.open(SIZE, folder)
     assert (second.path, second.digest) == (first.path, first.digest)
-
-
-def test_tables_of_other_sizes_and_seeds_stand_beside_each_other(folder: Path) -> None:
-    tables = [NoiseTable.open(size, folder, seed) for size in (10, 20) for seed in (1, 2)]
-    assert len({one.path for one in tables}) == len({one.digest for one in tables}) == 4
 
 
 def test_folder_and_files_are_the_users_own(folder: Path) -> None:
@@ -195,13 +161,6 @@ def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
         NoiseTable.open(10, folder)
 
 
-def test_another_users_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    NoiseTable.open(10, folder)
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(RunFolderError, match=r"belongs to another user .* ES_QUEUE_NOISE_DIR"):
-        NoiseTable.open(10, folder)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_another_users_file_is_refused(folder: Path) -> None:
     path = NoiseTable.open(10, folder).path
@@ -223,18 +182,6 @@ def test_a_write_that_fails_leaves_no_half_table(
     assert [path.suffix for path in folder.iterdir()] == [".lock"]
 
 
-def test_a_write_that_takes_only_a_part_is_gone_on_with(
-    table: NoiseTable, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = os.pwrite
-    monkeypatch.setattr(
-        os, "pwrite", lambda file, rest, offset: write(file, rest[:100_001], offset)
-    )
-    stored = NoiseTable.open(SIZE, folder)
-    assert stored.digest == table.digest
-    assert table_digest(stored.row(0, SIZE)) == stored.digest
-
-
 def test_too_little_space_is_said_before_anything_is_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,24 +190,6 @@ def test_too_little_space_is_said_before_anything_is_written(
     with pytest.raises(RunFolderError, match=r"takes 4 MB and .* has 2 MB free"):
         NoiseTable.open(10**6, folder)
     assert list(folder.glob("*.f32*")) == []
-
-
-def test_a_disk_that_fills_up_leaves_no_half_table(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunFolderError, match="No space left on device; set ES_QUEUE_NOISE_DIR"):
-        NoiseTable.open(SIZE, folder)
-    assert [path.suffix for path in folder.iterdir()] == [".lock"]
-
-
-@each_case(("size", "seed"), [(0, 1), (2**32, 1), (10, -1), (10, 2**64)])
-def test_a_size_or_seed_that_cannot_be_is_bad_usage(size: int, seed: int) -> None:
-    with pytest.raises(UsageError, match="noise table"):
-        NoiseTable.open(size, seed=seed)
 
 
 # --- where the file stands
@@ -275,17 +204,6 @@ def test_the_users_choice_of_folder_comes_first(
     assert path.parent == tmp_path / "chosen"
 
 
-def test_without_a_choice_it_is_the_users_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ES_QUEUE_NOISE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert noise_table.default_folder() == tmp_path / "es-queue" / "noise"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert noise_table.default_folder() == tmp_path / ".cache" / "es-queue" / "noise"
-
-
 def test_a_cache_that_cannot_be_used_gives_way_to_a_private_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,15 +214,6 @@ def test_a_cache_that_cannot_be_used_gives_way_to_a_private_temporary_folder(
     folder = noise_table.default_folder()
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_chosen_folder_that_cannot_be_used_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("ES_QUEUE_NOISE_DIR", str(tmp_path / "file" / "noise"))
-    with pytest.raises(RunFolderError, match=r"cannot be kept in .*file"):
-        NoiseTable.open(10)
 
 
 # --- several processes
@@ -378,16 +287,6 @@ def test_a_maker_that_was_killed_holds_nobody_up(table: NoiseTable, folder: Path
     maker.kill()
     maker.communicate()
     assert NoiseTable.open(SIZE, folder).digest == table.digest
-
-
-def test_waiting_for_another_maker_has_a_deadline(folder: Path) -> None:
-    folder.mkdir()
-    with (
-        exclusive_lock(folder / "lock"),
-        pytest.raises(RunFolderError, match="another process has held"),
-        exclusive_lock(folder / "lock", seconds=0.05),
-    ):
-        pass
 
 
 # --- the default size

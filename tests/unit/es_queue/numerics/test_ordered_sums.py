@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.numerics import ordered_sums, threads
-from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.ordered_sums import (
     ArrayNoise,
-    column_pieces,
     norm,
     unit_scaled,
     weighted_rows,
@@ -118,60 +116,6 @@ def test_neither_threads_nor_pieces_change_a_bit(
     assert found[0] == found[1] == found[2]
 
 
-@each_case(("slots", "size"), [(64, 100), (64, ordered_sums.COLUMNS), (4, LONGER)])
-def test_little_work_starts_no_thread(
-    monkeypatch: pytest.MonkeyPatch, slots: int, size: int
-) -> None:
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
-    assert weighted_rows(table(size + slots), np.arange(slots), np.ones(slots), size).shape == (
-        size,
-    )
-
-
-@each_case(
-    "size",
-    [
-        1,
-        ordered_sums.SHARED - 1,
-        ordered_sums.SHARED,
-        166_673,
-        2 * ordered_sums.WIDEST,
-        2 * ordered_sums.WIDEST + 1,
-        10**7,
-    ],
-)
-def test_pieces_are_even_and_cover_all_columns_once(size: int) -> None:
-    cut = column_pieces(size)
-    assert [start for start, _ in cut] == [0, *(stop for _, stop in cut[:-1])]
-    assert cut[-1][1] == size
-    widths = [stop - start for start, stop in cut]
-    assert max(widths) - min(widths) <= len(cut)
-    assert max(widths) <= ordered_sums.WIDEST
-    assert len(cut) % 2 == 0 or size < ordered_sums.SHARED
-
-
-@each_case("size", [5, LONG])
-@each_case("index", [-1, LONG])
-def test_an_index_outside_the_table_is_an_error(size: int, index: int) -> None:
-    with pytest.raises(ValueError, match="noise index"):
-        weighted_rows(NoiseTable.in_memory(LONG), np.array([0, index]), np.ones(2), size)
-
-
-def test_an_error_in_a_thread_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
-    with pytest.raises(ValueError, match="noise index"):
-        weighted_rows(NoiseTable.in_memory(LONGER), np.arange(MANY), np.ones(MANY), LONGER)
-
-
-def test_threads_warn_of_what_the_caller_asks_to_hear_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
-    large = ArrayNoise(np.full(LONGER + MANY, 3e38, np.float32))
-    with np.errstate(over="ignore"):
-        assert np.isinf(weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)).all()
-    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
-        weighted_rows(large, np.arange(MANY), np.ones(MANY), LONGER)
-
-
 @each_case(("slots", "size"), [(1, 1), (3, 5), (MANY, 3), (5, LONG), (MANY, LONG)])
 def test_a_weighted_sum_is_that_of_a_loop_in_float64(slots: int, size: int) -> None:
     rng = np.random.default_rng(1)
@@ -192,20 +136,6 @@ def test_a_transform_is_applied_to_each_element_before_the_weights() -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
 
 
-def test_no_more_than_a_few_short_rows_are_copied_at_a_time_and_long_ones_never() -> None:
-    asked = []
-
-    class Watched(ArrayNoise):
-        def rows(self, indices: np.ndarray, start: int, stop: int) -> np.ndarray:
-            asked.append((len(indices), stop - start))
-            return super().rows(indices, start, stop)
-
-    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), 100)
-    assert asked == [(ordered_sums.SLOTS, 100), (ordered_sums.GROUP + 3, 100)]
-    weighted_rows(Watched(table(20_000).noise), np.arange(MANY), np.ones(MANY), LONG)
-    assert len(asked) == 2
-
-
 def test_looking_long_rows_up_in_several_goes_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,15 +150,6 @@ def test_weights_of_any_size_neither_vanish_nor_overflow(weight: float) -> None:
     noise = ArrayNoise(np.array([1, 2, -3], np.float32))
     got = weighted_rows(noise, np.array([0]), np.array([weight]), 3)
     np.testing.assert_allclose(got, np.array([1, 2, -3]) * weight, rtol=1e-6)
-
-
-def test_no_rows_at_all_sum_to_zero() -> None:
-    assert not weighted_rows(table(9), np.array([], np.int64), np.array([]), 4).any()
-
-
-def test_a_missing_weight_is_an_error() -> None:
-    with pytest.raises(ValueError, match="2 weights for 3 rows"):
-        weighted_rows(table(9), np.arange(3), np.ones(2), 4)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9))

@@ -89,16 +89,6 @@ def test_a_table_that_is_just_large_enough_is_used_whole_and_a_smaller_one_refus
         SMALL.slots(0, 71)
 
 
-def test_only_repeated_slots_are_drawn_again() -> None:
-    raw = multiply_shift(SMALL._raw(0, 70)[:, 0], 70)
-    drawn = SMALL.slots(0, 70).noise_indices
-    first_time = [raw[slot] not in raw[:slot] for slot in range(70)]
-    kept = [bool(raw[slot] == drawn[slot]) for slot in range(70)]
-    assert 0 < sum(first_time) < 70
-    assert sum(kept) >= sum(first_time) // 2
-    assert kept[0] and all(drawn[slot] not in drawn[:slot] for slot in range(70))
-
-
 @each_case("stream", [EVALUATION, CONFIRMATION, FINAL])
 def test_environment_seeds_lie_in_the_range_of_their_stream(stream: int) -> None:
     low, size = SEED_RANGES[stream]
@@ -141,18 +131,6 @@ def test_elites_have_fresh_seeds_in_each_generation_which_no_training_slot_has()
     assert len({*itertools.chain(*drawn, *trained)}) == 3 * 130
 
 
-@each_case(("individuals", "share"), [(2, "pair"), (1, "generation")])
-def test_who_shares_seeds_by_default_depends_on_whether_there_are_pairs(
-    individuals: int, share: str
-) -> None:
-    config = RunConfig(seed=3, noise_size=2**18)
-    assert make_generation_plan(config, 4, 100, individuals).seed_sharing == share
-    assert (
-        make_generation_plan(replace(config, env_seeds="slot"), 4, 100, individuals).seed_sharing
-        == "slot"
-    )
-
-
 def test_a_generation_shares_its_seeds_and_the_next_has_others() -> None:
     plan = replace(PLAN, seed_sharing="generation", episodes=3)
     seeds = plan.slots(0, 100).seeds
@@ -190,11 +168,6 @@ def test_slot_zero_is_always_sampled_and_about_the_asked_share_of_the_rest() -> 
     ] == [True] * 9
 
 
-def test_no_slots_are_a_plan_too() -> None:
-    assert equal(PLAN, 0, 0, PLAN)
-    assert PLAN.slots(0, 0).seeds.shape == (0, 2, 1)
-
-
 def test_final_seeds_are_the_same_in_every_generation_and_the_others_are_not() -> None:
     config = RunConfig(env="CartPole-v1", seed=3, noise_size=2**18)
     assert np.array_equal(
@@ -219,12 +192,6 @@ def test_the_plan_of_a_config_ends_where_a_slice_still_fits_into_the_table() -> 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**32))
 def test_multiply_shift_is_the_exact_product(word: int, size: int) -> None:
     assert multiply_shift(np.array([word], dtype=np.uint64), size).tolist() == [word * size >> 64]
-
-
-@each_case("size", [0, -1, 2**32 + 1])
-def test_multiply_shift_refuses_what_would_overflow(size: int) -> None:
-    with pytest.raises(ValueError, match=r"values: use 1 to 2\^32$"):
-        multiply_shift(np.array([1], dtype=np.uint64), size)
 
 
 def test_the_numbers_are_those_of_the_first_release() -> None:

@@ -118,12 +118,6 @@ def test_a_policy_that_breaks_down_says_so():
         policy.act([np.nan] * 4)
 
 
-def test_settings_of_another_version_do_not_matter():
-    arrays, meta = checkpoint()
-    meta["config"]["option_of_tomorrow"] = 1
-    assert SavedPolicy.from_arrays(arrays, meta).act(np.zeros(4)).shape == (2,)
-
-
 @each_case(
     ("changes", "sentence"),
     [
@@ -194,25 +188,6 @@ def damaged(path):
 
 
 @each_case(
-    "spoil",
-    [
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"not an archive"),
-        lambda path: path.write_bytes(path.read_bytes()[:-300]),
-        lambda path: np.save(path.open("wb"), np.zeros(3)),
-        lambda path: (path.unlink(), path.mkdir()),
-        damaged,
-    ],
-)
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_file_that_is_no_archive_is_refused_with_a_sentence(tmp_path, spoil):
-    path = written(tmp_path / "bad.npz", *checkpoint())
-    spoil(path)
-    with pytest.raises(RunFolderError, match="not a readable"):
-        load_policy(path)
-
-
-@each_case(
     "meta",
     [np.array("{"), np.array("[1]"), np.array(["{}"]), np.array(3), np.array({}, dtype=object)],
 )
@@ -220,12 +195,6 @@ def test_a_meta_that_is_not_a_json_object_is_refused_and_never_unpickled(tmp_pat
     arrays, _ = checkpoint()
     np.savez(tmp_path / "bad.npz", meta=meta, **arrays)
     with pytest.raises(RunFolderError, match="not a readable"):
-        load_policy(tmp_path / "bad.npz")
-
-
-def test_a_checkpoint_without_meta_is_refused(tmp_path):
-    np.savez(tmp_path / "bad.npz", **checkpoint()[0])
-    with pytest.raises(RunFolderError, match="no array 'meta'"):
         load_policy(tmp_path / "bad.npz")
 
 

@@ -170,17 +170,6 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> N
         )
 
 
-@each_case("kind", ["nature", "conv-lstm"])
-def test_outputs_may_be_kept_and_pictures_are_not_touched(kind: str) -> None:
-    policy = made(kind, SMALL)
-    act = policy.bind(restless(policy, 1)).begin()
-    first, second = abs(drawn(1, 2, policy.observation_size))
-    before, kept = first.copy(), act(first)
-    copied = kept.copy()
-    act(second)
-    assert np.array_equal(kept, copied) and np.array_equal(first, before)
-
-
 def test_an_episode_of_the_recurrent_one_remembers_nothing_of_the_one_before() -> None:
     policy = made("conv-lstm", SMALL)
     bound, seen = policy.bind(restless(policy, 1)), abs(drawn(1, 2, policy.observation_size))
@@ -209,14 +198,6 @@ def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]
         match=r"policy is nature, which takes images .* use linear, mlp, rnn, lstm or gru",
     ):
         make_policy(RunConfig(policy="nature"), 360, discrete(2), shape)
-
-
-def test_a_picture_that_is_too_small_is_refused() -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"policy is nature, whose convolutions need larger images than 20 x 84 pixels",
-    ):
-        made("nature", (4, 20, 84))
 
 
 def test_colours_may_come_last_and_frames_first() -> None:

@@ -13,7 +13,7 @@ from es_queue.errors import UsageError
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
-from es_queue.policies.net2wider import layer_arrays, widen
+from es_queue.policies.net2wider import widen
 from es_queue.policies.selected_inputs import SelectedInputsPolicy
 from tests.cases import each_case
 
@@ -71,13 +71,6 @@ def test_the_same_policy_keeps_every_bit() -> None:
     np.testing.assert_array_equal(
         widen(policy, parameters, policy, policy.initial(1, "auto")), parameters
     )
-
-
-def test_new_units_have_weights_of_their_own_to_begin_with() -> None:
-    large = MlpPolicy(5, 2, (8,), "tanh")
-    (first, _), (last, _) = layer_arrays(large, acts_alike(MlpPolicy(3, 2, (4,), "tanh"), large))
-    assert np.abs(first[:, 4:]).min() > 0, "they see all observations"
-    assert not first[3:, :4].any() and not last[4:].any(), "and change nothing yet"
 
 
 @each_case(

@@ -145,48 +145,10 @@ def test_what_is_not_a_number_stays_visible_through_every_activation(activation)
     assert np.isnan(policy.bind(parameters).act_one(np.array([np.nan, 1], np.float32))).all()
 
 
-@each_case(
-    "policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh"), MlpPolicy(3, 2, (4,), "elu")]
-)
-def test_outputs_may_be_kept_and_inputs_are_not_touched(policy):
-    bound = policy.bind(random_floats(3, 1, policy.size))
-    first, second = random_floats(4, 3), random_floats(5, 3)
-    before = first.tobytes()
-    kept = bound.act_one(first)
-    copy = kept.copy()
-    bound.act_one(second)
-    bound(second[None])
-    assert kept.tobytes() == copy.tobytes()
-    assert first.tobytes() == before
-
-
-def test_binding_makes_views_and_no_copies():
-    policy = MlpPolicy(3, 2, (4,), "tanh")
-    parameters = np.zeros((2, policy.size), np.float32)
-    bound = policy.bind(parameters)
-    parameters[1] = 1.0
-    assert bound(np.ones((2, 3), np.float32))[1].any()
-
-
-def test_a_strided_block_of_parameters_is_bound_as_well():
-    policy = LinearPolicy(3, 2)
-    wide = random_floats(6, 4, 2 * policy.size)
-    x = random_floats(7, 4, 3)
-    strided = policy.bind(wide[:, ::2])(x)
-    assert strided.tobytes() == policy.bind(wide[:, ::2].copy())(x).tobytes()
-
-
 @each_case("wrong", [np.zeros(6, np.float32), np.zeros((1, 5), np.float32), np.zeros((1, 6))])
 def test_parameters_of_another_shape_or_type_are_refused(wrong):
     with pytest.raises(ValueError, match=r"float32\[B, 6\]"):
         LinearPolicy(3, 2).bind(wrong)
-
-
-@each_case("policy", [LinearPolicy(3, 2), MlpPolicy(3, 2, (4,), "tanh")])
-def test_the_fast_path_refuses_more_than_one_individual(policy):
-    bound = policy.bind(np.zeros((2, policy.size), np.float32))
-    with pytest.raises(ValueError, match="2 are bound"):
-        bound.act_one(np.zeros(3, np.float32))
 
 
 def test_the_start_is_zero_for_linear_and_orthogonal_for_mlp():
@@ -236,27 +198,6 @@ def test_normal_numbers_come_from_raw_philox_words_and_do_not_change():
     np.testing.assert_allclose(drawn, expected, rtol=1e-12)
 
 
-def test_normal_numbers_are_standard_normal():
-    drawn = draw_normals(np.random.Philox(key=np.array([3, 4], np.uint64)), 200_001)
-    assert len(drawn) == 200_001
-    assert abs(drawn.mean()) < 0.01
-    assert abs(drawn.std() - 1) < 0.01
-    assert abs((drawn**4).mean() - 3) < 0.1
-    assert abs(np.corrcoef(drawn[:100_000], drawn[100_001:])[0, 1]) < 0.02
-
-
-def test_normal_weights_keep_the_size_of_their_input():
-    theta = MlpPolicy(100, 100, (100,), "tanh").initial(2, "normal")
-    assert theta[:10_000].std() == pytest.approx(0.1, rel=0.05)
-    assert theta[-10_100:-100].std() == pytest.approx(0.001, rel=0.05)
-
-
-@each_case("policy", [LinearPolicy(2, 2), MlpPolicy(2, 2, (2,), "tanh")])
-def test_an_unknown_init_is_refused_with_a_sentence(policy):
-    with pytest.raises(UsageError, match="xavier"):
-        policy.initial(1, "xavier")
-
-
 def test_the_configuration_chooses_the_policy():
     linear = make_policy(RunConfig(policy="linear"), 24, BOX)
     mlp = make_policy(RunConfig(policy="mlp", hidden=(64, 64)), 24, BOX)
@@ -277,11 +218,6 @@ def test_the_configuration_chooses_the_policy():
 def test_a_policy_that_cannot_be_is_refused_with_a_sentence(changes, word):
     with pytest.raises(UsageError, match=word):
         make_policy(RunConfig(**changes), 24, BOX)
-
-
-def test_an_empty_observation_is_refused():
-    with pytest.raises(UsageError, match="observation"):
-        make_policy(RunConfig(), 0, BOX)
 
 
 @each_case("kind", ["mlp", "lstm"])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.config.validation import validate_combinations
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy
@@ -165,19 +164,6 @@ def test_first_parameters_put_out_little_and_an_lstm_keeps_what_it_remembers(kin
     if kind == "lstm":
         assert biases[0][4:8].tolist() == [1] * 4 and biases[2][5:10].tolist() == [1] * 5
     assert not policy.initial(3, "zero").any()
-
-
-def test_a_layer_without_cells_is_refused() -> None:
-    with pytest.raises(UsageError, match="policy is gru, which needs a layer of at least one cell"):
-        RecurrentPolicy("gru", 3, 2, ())
-
-
-def test_widths_are_for_cells_and_activations_are_not() -> None:
-    validate_combinations(RunConfig(env="CartPole-v1", policy="lstm", hidden=(8,)))
-    with pytest.raises(UsageError, match="activation is relu, but the policy lstm does not use it"):
-        validate_combinations(RunConfig(env="CartPole-v1", policy="lstm", activation="relu"))
-    with pytest.raises(UsageError, match="hidden is 8, but the policy nature does not use it"):
-        validate_combinations(RunConfig(env="CartPole-v1", policy="nature", hidden=(8,)))
 
 
 def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:

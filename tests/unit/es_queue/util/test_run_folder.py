@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.util.run_folder import find_run, no_run_error
+from es_queue.util.run_folder import find_run
 
 
 @pytest.fixture
@@ -39,18 +39,3 @@ def test_a_folder_that_is_no_seeds_is_no_run_of_a_study(runs: Path) -> None:
     store(runs / "study", "seeds.json", "study")
     (runs / "study" / "s\u00b2").mkdir()
     assert find_run("study").members == []
-
-
-def test_a_word_longer_than_any_files_name_is_an_unknown_run(runs: Path) -> None:
-    word = "y" * 300
-    assert find_run(word).run == word
-
-
-def test_of_many_runs_an_unknown_one_names_some_and_counts_the_rest(runs: Path) -> None:
-    for number in range(12):
-        store(runs / f"walk-{number:02d}", "run.json", f"walk-{number:02d}")
-    assert str(no_run_error(find_run("lander"))).endswith("walk-08, walk-09 and 2 more")
-    server = no_run_error(
-        find_run("lander"), ["host"], [f"walk-{n:02d}" for n in range(11, -1, -1)]
-    )
-    assert str(server).endswith("walk-08, walk-09 and 2 more")

@@ -265,15 +265,6 @@ def test_a_behaviour_is_read_inside(aged: str) -> None:
     assert (describe(request).behaviour, describe(request).behaviour_size) == ("final-position", 2)
 
 
-def test_gyms_picture_comes_through() -> None:
-    world = open_environment(asked("Marvin-v0"), "rgb_array")
-    ours = open_environment(EnvironmentRequest("Marvin-v0"), "rgb_array")
-    assert np.array_equal(world.reset(4), ours.reset(4))
-    assert np.array_equal(world.render(), ours.render())  # type: ignore[arg-type]
-    world.close()
-    ours.close()
-
-
 def in_a_new_process(program: str) -> str:
     """Its output, whatever it says on either stream."""
     done = subprocess.run(
@@ -292,27 +283,6 @@ def test_gym_makes_our_ids_by_itself() -> None:
         "env.spec.max_episode_steps, isinstance(env.unwrapped, gym.Env))\n"
     )
     assert said.count("5 1600 True") == said.count("5 2000 True") == said.count("5 None True") == 1
-
-
-def test_gym_says_nothing_when_we_import_it() -> None:
-    said = in_a_new_process(
-        "from es_queue.environments.factory import describe, open_environment\n"
-        "from es_queue.environments.interface import EnvironmentRequest\n"
-        "for name in ('BipedalWalker-v2', 'CartPole-v1', 'CartPole-v0'):\n"
-        "    request = EnvironmentRequest(name, backend='gym')\n"
-        "    describe(request); open_environment(request).reset(1)\n"
-    )
-    assert said == ""
-
-
-def test_nothing_of_ours_imports_gym_unasked() -> None:
-    assert (
-        in_a_new_process(
-            "import sys, es_queue.environments.factory, workers.join, master.run.setup\n"
-            "print('gym' in sys.modules)\n"
-        )
-        == "False\n"
-    )
 
 
 def test_a_missing_gym_gives_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

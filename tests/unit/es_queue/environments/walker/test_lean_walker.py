@@ -184,37 +184,6 @@ def test_the_registered_version_2_repeats_itself_by_seed() -> None:
     assert not np.array_equal(episodes[0], episodes[1])
 
 
-def test_a_fall_costs_a_hundred_and_the_step_before_does_not() -> None:
-    lean = LeanWalker(False)
-    lean.reset(0)
-    rewards = []
-    for _ in range(500):
-        _, reward, over = lean.step(np.array([1, 1, 1, 1], np.float32))
-        rewards.append(reward)
-        if over:
-            break
-    assert rewards[-1] == -100.0
-    assert max(abs(reward) for reward in rewards[:-1]) < 5
-
-
-def test_the_far_end_ends_the_episode_without_a_fine() -> None:
-    lean = LeanWalker(False)
-    lean.reset(0)
-    for part in (lean.body.hull, *lean.body.legs):
-        part.position = (part.position.x + 84.5, part.position.y + 2)
-    _, reward, over = lean.step(np.zeros(4, np.float32))
-    assert over and reward > 0
-
-
-def test_actions_beyond_the_bounds_count_as_the_bounds() -> None:
-    ends = []
-    for scale in (1, 7):
-        lean = LeanWalker(False)
-        lean.reset(0)
-        ends.append([lean.step(np.full(4, scale, np.float32))[:2] for _ in range(5)])
-    assert all(np.array_equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(*ends, strict=True))
-
-
 def test_an_interrupt_in_the_middle_of_a_step_neither_aborts_nor_spoils_the_next_episode() -> None:
     program = """
 import signal, numpy as np
@@ -276,18 +245,3 @@ def test_the_stream_is_that_of_the_cxx_standard() -> None:
     stream.skip(9999)
     # [rand.predef]: the 10000th value of a default-constructed mt19937, whose seed is 5489.
     assert stream.next_word() == 4123659995
-
-
-@each_case(("low", "high"), [(3, 4), (1, 2), (5, 9), (1, 3)])
-def test_integers_reach_both_ends_equally_often(low: int, high: int) -> None:
-    stream = Mt19937(1)
-    drawn = np.bincount([stream.integer(low, high) for _ in range(6000)], minlength=high + 1)
-    assert drawn[:low].sum() == 0 and len(drawn) == high + 1
-    assert np.all(np.abs(drawn[low:] * (high - low + 1) / 6000 - 1) < 0.12)
-
-
-def test_clouds_take_as_many_words_as_are_skipped() -> None:
-    drawn, skipped = Mt19937(3), Mt19937(3)
-    terrain.draw_clouds(drawn)
-    skipped.skip(terrain.CLOUD_WORDS)
-    assert drawn.next_word() == skipped.next_word()

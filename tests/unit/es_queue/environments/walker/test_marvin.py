@@ -4,14 +4,11 @@ door.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import pairwise
 from typing import Any
 
 import gymnasium
 import numpy as np
-import pygame
 import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
@@ -20,7 +17,6 @@ from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.environments.walker.marvin import LeanMarvin
-from es_queue.errors import UsageError
 
 MARVIN = EnvironmentRequest("Marvin-v0")
 IDLE = np.zeros(4, np.float32)
@@ -53,34 +49,6 @@ def test_his_masses_are_those_of_the_original() -> None:
         pytest.approx(mass, abs=0.002) for mass in (0.270, 0.320) * 2
     ]
     assert trunk.mass + sum(part.mass for part in body.legs) == pytest.approx(3.64, abs=0.01)
-
-
-def test_his_parts_reach_as_far_as_those_of_the_original() -> None:
-    body = body_of(LeanMarvin())
-    reach = {"trunk": body.hull, "thigh": body.legs[0], "shank": body.legs[1]}
-    extents = {name: [*corners(part).min(0), *corners(part).max(0)] for name, part in reach.items()}
-    assert extents == {
-        "trunk": pytest.approx([-27.5, -23.8, 35.7, 76.8], abs=0.05),
-        "thigh": pytest.approx([-9.0, -22.7, 9.5, 10.7], abs=0.05),
-        "shank": pytest.approx([-7.1, -25.2, 16.3, 10.2], abs=0.05),
-    }
-
-
-def test_his_joints_sit_where_those_of_the_original_do() -> None:
-    body = body_of(LeanMarvin())
-    for index, joint in enumerate(body.joints):
-        above, below = (
-            30 * joint.bodyA.GetLocalPoint(joint.anchorA),
-            30 * joint.bodyB.GetLocalPoint(joint.anchorB),
-        )
-        expected = (-34 / 3, 34 / 3) if index % 2 else (-8, 17)
-        assert (above.y, below.y) == tuple(pytest.approx(y, abs=1e-3) for y in expected)
-        assert joint.limits == pytest.approx((-1.6, -0.1) if index % 2 else (-0.8, 1.1))
-    world = LeanMarvin()
-    world.step = lambda action: (IDLE, 0.0, False)  # type: ignore[method-assign]
-    world.reset(0)
-    assert world.body.hull.position.y * 30 == pytest.approx(100 + 3 * 34, abs=1e-3)
-    assert [round(joint.motorSpeed) for joint in world.body.joints] == [-2, 1, 2, 1]
 
 
 def test_who_does_nothing_falls_as_the_original_does() -> None:
@@ -123,20 +91,6 @@ def test_he_walks_the_ground_of_bipedal_walker() -> None:
     assert marvin.terrain == walker.terrain
 
 
-def test_lean_and_stock_are_described_alike() -> None:
-    lean, stock = (
-        describe(EnvironmentRequest("Marvin-v0", backend=name)) for name in ("auto", "stock")
-    )
-    assert (lean.backend, stock.backend) == ("lean", "stock")
-    assert (lean.observation_size, lean.action, lean.step_limit, lean.reward_threshold) == (
-        24,
-        stock.action,
-        None,
-        None,
-    )
-    assert (stock.observation_size, stock.step_limit, stock.clean_reset) == (24, None, True)
-
-
 def test_his_behaviour_is_where_he_got() -> None:
     asked = EnvironmentRequest("Marvin-v0", behaviour="auto")
     ends = []
@@ -151,61 +105,9 @@ def test_his_behaviour_is_where_he_got() -> None:
     assert describe(asked).behaviour == "final-position" and np.array_equal(*ends)
 
 
-def test_arguments_that_he_does_not_take_are_refused() -> None:
-    with pytest.raises(
-        UsageError, match="the lean back end does not play Marvin-v0 with these settings"
-    ):
-        describe(EnvironmentRequest("Marvin-v0", arguments=(("hardcore", True),), backend="lean"))
-    with pytest.raises(UsageError, match="backend is any"):
-        describe(EnvironmentRequest("Marvin-v0", backend="any"))
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_gymnasiums_checker_finds_no_fault() -> None:
     check_env(gymnasium.make("Marvin-v0").unwrapped, skip_render_check=True)
-
-
-def test_without_a_seed_each_episode_is_another_one_and_the_first_seed_fixes_them_all() -> None:
-    def firsts() -> list[bytes]:
-        environment = gymnasium.make("Marvin-v0")
-        first = environment.reset(seed=8)[0]
-        for action in drawn_actions(0, 20):
-            environment.step(action)
-        episodes = [first.tobytes()]
-        for _ in range(2):
-            environment.reset()
-            episodes.append(
-                np.concatenate(
-                    [environment.step(action)[0] for action in drawn_actions(0, 60)]
-                ).tobytes()
-            )
-        return episodes
-
-    once, again = firsts(), firsts()
-    assert once == again and len(set(once)) == 3
-
-
-def test_gymnasium_makes_him_without_a_warning_and_without_an_import_of_pygame() -> None:
-    program = (
-        "import es_queue.environments.registry, gymnasium, sys\n"
-        "env = gymnasium.make('Marvin-v0')\n"
-        "env.reset(seed=1); env.step(env.action_space.sample())\n"
-        "assert env.spec.max_episode_steps is None and 'pygame' not in sys.modules\n"
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "always",
-            "-W",
-            "ignore:builtin type:DeprecationWarning",
-            "-c",
-            program,
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_drawn_marvin_plays_the_same_episode() -> None:
@@ -224,15 +126,3 @@ def test_the_drawn_marvin_plays_the_same_episode() -> None:
     assert len({picture.tobytes() for picture in pictures}) == len(pictures)
     drawn.close()
     registered.close()
-
-
-def test_a_window_follows_him(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    world = open_environment(MARVIN, "human")
-    world.reset(1)
-    before = pygame.display.get_surface().get_buffer().raw
-    for action in drawn_actions(1, 4):
-        world.step(action)
-    assert world.render() is None
-    assert pygame.display.get_surface().get_buffer().raw != before
-    world.close()

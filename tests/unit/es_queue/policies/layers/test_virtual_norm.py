@@ -17,9 +17,7 @@ from es_queue.environments.reference_batch import (
     BATCH_SIZE,
     STEPS_BETWEEN,
     make_reference_batch,
-    uniform_outputs,
 )
-from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.checkpoint_policy import load_policy
@@ -137,14 +135,6 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> N
     assert np.isfinite(alone).all() and abs(np.array(alone)).max() > 0
 
 
-def test_without_a_batch_nothing_is_bound() -> None:
-    policy = conv("nature")
-    with pytest.raises(
-        UsageError, match="batch_norm is virtual, but the checkpoint has no reference batch"
-    ):
-        policy.bind(restless(policy, 1))
-
-
 # --- the batch of a run
 
 
@@ -204,25 +194,6 @@ def test_an_environment_that_cannot_show_a_batch_is_refused_in_one_sentence(
     make_reference_batch.__globals__["_collect_batch"].cache_clear()
     with pytest.raises(EnvironmentFailure, match=f"^Brittle-v0 {sentence}"):
         prepare_run(quick_config(**NORMALISED, env="Brittle-v0", backend="stock"))
-
-
-def test_random_actions_are_uniform_between_the_bounds() -> None:
-    draw = np.linspace(0, 1, 5)[:, None]
-    assert uniform_outputs(ActionSpec("box", (1,), (2.0,), (6.0,)), draw).ravel().tolist() == [
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]
-    assert uniform_outputs(ActionSpec("box", (1,), (-np.inf,), (1.0,)), draw).ravel().tolist() == [
-        -1,
-        -0.5,
-        0,
-        0.5,
-        1,
-    ]
-    assert (uniform_outputs(discrete(5), draw) > 0).sum() == 2
 
 
 def test_a_checkpoint_carries_the_batch_and_acts_as_the_run_does(tmp_path: Path) -> None:
