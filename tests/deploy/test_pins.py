@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -112,28 +111,3 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-def test_the_digest_of_an_image_is_asked_of_its_registry_and_replaces_an_old_one(
-    registry: str,
-) -> None:
-    text = "# the base\nBASE=debian:13.7-slim\n"
-    once = renew_pins.pinned(text, registry)
-    assert (
-        once == f"# the base\nBASE=debian:13.7-slim@{DIGEST}\n"
-        and renew_pins.pinned(once, registry) == once
-    )
-
-
-def test_what_is_no_digest_is_refused_and_changes_no_file(
-    registry: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(Registry, "digest", "sha256:short")
-    monkeypatch.setattr(renew_pins, "IMAGES", tmp_path / "images.env")
-    (tmp_path / "images.env").write_text("BASE=debian:13.7-slim\n")
-    monkeypatch.setattr(sys, "argv", ["renew_pins.py", "images", "--registry", registry])
-    assert renew_pins.main() == 1 and "'sha256:short' as the digest" in capsys.readouterr().err
-    assert (tmp_path / "images.env").read_text() == "BASE=debian:13.7-slim\n"

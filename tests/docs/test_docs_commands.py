@@ -117,27 +117,3 @@ def test_every_command_that_a_page_calls_runnable_runs(page: Path, tmp_path: Pat
             pytest.skip(f"needs {lacks}")
         else:
             run(block, tmp_path)
-
-
-def test_a_brief_block_gives_its_training_commands_a_budget_and_no_other() -> None:
-    code = (
-        "es-master --env CartPole-v1 --run a   # trains\nes-status a\nes-master --stop a\nX=1 "
-        "es-master --env B &\n"
-    )
-    assert shortened(code) == (
-        f"es-master --env CartPole-v1 --run a {BRIEF}   # trains\nes-status a\nes-master "
-        f"--stop a\nX=1 es-master --env B {BRIEF} &\n"
-    )
-
-
-def test_marks_stand_directly_above_their_blocks(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "<!-- runnable -->\n```sh\ntrue\n```\n\n```sh\nfalse\n```\n<!-- file: a.py "
-        "-->\n```python\nx = 1\n```\n"
-    )
-    assert marked_blocks(page) == [
-        Marked("runnable", "sh", "true\n"),
-        Marked("file: a.py", "python", "x = 1\n"),
-    ]
-    assert any(marked_blocks(page) for page in pages())

@@ -23,9 +23,6 @@ from workers.play.cli import main as es_play
 
 COMMAND = re.compile(r"\b(es-master|es-status|es-play|es-plot|es-worker)\b([^`\n#&|]*)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-#: What comes after the first cell of a row is ours.
-OWN_CELLS = re.compile(r"`(--[a-z][^`]*)`")
-FOREIGN = "coming_from.md"
 #: A command that trains, without what the shell does with it and without trackers, whose packages
 #: may be missing.
 TRAINS = re.compile(r"\bes-master (?P<words>(?=[^\n]*--env )[^\n|&;>…]*)")
@@ -73,27 +70,3 @@ def test_a_pages_training_commands_have_settings_that_fit_together(page: Path) -
         config = resolve(values, launch.inherited)
         if ":" not in config.strategy:  # the page's own module is nowhere
             make_strategy(config, size=9)
-
-
-def test_what_stands_for_a_foreign_flag_is_a_flag_of_ours() -> None:
-    page = next(one for one in pages() if one.name == FOREIGN)
-    ours = set().union(*known().values())
-    cells = [
-        "|".join(line.split("|")[2:])
-        for line in page.read_text("utf-8").splitlines()
-        if line.startswith("| ")
-    ]
-    assert [
-        flag
-        for cell in cells
-        for span in OWN_CELLS.findall(cell)
-        for flag in FLAG.findall(span)
-        if flag not in ours
-    ] == []
-
-
-def test_a_flag_that_nobody_knows_is_found() -> None:
-    assert unknown("`es-master --env X --sgima 1` and es-play RUN --loud, es-status --json") == [
-        "es-master --sgima",
-        "es-play --loud",
-    ]

@@ -204,36 +204,6 @@ def refusing(live: Callable[..., Live]) -> Live:
     return live()
 
 
-def test_the_master_refuses_what_only_it_can_know(live: Callable[..., Live]) -> None:
-    run = live()
-    config = json.loads(run.seen.client.get(run.seen.keys.config)) | {"strategy": "pgpe"}
-    run.ask("--pause", "live")
-    run.seen.client.set(
-        run.seen.keys.config, json.dumps(config)
-    )  # so that the asking side is deceived
-    run.seen.client.rpush(
-        run.seen.keys.commands,
-        json.dumps(
-            {
-                "id": "0" * 8,
-                "verb": "set",
-                "by": "eve",
-                "time": 0.0,
-                "settings": {"max_speed": 3},
-                "generation": None,
-            }
-        ),
-    )
-    run.seen.client.rpush(run.seen.keys.commands, b"\x00rubbish")
-    wait_for(lambda: "00000000" in run.seen.progress()["replies"], "the master has answered")
-    assert json.loads(run.seen.progress()["replies"])["00000000"].startswith(
-        "refused: max_speed cannot change during a run, but the request sets it"
-    )
-    wait_for(
-        lambda: not run.seen.client.exists(run.seen.keys.commands), "nothing is left to be read"
-    )
-
-
 def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
     live: Callable[..., Live],
 ) -> None:
@@ -269,14 +239,6 @@ def test_a_watch_shows_the_run_of_another_process_until_it_ends(live: Callable[.
     last, summary = json.loads(watching.said().splitlines()[-1]), run.master.events("summary")[0]
     assert (last["state"], last["digest"]) == (summary["state"], summary["digest"])
     assert last["generation"] == summary["generation"]
-
-
-def test_a_display_that_nobody_reads_any_more_ends(live: Callable[..., Live]) -> None:
-    run = live()
-    words = f"{BIN}/es-status live --watch --every 0.2 --redis-url {run.url}"
-    piped = run.processes.start("bash", "-c", f"{words} | head -n 1")
-    assert piped.wait() == 0, piped.said()
-    assert len(piped.said().splitlines()) == 1
 
 
 def test_a_purge_while_workers_are_inside_leaves_nothing_behind(live: Callable[..., Live]) -> None:

@@ -6,25 +6,12 @@ from __future__ import annotations
 
 import os
 import signal
-import zlib
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 import redis
 
-import es_queue.numerics.slot_plan
-import master.collect.answer_check
-import workers.slots
-from es_queue.config.resolution import resolve
-from es_queue.config.run_config import RunConfig
-from es_queue.numerics.normalization import Moments, RunningMoments
-from master.collect.publication.closed_generation import ClosedGeneration
-from master.loop.learner import Learner
 from master.loop.listeners import Outcome
-from master.loop.state import RunState
 from tests.integration.processes import (
     NERVOUS,
     WALKER,
@@ -35,7 +22,6 @@ from tests.integration.processes import (
     quiet_digest,
     wait_for,
 )
-from tests.ring import run_ring
 
 
 def contributors(one: Master) -> int:
@@ -172,46 +158,3 @@ def bits(outcome: Outcome) -> tuple[str, bytes, bytes]:
     """The parameters, and the statistics in float64."""
     moments = outcome.state.moments
     return outcome.digest, moments.mean.tobytes(), moments.m2.tobytes()
-
-
-def test_statistics_merged_block_by_block_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve({**WALKER, "generations": 3})
-    blocks = [replace(config, block=size) for size in (1, 3)]
-    assert bits(run_ring(blocks[0])[0]) == bits(run_ring(blocks[1], count=2)[0])
-    monkeypatch.setattr(Learner, "_merge_moments", merged_by_block)
-    assert bits(run_ring(blocks[0])[0]) != bits(run_ring(blocks[1])[0])
-
-
-def merged_by_block(self: Learner, state: RunState, done: ClosedGeneration) -> RunningMoments:
-    """What must not be done: each block's episodes merged before they meet the others."""
-    moments, size = state.moments, self.config.block
-    for start in range(0, len(done.results), size):
-        block = RunningMoments.empty(len(moments.mean))
-        for one in done.results[start : start + size]:
-            for episode in one.moments:
-                block = block.merge(
-                    Moments(
-                        episode.count,
-                        np.frombuffer(episode.mean, "<f8"),
-                        np.frombuffer(episode.m2, "<f8"),
-                    )
-                )
-        moments = moments.merge(Moments(block.count, block.mean, block.m2))
-    return moments
-
-
-def test_seeds_drawn_from_the_runs_id_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve({**WALKER, "generations": 2})
-
-    def ring_of(run: str) -> str:
-        def plan(config: RunConfig, *rest: Any) -> es_queue.numerics.slot_plan.GenerationPlan:
-            return es_queue.numerics.slot_plan.make_generation_plan(
-                replace(config, seed=config.seed + zlib.crc32(run.encode())), *rest
-            )
-
-        for module in (master.collect.answer_check, workers.slots):
-            monkeypatch.setattr(module, "make_generation_plan", plan)
-        return run_ring(config)[0].digest
-
-    assert ring_of("first") == ring_of("first")
-    assert ring_of("first") != ring_of("second")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,15 +146,6 @@ def test_the_command_line_reaches_it(
     assert told[0].startswith("ok       redis") and told[-1].endswith(" 0 failed")
 
 
-def test_an_unknown_run_fails_and_the_rest_is_looked_at(filled: Any, valkey_url: str) -> None:
-    code, found = checks(valkey_url, "nothing")
-    assert (
-        code == 6
-        and found["unknown run"]["state"] == "failed"
-        and {"version", "packages", "environment", "listening"} <= set(found)
-    )
-
-
 def test_a_suspended_rq_and_a_queue_without_workers_fail(filled: Any, valkey_url: str) -> None:
     filled.set(keys.RQ_SUSPENDED, 1)
     filled.delete(keys.rq_worker("rq-1"))
@@ -253,41 +243,6 @@ def test_rights_are_tried_command_by_command_without_sending_one(
         and "INCRBY es:walker-1:seatno" in found["rights"]["text"]
         and "(-@all +incrby ~es:*:seatno)" in found["rights"]["fix"]
     )
-
-
-def test_without_transactions_no_command_is_tried_at_all(filled: Any, valkey_url: str) -> None:
-    """They would be carried out."""
-    url = as_user(filled, valkey_url, "hasty", "~*", "&*", "+@all", "-multi")
-    before = {key: filled.dump(key) for key in filled.keys("*")}
-    assert (
-        ReadOnlyClient(make_named_reader(url, given_by_flag=True)).denied_commands(
-            doctor_rights.master_commands("walker-1", "es")
-        )
-        is None
-    )
-    assert {key: filled.dump(key) for key in filled.keys("*")} == before
-
-
-def test_what_a_user_is_granted_by_the_fix_is_enough(filled: Any, valkey_url: str) -> None:
-    url = as_user(
-        filled,
-        valkey_url,
-        "worker",
-        "~*",
-        "&*",
-        "+@all",
-        "-@scripting",
-        "-incrby",
-        "-expire",
-        "-subscribe",
-        "-zrem",
-        "-hdel",
-        "-xdel",
-    )
-    _, found = checks(url, "walker-1")
-    words = shlex.split(found["rights"]["fix"][found["rights"]["fix"].index("redis-cli") :])
-    filled.execute_command(*words[1:])
-    assert "worker has the rights of a worker" in checks(url, "walker-1")[1]["rights"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,6 @@ def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(
     assert (summary["state"], summary["generation"], summary["eval_episodes"]) == ("finished", 1, 1)
 
 
-@pytest.mark.usefixtures("worker")
-def test_a_finished_run_that_plays_no_more_episodes_lets_go_of_its_lease(runs: Runs) -> None:
-    assert runs.begin("done", final_episodes=1, generations=1)["state"] == "finished"
-    summary = runs.resume("done", final_episodes=0)
-    assert (summary["state"], summary["generation"]) == ("finished", 1)
-    runs.assert_left("done", "finished")
-
-
 def test_a_run_whose_checkpoints_cannot_be_read_is_refused_with_their_names(runs: Runs) -> None:
     folder = runs.folder / "torn" / "checkpoints"
     folder.mkdir(parents=True)
@@ -308,49 +300,6 @@ def test_ctrl_c_before_the_run_has_begun_ends_the_command_and_leaves_nothing(
     assert process.wait(10) == 130
     assert process.said() == ""
     assert processes.living() == {} and not (processes.folder / "runs").exists()
-
-
-def test_ctrl_c_while_the_private_server_starts_leaves_nothing(processes: Processes) -> None:
-    binary = processes.folder / "valkey-server"
-    binary.write_text("#!/bin/sh\ntouch there\nexec sleep 600\n")
-    binary.chmod(0o755)
-    script = processes.folder / "main.py"
-    script.write_text(
-        "import master.services.private_server as e\ne.server_binary = lambda: "
-        f"{str(binary)!r}\nfrom master.cli.main import main\nraise SystemExit(main())\n"
-    )
-    process = processes.start(
-        sys.executable, script, "--env", "CartPole-v1", "--noise-size", 2**18, "--run", "cold"
-    )
-    wait_for(
-        lambda: list((processes.folder / "runs/cold/redis").glob("there")), "the server starts"
-    )
-    process.signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert process.said() == ""
-    assert processes.living() == {} and not (processes.folder / "runs").exists()
-
-
-@pytest.mark.usefixtures("worker")
-def test_ctrl_c_while_a_dead_masters_lease_is_waited_for_ends_the_wait(
-    processes: Processes, runs: Runs, valkey_url: str
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        runs.begin("dead", raising(KeyboardInterrupt()))
-    runs.client.set("es:dead:master", "somebody pid 1 abcdef", px=60_000)
-    process = processes.master(
-        "--resume", "dead", "--run-dir", runs.folder / "dead", url=valkey_url
-    )
-    before = runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0)
-    wait_for(
-        lambda: (
-            runs.client.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0) > before + 1
-        ),
-        "it waits",
-    )
-    process.signal(signal.SIGINT)
-    assert process.wait(10) == 130
-    assert process.said() == ""
 
 
 def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does_not(

@@ -188,13 +188,6 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left(processes: Processes)
     assert processes.living() == {} and not (processes.folder / "runs").exists()
 
 
-def test_a_value_that_is_no_address_is_named(processes: Processes) -> None:
-    process = processes.master(*flags(ENDLESS), "--run", "open", "--listen", "7000")
-    assert process.wait() == 2
-    assert process.said().startswith("es-master: listen is '7000': use HOST:PORT")
-    assert processes.living() == {} and not (processes.folder / "runs").exists()
-
-
 def test_a_server_of_somebody_else_is_not_opened(processes: Processes, valkey_url: str) -> None:
     process = processes.master(*flags(ENDLESS), "--listen", url=valkey_url)
     assert process.wait() == 2 and "--listen" in process.said()

@@ -88,14 +88,6 @@ def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> Non
     )
 
 
-def test_a_setting_in_a_file_that_no_option_has(processes: Processes) -> None:
-    (processes.folder / "settings.toml").write_text('env = "CartPole-v1"\npoplation = 8\n')
-    process = processes.master("--config", "settings.toml")
-    assert sentence_of(process, 2) == (
-        "settings.toml has the unknown option 'poplation'; did you mean population?"
-    )
-
-
 def test_a_folder_that_cannot_be_made(processes: Processes) -> None:
     (processes.folder / "file").write_text("in the way")
     process = processes.master(*flags(CARTPOLE), "--run-dir", "file/below")
@@ -203,10 +195,6 @@ class OldRedis(socketserver.StreamRequestHandler):
         return self.rfile.read(size + 2)[:-2]
 
 
-class RedisFive(OldRedis):
-    knows_hello = False
-
-
 @contextmanager
 def listening(handler: type[OldRedis]) -> Iterator[str]:
     """The URL of a server that answers so."""
@@ -219,18 +207,6 @@ def listening(handler: type[OldRedis]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-@pytest.mark.parametrize(
-    ("handler", "version"),
-    [(OldRedis, "has version 6.0.16"), (RedisFive, "is older than version 6.0")],
-)
-def test_a_server_that_is_too_old(
-    processes: Processes, handler: type[OldRedis], version: str
-) -> None:
-    with listening(handler) as url:
-        said = sentence_of(processes.master(*flags(CARTPOLE), url=url), 3)
-    assert said == f"Redis at {url} {version}, but 6.2 or later is needed (or Valkey)"
 
 
 def test_no_refusal_leaves_a_folder_behind(processes: Processes) -> None:

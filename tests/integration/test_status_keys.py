@@ -18,8 +18,8 @@ from es_queue.protocol.messages import Answer, SlotResult
 from master.status.command import main
 from master.status.discovery import RedisReader
 from master.status.errors import LONGEST_REPORT, MOST_REPORTS
-from master.status.history import READ_COUNT, History
-from master.status.inspect import MOST_BYTES, MOST_KEYS
+from master.status.history import History
+from master.status.inspect import MOST_BYTES
 from master.status.redis_reader import MOST_KEY_BYTES
 from master.storage.checkpoint import pack
 from tests.unit.master.status.test_status_values import PUBLICATION, TASK
@@ -158,13 +158,6 @@ def test_what_is_packed_is_decoded(
     )
 
 
-def test_every_key_can_be_shown_to_people(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for key in filled.keys("es:*"):
-        assert key.decode() in said(capsys, valkey_url, "--keys", key.decode())
-
-
 @pytest.mark.parametrize("key", ["other:secret", "rq:workers"])
 def test_keys_of_others_are_refused(
     key: str, filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
@@ -172,13 +165,6 @@ def test_keys_of_others_are_refused(
     assert main(["--keys", key, "--redis-url", valkey_url]) == 2
     shown = capsys.readouterr()
     assert "begin with es:" in shown.err and "not ours" not in shown.out + shown.err
-
-
-def test_a_key_that_is_not_there_is_bad_usage(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--keys", "es:walker-1:nothing", "--redis-url", valkey_url]) == 2
-    assert "there is no key" in capsys.readouterr().err
 
 
 def test_a_user_who_may_only_read_sees_all_of_it_and_nothing_is_written(
@@ -219,24 +205,6 @@ def test_values_that_are_too_large_are_described_and_not_fetched(
         assert found["value"] is None and "more than es-status reads" in found["note"]
     assert len(told(capsys, valkey_url, "--keys")["keys"]) == 20
     assert fetched(filled) - before < 1_000_000
-
-
-def test_more_keys_than_a_screen_has_are_not_all_looked_at(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline = filled.pipeline()
-    for number in range(MOST_KEYS + 500):
-        pipeline.set(f"es:r{number}:config", "{}")
-    pipeline.set("es:" + "n" * 300, 1)
-    pipeline.set(b"es:\xff", 1)
-    pipeline.execute()
-    found = told(capsys, valkey_url, "--keys")
-    assert len(found["keys"]) <= MOST_KEYS and any("more keys" in note for note in found["notes"])
-    for name in filled.scan_iter("es:r*", count=5000):
-        filled.delete(name)
-    assert any(
-        "2 keys" in note and "names" in note for note in told(capsys, valkey_url, "--keys")["notes"]
-    )
 
 
 ODD = [
@@ -311,17 +279,6 @@ def test_the_newest_reports_are_shown_first(
     assert "20 of 53 reports" in text and "slot 49" in text and "\n    b\n" in text
 
 
-def test_a_list_of_reports_that_is_too_large_is_left_alone(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled.rpush(OWN.errors, b"x" * (17 * 2**20))
-    before = fetched(filled)
-    assert (
-        "more than es-status reads" in told(capsys, valkey_url, "walker-1", "--errors")["trouble"]
-    )
-    assert fetched(filled) - before < 100_000
-
-
 def test_a_history_that_is_too_large_is_left_alone(
     filled: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,29 +287,4 @@ def test_a_history_that_is_too_large_is_left_alone(
     server, history, before = RedisReader(valkey_url, ""), History(), fetched(filled)
     history.update(server, "walker-1")
     assert not history.evaluations and fetched(filled) - before < 10_000
-    server.close()
-
-
-def test_a_history_is_read_in_pieces_and_then_only_what_is_new(
-    filled: Any, valkey_url: str
-) -> None:
-    for generation in range(12, 12 + 2 * READ_COUNT):
-        filled.xadd(
-            OWN.history,
-            {
-                "generation": generation,
-                "seconds_wait": 2,
-                **({"eval_mean": generation} if generation % 10 == 0 else {}),
-            },
-        )
-    server, history = RedisReader(valkey_url, ""), History()
-    history.update(server, "walker-1")
-    assert [generation for generation, _ in history.evaluations] == [
-        11,
-        *range(20, 12 + 2 * READ_COUNT, 10),
-    ] and history.usual_wait_seconds == 2.0
-    filled.xadd(OWN.history, {"generation": 1000, "eval_mean": 7})
-    before = fetched(filled)
-    history.update(server, "walker-1")
-    assert history.evaluations[-1] == (1000.0, 7.0) and fetched(filled) - before < 10_000
     server.close()

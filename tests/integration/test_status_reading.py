@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RUNS, RunKeys
 from master.status.command import main
 from master.status.redis_reader import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
@@ -49,27 +48,6 @@ def told(capsys: pytest.CaptureFixture[str], url: str, *argv: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_runs_are_read_newest_first_and_only_under_run_ids(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = told(capsys, valkey_url)["runs"]
-    assert [run["run"] for run in runs] == ["walker-1", "older"]
-    assert (
-        runs[0]["generation"] == 7
-        and runs[0]["state"] == "running"
-        and runs[1]["state"] == "unknown"
-    )
-
-
-def test_a_lost_lease_makes_an_orphan(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled.delete(OWN.master)
-    assert told(capsys, valkey_url)["runs"][0]["state"] == "orphaned"
-    assert main(["--redis-url", valkey_url]) == 0
-    assert f"es-master --resume walker-1 --redis-url {valkey_url}" in capsys.readouterr().out
-
-
 def test_a_run_is_read_with_its_living_workers(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,15 +82,6 @@ def test_a_run_ends_it_with_a_code_for_how_it_fares(
     )
 
 
-def test_a_worker_was_last_seen_when_it_last_beat(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert told(capsys, valkey_url, "walker-1")["living"][0]["seen"] is None
-    filled.hset(OWN.worker(WORKER), "beat_ttl", "5")
-    filled.pexpire(OWN.worker(WORKER), 3000)
-    assert 2.0 <= told(capsys, valkey_url, "walker-1")["living"][0]["seen"] < 5.0
-
-
 def test_the_master_and_waiting_requests_are_read(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,13 +97,6 @@ def test_the_master_and_waiting_requests_are_read(
         and "\x1b" not in master
         and filled.info("stats")["total_net_output_bytes"] - before < 100_000
     )
-
-
-def test_an_unknown_run_is_bad_usage(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["nothing", "--redis-url", valkey_url]) == 6
-    assert "walker-1" in capsys.readouterr().err
 
 
 def test_a_user_who_may_only_read_these_keys_sees_everything_and_nothing_is_written(
@@ -210,17 +172,3 @@ def test_what_is_too_long_or_too_many_is_not_fetched(
     assert "env" not in run and "refuses" not in run["living"][0] and run["refused"] == {}
     assert len(told(capsys, valkey_url)["runs"]) <= MOST_RUNS
     assert filled.info("stats")["total_net_output_bytes"] - before < 1_000_000
-
-
-def test_bytes_that_are_no_text_are_shown_as_such(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled.hset(OWN.progress, "env", b"\xff\xfe\x00")
-    assert told(capsys, valkey_url, "walker-1")["env"] == "\ufffd\ufffd\\x00"
-
-
-def test_an_empty_server_has_no_runs(valkey_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with client_from_url(valkey_url) as client:
-        assert client.dbsize() == 0
-    assert main(["--redis-url", valkey_url]) == 0
-    assert capsys.readouterr().out == "no runs\n"

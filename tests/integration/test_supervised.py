@@ -31,12 +31,6 @@ def supervised(processes: Processes, url: str, *words: object) -> Started:
     )
 
 
-def test_its_help_says_what_it_does_before_the_help_of_es_master(processes: Processes) -> None:
-    started = processes.start(sys.executable, "-m", "master.cli.supervised", "--help")
-    assert started.wait() == 0
-    assert started.said().index("resume it if it exists") < started.said().index("usage: es-master")
-
-
 def test_killed_and_started_again_with_the_same_words_it_ends_with_the_parameters_of_a_quiet_run(
     valkey_url: str, redis_client: redis.Redis, processes: Processes
 ) -> None:
@@ -95,10 +89,3 @@ def test_a_run_without_a_name_is_refused_in_one_sentence(
 ) -> None:
     run = supervised(processes, valkey_url, *flags(CARTPOLE))
     assert run.wait() == 2 and "give --run RUN" in run.said()
-
-
-def test_several_seeds_are_refused_in_one_sentence(valkey_url: str, processes: Processes) -> None:
-    run = supervised(
-        processes, valkey_url, "--run", "walk", "--env", "CartPole-v1", "--seeds", "1-2"
-    )
-    assert run.wait() == 2 and "leave out --seeds" in run.said()

@@ -313,37 +313,6 @@ def test_the_map_of_an_archive_is_drawn_only_when_it_changes_and_delays_no_curve
     assert len(waiting) == 1
 
 
-def test_a_narrow_page_shows_the_focused_run_the_ends_of_names_and_three_ticks(
-    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
-) -> None:
-    names = [f"lander-with-a-long-name-{number:02d}" for number in range(12)]
-    for run in names:
-        planted(redis_client, run, eval_best="12")
-    url, _ = served(processes, valkey_url)
-    page.set_viewport_size(NARROW)
-    for run in (names[0], names[-1]):
-        page.goto(f"{url}?{run}#run={run}")
-        looks_until(page, lambda: page.locator("#chart .eval").count() == 1, "its curve")
-        frame, row = (page.locator(at).bounding_box() for at in ("#runs", "#list .focus"))
-        assert frame["y"] <= row["y"] <= frame["y"] + frame["height"] - row["height"]
-        assert page.locator("#list .focus .run > :last-child").inner_text() == run[-8:]
-        assert page.locator("#list .focus .score").inner_text() == "best 12.0"
-        assert page.locator("#chart .grid").count() >= 3 and overflow(page) <= 0
-
-
-def test_the_first_evaluation_alone_has_an_axis_that_begins_at_zero(
-    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
-) -> None:
-    planted(redis_client, "young", generations=0)
-    first = {"generation": 0, "env_steps": 4433, "seconds": 2, "eval_mean": 9.5, "eval_std": 1}
-    redis_client.xadd(RunKeys("young").history, first)
-    url, _ = served(processes, valkey_url)
-    page.goto(f"{url}#run=young")
-    looks_until(page, lambda: page.locator("#chart .eval").count() == 1, "its curve")
-    texts = page.locator("#chart text[text-anchor=middle]").all_text_contents()
-    assert texts[0] == "0" and len(set(texts)) == len(texts) >= 3
-
-
 def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(
     processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
 ) -> None:

@@ -109,22 +109,3 @@ def test_every_version_of_a_mujoco_body_runs_as_the_current_one(
         digests.add(summary["digest"])
     assert len(digests) == 1
     assert list(processes.folder.rglob("MUJOCO_LOG.TXT")) == []
-
-
-def test_an_old_version_is_said_aloud_and_recorded_as_the_current_one(processes: Processes) -> None:
-    needs("mujoco")
-    run = processes.master(
-        *flags({**TINY, "env": "Swimmer-v2"}),
-        "--run",
-        "old",
-        "--run-dir",
-        processes.folder / "old",
-        "--workers",
-        1,
-    )
-    assert run.wait() == 0, run.said()
-    assert (
-        run.said().count("Swimmer-v2 is an old version: this run uses the current one, Swimmer-v5")
-        == 1
-    )
-    assert json.loads((processes.folder / "old" / "config.json").read_text())["env"] == "Swimmer-v5"

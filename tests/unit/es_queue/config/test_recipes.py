@@ -14,14 +14,13 @@ import pytest
 import es_queue.config.recipes
 from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import (
-    Expectation,
     expected_points,
     named_recipe,
     recipe_for,
     recipe_names,
 )
-from es_queue.config.resolution import recipe_values, resolve
-from es_queue.config.run_config import default_of, option_fields
+from es_queue.config.resolution import recipe_values
+from es_queue.config.run_config import option_fields
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from tests.cases import each_case
@@ -43,61 +42,10 @@ def test_a_recipe_is_a_configuration_that_stands(env: str) -> None:
     assert shown == recipe_for(env)
 
 
-@each_case("name", RECIPES)
-def test_a_recipe_file_holds_nothing_but_its_three_parts(name: str) -> None:
-    assert RECIPES[name].keys() <= {"name", "environments", "options", "expect"}
-    assert RECIPES[name].keys() & {"name", "environments"}
-    assert RECIPES[name]["options"].keys().isdisjoint({"env", "seed"})
-
-
-def test_no_environment_has_two_recipes() -> None:
-    assert len(set(ENVIRONMENTS)) == len(ENVIRONMENTS) > 0
-
-
-@each_case("env", ENVIRONMENTS)
-def test_expected_points_come_by_rising_steps(env: str) -> None:
-    points = expected_points(env)
-    assert points and all(
-        isinstance(point, Expectation) and len(point.note) > 10 and point.steps >= 1000
-        for point in points
-    )
-    assert [point.steps for point in points] == sorted({point.steps for point in points})
-
-
-def test_the_walker_and_the_lander_have_their_settings() -> None:
-    assert recipe_for("BipedalWalker-v2") == recipe_for("BipedalWalker-v3")
-    assert recipe_for("BipedalWalker-v3")["stall"] == "2:0.0006:50"
-    assert recipe_for("LunarLanderContinuous-v3")["max_speed"] == 0.3
-
-
 @each_case("env", ["", "MountainCar-v0", "bipedalwalker-v3"])
 def test_an_environment_without_a_recipe_gets_nothing(env: str) -> None:
     assert recipe_for(env) == {}
     assert expected_points(env) == ()
-
-
-@each_case(
-    "env",
-    [
-        "CartPole-v1",
-        "Acrobot-v1",
-        "MountainCarContinuous-v0",
-        "InvertedPendulum-v5",
-        "LunarLander-v3",
-        "LunarLanderContinuous-v3",
-    ],
-)
-def test_a_quick_task_is_evaluated_often_and_ends_as_by_default(env: str) -> None:
-    config = resolve({"env": env})
-    assert config.eval_every <= 2 and config.target_every == default_of("eval_every")
-    explicit = resolve({"env": env, "eval_every": 3})
-    assert (explicit.eval_every, explicit.target_every) == (3, 1)
-
-
-def test_changing_what_was_handed_out_does_not_change_the_recipe() -> None:
-    before = recipe_for("BipedalWalker-v3")["population"]
-    recipe_for("BipedalWalker-v3")["population"] = before + 1
-    assert recipe_for("BipedalWalker-v3")["population"] == before
 
 
 # --- by name

@@ -9,9 +9,7 @@ import pytest
 from es_queue.config.parsing import config_from_json, config_from_values
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
-from es_queue.config.validation import ineffective_settings
 from es_queue.errors import UsageError
-from master.run.manifest import repro_command
 from tests.cases import each_case
 
 WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
@@ -51,31 +49,6 @@ def test_an_explicit_setting_without_effect_is_refused_with_the_fix(
 def test_a_stored_setting_without_effect_is_read(values: dict[str, Any], sentence: str) -> None:
     config = config_from_values({"env": "X-v0", **values}, "the test")
     assert config_from_json(config.to_json()) == config
-
-
-def test_a_recipes_setting_without_effect_is_no_mistake_of_the_user() -> None:
-    recipe = {"obs_clip": 0.0, "sigma_max_change": 0.1, "eval_episodes": 5}
-    config = resolve(
-        {
-            "env": "X-v0",
-            "obs_norm": False,
-            "eval_every": 0,
-            "sigma_learning_rate": 0.0,
-            "target_reward": "none",
-            **recipe,
-        },
-        recipe,
-    )
-    ineffective = {"image_norm", "obs_sample", *recipe}
-    ineffective |= {"target_margin", "confirm_episodes"}
-    assert ineffective_settings(config).keys() == ineffective
-    own_recipe = resolve({"env": "LunarLander-v3", "eval_every": 0, "target_reward": "none"})
-    assert own_recipe.eval_every == 0
-
-
-def test_a_command_that_repeats_a_run_names_no_setting_without_effect() -> None:
-    config = RunConfig(env="X-v0", seed=1, obs_norm=False, obs_clip=3.0, eval_every=0)
-    assert "--obs-clip" not in repro_command(config) and "--no-obs-norm" in repro_command(config)
 
 
 def test_a_given_setting_drops_only_a_recipes_setting_that_it_cannot_be_combined_with() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.resolution import resolve
-from es_queue.config.scaling import format_scaling, scale_factors, scaled
+from es_queue.config.scaling import scale_factors, scaled
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
@@ -31,12 +31,6 @@ RUN: dict[str, Any] = {
     "eval_every": 0,
     "final_episodes": 0,
 }
-
-
-def test_a_scale_of_one_is_the_run_without_it() -> None:
-    config = config_of(strategy="pgpe")
-    assert scaled(config) is config
-    assert rate_factors(config, 3) == rate_factors(replace(config, scale=1.0), 3)
 
 
 @each_case("strategy", list(STRATEGIES))
@@ -64,10 +58,6 @@ def test_counts_that_belong_to_a_population_grow_with_it(
 ) -> None:
     made = scaled(config_of(**{"population": 16, "scale": 4.0, **values}))
     assert {name: getattr(made, name) for name in changed} == changed
-
-
-def test_pairs_stay_whole_at_any_scale() -> None:
-    assert scaled(config_of(strategy="ars", population=6, scale=1.9)).population == 10
 
 
 def test_what_counts_generations_or_steps_follows_the_speed_of_the_search() -> None:
@@ -101,13 +91,6 @@ def test_the_clock_of_schedules_counts_each_generation_at_its_own_scale() -> Non
 def test_a_scale_that_no_population_can_have_is_refused() -> None:
     with pytest.raises(UsageError, match="use a scale of at most 10"):
         resolve({"env": "CartPole-v1", "population": 100_000, "scale": 16})
-
-
-def test_the_line_about_a_scale_names_what_it_changed() -> None:
-    search = {"strategy": "ars", "population": 16, "top": 4, "scale": 4}
-    line = format_scaling(resolve({"env": "Acrobot-v1", **search}))
-    assert line.startswith("scale 4: population 16 → 64, top 4 → 16, ")
-    assert "learning rate × " in line and "speed of schedules × " in line
 
 
 # --- in a run

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from es_queue.config.schedules import RateFactors, parse_schedule, power, rate_factors
+from es_queue.config.schedules import RateFactors, parse_schedule, rate_factors
 from es_queue.config.validation import validate_combinations
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
@@ -59,11 +57,6 @@ def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int
 def test_what_is_no_schedule_is_refused_with_its_name_and_the_forms(text: str) -> None:
     with pytest.raises(UsageError, match=r"decay_schedule is .* use constant, exponential"):
         parse_schedule("decay_schedule", text)
-
-
-@given(st.floats(0.1, 1.0), st.integers(0, 5000))
-def test_a_power_by_squaring_is_near_the_library_s(base: float, exponent: int) -> None:
-    assert power(base, exponent) == pytest.approx(base**exponent, rel=1e-10, abs=1e-300)
 
 
 @each_case(

@@ -27,7 +27,6 @@ from es_queue.security.passwords import (
     with_password,
 )
 from master.cli.options import parse_command_line
-from master.run.launch import Launch
 from master.services.redis_url import SHOWN_PASSWORD
 from tests.cases import each_case
 from tests.leaks import MARK, password
@@ -92,23 +91,6 @@ def test_a_clients_own_text_holds_no_password(monkeypatch: pytest.MonkeyPatch) -
         assert (
             MARK not in f"{client!r} {pool!r} {pool.connection_class(**pool.connection_kwargs)!r}"
         )
-
-
-def test_nothing_given_leaves_a_url_as_it_is() -> None:
-    assert password_from_environment() is None and with_password("redis://ann@h") == "redis://ann@h"
-    assert with_password("no address") == "no address"
-
-
-def test_a_file_is_one_line_of_any_ending(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD_FILE, str(file))
-    for ending in ("", "\n", "\r\n"):
-        file.write_bytes((HARD + ending).encode())
-        assert password_from_environment() == HARD
-    monkeypatch.setenv(PASSWORD, HARD)
-    assert password_from_environment() == HARD  # twice the same is no conflict
-    file.write_text(" spaces stay \n")
-    monkeypatch.delenv(PASSWORD)
-    assert password_from_environment() == " spaces stay "
 
 
 @each_case(
@@ -212,27 +194,6 @@ def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
         assert MARK not in str(refused.value)
 
 
-@each_case(
-    ("url", "word"),
-    [
-        ("redis://h/0?db=x", "its db"),
-        ("redis://h?socket_timeout=x", "its socket_timeout"),
-        ("redis://h?what=1", "an unknown setting"),
-        ("redis://h:99999", "its port"),
-        ("redis://h?ssl_ca_certs=x", "must begin with rediss://"),
-        ("rediss://h?ssl_ca_certs=/no/such/file", "ssl_ca_certs that cannot be read"),
-        ("rediss://h?ssl_cert_reqs=maybe", "its ssl_cert_reqs must be none, optional or required"),
-        ("http://h", "schemes"),
-        ("nonsense", "schemes"),
-        ("redis://[::1", "cannot be used"),
-    ],
-)
-def test_what_is_wrong_with_a_url_is_one_sentence(url: str, word: str) -> None:
-    with pytest.raises(RedisError, match=r"^the Redis URL ") as refused:
-        client_from_url(url)
-    assert word in str(refused.value) and "\n" not in str(refused.value)
-
-
 def test_a_client_like_rqs_keeps_every_setting_of_tls(tmp_path: Path) -> None:
     for name in ("ca", "cert", "key"):
         (tmp_path / name).write_text("")
@@ -283,15 +244,6 @@ def test_a_password_on_the_command_line_is_warned_of_and_one_in_the_environment_
     assert parse_command_line(["--redis-url", "redis://h"])[1].warnings == ()
 
 
-def test_a_password_file_without_a_named_redis_is_a_slip_and_a_password_in_the_environment_is_not(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UsageError, match="--redis-password-file belongs to a named Redis"):
-        parse_command_line(["--redis-password-file", str(file)])
-    monkeypatch.setenv(PASSWORD, HARD)
-    assert parse_command_line([])[1] == Launch()
-
-
 # --- a password in the user's place
 
 
@@ -324,52 +276,6 @@ class Refusing:
 
     def info(self) -> None:
         raise redis.exceptions.AuthenticationError(self.said)
-
-
-def refused_by(said: str, name: str) -> str:
-    with pytest.raises(RedisError) as caught:
-        connection.validate_server(Refusing(said), name)  # type: ignore[arg-type]
-    return str(caught.value)
-
-
-@each_case(
-    "said",
-    [
-        "invalid username-password pair or user is disabled.",
-        "NOAUTH HELLO must be called with the client already authenticated",
-    ],
-)
-def test_a_user_who_is_not_let_in_is_not_repeated(
-    said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PASSWORD, HARD)
-    sentence = refused_by(said, redacted_url(with_password(f"redis://{MARK}@h:7/2")))
-    assert MARK not in sentence and sentence.startswith("Redis at redis://***@h:7/2 ")
-    assert "\\x1b[2J" in refused_by("WRONGPASS \x1b[2J", "redis://h")
-    assert "Redis at redis://:***@h:7 " in refused_by(said, "redis://:***@h:7")
-    assert "Redis at unix:///tmp/a@b/x " in refused_by(said, "unix:///tmp/a@b/x")
-
-
-def test_who_has_no_password_is_told_every_place_for_one_and_where_the_user_stands() -> None:
-    sentence = refused_by("NOAUTH Authentication required.", "redis://h")
-    assert all(
-        word in sentence
-        for word in (
-            "requires a password",
-            "RQ_REDIS_URL",
-            "--redis-password-file",
-            PASSWORD_FILE,
-            "redis://worker@host",
-        )
-    )
-
-
-def test_a_setting_of_tls_that_cannot_be_is_named_and_not_repeated() -> None:
-    with pytest.raises(RedisError, match="ssl_cert_reqs") as refused:
-        client_from_url(f"rediss://h?ssl_cert_reqs={MARK}")
-    assert MARK not in str(refused.value)
-    with pytest.raises(RedisError, match="protocol must be either 2 or 3"):
-        client_from_url("redis://h?protocol=9")
 
 
 @each_case(

@@ -12,7 +12,7 @@ import pytest
 
 from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.resolution import recipe_values, resolve
+from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
@@ -62,11 +62,6 @@ def test_a_settings_file_that_names_code_is_said_to(tmp_path: Path) -> None:
 
 
 # --- flags
-
-
-def test_only_what_was_given_is_told() -> None:
-    assert parse_command_line([]) == ({}, Launch())
-    assert parsed("--env", "X-v0", "--population", "32") == {"env": "X-v0", "population": 32}
 
 
 @each_case(
@@ -165,43 +160,7 @@ def test_flags_are_not_to_be_abbreviated() -> None:
     assert "unknown flag '--popul'; did you mean --population or" in refused("--popul", "4")
 
 
-def test_names_that_begin_with_the_mistyped_word_are_suggested_first() -> None:
-    assert refused("--pop", "4").endswith("did you mean --population or --population-max?")
-    assert refused("--strategy", "openai").endswith("(did you mean openai_es?)")
-
-
-def test_a_word_without_a_flag_is_refused() -> None:
-    assert "has 'BipedalWalker-v3' without a flag before it" in refused(WALKER)
-
-
 # --- launch
-
-
-def test_launch_options_are_kept_apart_from_the_settings() -> None:
-    words = [
-        "--workers",
-        "3",
-        "--queue",
-        "gpu",
-        "--run",
-        "my-run",
-        "--run-dir",
-        "out",
-        "--noise-dir",
-        "noise",
-        "--quiet",
-        "--json",
-    ]
-    expected = Launch(
-        workers=3,
-        queue="gpu",
-        run="my-run",
-        run_dir=Path("out"),
-        noise_dir=Path("noise"),
-        quiet=True,
-        json=True,
-    )
-    assert parse_command_line(words) == ({}, expected)
 
 
 def test_the_redis_flag_wins_over_rqs_variable_and_that_over_the_usual_one(
@@ -257,25 +216,6 @@ def test_help_shows_twenty_everyday_options_and_names_the_flag_for_the_rest(
     assert "es-master --stop RUN" in text and len(text.splitlines()) < 100
 
 
-def test_help_shows_a_word_for_each_number_with_a_special_meaning(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        parse_command_line(["--help-all"])
-    text = capsys.readouterr().out
-    assert "default: -1" not in text and "default: random" in text
-    for name, one in option_fields().items():
-        if word := one.metadata["default_word"]:
-            assert parsed(f"--{name.replace('_', '-')}", word) == {name: one.default}
-
-
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_command_line(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("es-queue ")
-
-
 # --- files
 
 
@@ -324,16 +264,6 @@ def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, text: str, says: st
     assert "hunter2" not in sentence
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    assert "missing.toml cannot be read: No such file" in refused(
-        "--config", str(tmp_path / "missing.toml")
-    )
-    assert "cannot be read: Is a directory" in refused("--config", str(tmp_path))
-    (tmp_path / "latin.toml").write_bytes(b'env = "\xff"')
-    assert "latin.toml is not UTF-8 text" in refused("--config", str(tmp_path / "latin.toml"))
-    assert "x.json is JSON, but --config reads TOML" in refused("--config", "x.json")
-
-
 # --- what wins over what
 
 
@@ -368,38 +298,6 @@ def test_without_an_environment_the_sentence_names_the_flag() -> None:
         resolve({"population": 8})
 
 
-def test_a_policy_of_your_own_receives_the_whole_observation_in_spite_of_the_recipe() -> None:
-    assert resolve({"env": WALKER}).observe == "0-13"
-    assert resolve({"env": WALKER, "policy": "nature"}).observe == "all"
-
-
-@each_case(
-    "explicit",
-    [
-        {"schedule": "async"},
-        {"rollback": True, "eval_episodes": 50},
-        {"eval_every": 0, "target_reward": "none"},
-        {"strategy": "pgpe"},
-        {"policy": "mlp"},
-    ],
-)
-def test_restarts_of_the_recipe_give_way_to_what_cannot_be_combined_with_them(
-    explicit: dict[str, Any],
-) -> None:
-    assert resolve({"env": WALKER}).restart_deadlines != "none"
-    assert resolve({"env": WALKER, **explicit}).restart_deadlines == "none"
-
-
-def test_a_setting_at_its_default_takes_nothing_from_the_recipe() -> None:
-    explicit = {"schedule": "sync", "rollback": False, "wrapper": ()}
-    assert resolve({"env": WALKER, **explicit}) == resolve({"env": WALKER})
-
-
-@each_case("explicit", [{"env_arg": (("hardcore", True),)}, {"wrapper": ("my_module:Stack",)}])
-def test_another_observation_is_received_whole(explicit: dict[str, Any]) -> None:
-    assert resolve({"env": WALKER, **explicit}).observe == "all"
-
-
 def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_rest() -> None:
     config = resolve({"env": WALKER, "strategy": "ars"})
     assert (config.population, config.sigma) == (RunConfig.population, RunConfig.sigma)
@@ -408,23 +306,6 @@ def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_res
     assert (
         resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == RunConfig.strategy
     )
-
-
-@each_case("policy", ["linear", "gru", "my_module:Own"])
-def test_another_policy_leaves_the_shape_of_the_recipes_out(policy: str) -> None:
-    asked = {"env": "MountainCarContinuous-v0", "policy": policy}
-    assert (resolve(asked).policy, resolve(asked).hidden) == (policy, RunConfig().hidden)
-    assert (
-        resolve({"env": "MountainCarContinuous-v0"}).hidden
-        == resolve({**asked, "policy": "mlp"}).hidden
-        != RunConfig().hidden
-    )
-
-
-def test_naming_the_recipes_own_method_keeps_it_whole() -> None:
-    own = {"env": WALKER, "strategy": "snes", "policy": "linear"}
-    assert resolve(own) == resolve({"env": WALKER})
-    assert "strategy" not in recipe_values(own)
 
 
 def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
@@ -479,16 +360,6 @@ def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
     assert "so env cannot be set" in refused(
         "--resume", "a", "--config", toml(tmp_path, 'env = "X"')
     )
-
-
-def test_what_may_change_on_resume_are_fields_of_the_configuration() -> None:
-    assert set(RESUMABLE) <= set(option_fields())
-
-
-def test_what_a_named_recipe_sets_is_told_from_what_the_user_sets() -> None:
-    _, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v2", "--obs-clip", "3"])
-    assert "strategy" in launch.inherited and "obs_clip" not in launch.inherited
-    assert "env" not in launch.inherited
 
 
 def test_videos_of_a_run_that_keeps_no_individuals_are_refused(

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_queue.errors import DecodeError, UsageError
+from es_queue.errors import DecodeError
 from es_queue.protocol.channel import PAUSED, RUNNING
 from es_queue.protocol.control_messages import CONTINUE, PAUSE, SET, STOP, ControlRequest
 from master.collect.collector import Interrupted
 from master.control.inbox import ControlInbox
-from master.loop.config_timeline import ConfigTimeline, apply_changes, drop_settings, format_changes
+from master.loop.config_timeline import ConfigTimeline
 from master.loop.state import Change
 from tests.cases import each_case
 from tests.memory_channel import MemoryMasterChannel, MemoryServer
@@ -33,14 +33,6 @@ def ask(verb: str, number: int = 1, **more: Any) -> ControlRequest:
 
 
 # --- the words
-
-
-def test_a_request_comes_back_as_it_went() -> None:
-    for one in (ADA, replace(ADA, generation=None, settings={}), ask(STOP)):
-        assert ControlRequest.decode(one.encode()) == one
-    assert json.loads(ADA.encode())["settings"] == {"learning_rate": 0.01}, (
-        "a person can read it in Redis"
-    )
 
 
 @each_case(
@@ -89,26 +81,6 @@ def test_a_request_of_great_length_or_depth_is_not_parsed() -> None:
 # --- the course
 
 
-def test_changes_apply_in_order_from_their_generation_on() -> None:
-    config = quick_config(env=QUAD, learning_rate=0.5)
-    course = ConfigTimeline(setup_of("ars", learning_rate=0.5).learner)
-    changes = (
-        Change(3, {"learning_rate": 0.1}),
-        Change(5, {"sigma": 0.2}),
-        Change(5, {"learning_rate": 0.2}),
-    )
-    seen = [
-        (one.learning_rate, one.sigma)
-        for one in (course.config_at(changes, generation) for generation in (2, 3, 5))
-    ]
-    assert seen == [(0.5, 0.0), (0.1, 0.0), (0.2, 0.2)]
-    assert apply_changes(config, ()) is config
-    assert drop_settings(changes, ["learning_rate"]) == (Change(5, {"sigma": 0.2}),)
-    assert (
-        format_changes([ADA_CHANGE]) == "learning_rate=0.01 by ada@host at 2026-11-20 17:00:00 UTC"
-    )
-
-
 ADA_CHANGE = Change(7, {"learning_rate": 0.01}, "ada@host", 1_795_194_000.0, "0a1b2c3d")
 
 
@@ -144,15 +116,6 @@ def test_a_change_that_a_planned_one_would_make_impossible_is_refused() -> None:
     planned = (Change(50, {"decay_schedule": "linear:0,9"}),)
     assert "l2 and weight_decay are 0" in course.refusal(planned, {"l2": 0.0}, 10)
     assert course.refusal((), {"l2": 0.0}, 10) == ""
-
-
-def test_a_target_that_changes_changes_when_the_run_ends() -> None:
-    setup = setup_of("ars", target_reward="none")
-    course = ConfigTimeline(setup.learner)
-    state = replace(setup.initial_state(), changes=(Change(0, {"target_reward": "-3"}),))
-    assert (setup.learner.target, course.learner_at(state).target) == (None, -3.0)
-    with pytest.raises(UsageError):
-        apply_changes(setup.config, [Change(0, {"target_reward": "high"})])
 
 
 # --- the master's side
@@ -213,23 +176,6 @@ def test_a_change_that_cannot_be_is_refused_with_the_reason() -> None:
     requests.poll(3)
     assert (requests.pending_changes, server.commands) == ([], [])
     assert json.loads(requests.progress_fields()["replies"])[ADA.id] == "refused: it is too late"
-
-
-def test_a_run_that_plays_its_last_episodes_takes_no_change() -> None:
-    server = MemoryServer()
-    requests, _ = heard(server, ADA)
-    requests.poll(3, is_training=False)
-    assert (requests.pending_changes, server.commands) == ([], [])
-    assert (
-        "starts no further generation" in json.loads(requests.progress_fields()["replies"])[ADA.id]
-    )
-
-
-def test_what_is_left_of_requests_goes_with_a_finished_run() -> None:
-    server = MemoryServer()
-    requests, _ = heard(server, ADA, ask(PAUSE))
-    requests.discard_all()
-    assert server.commands == []
 
 
 def test_a_run_that_its_last_master_left_paused_stays_so() -> None:

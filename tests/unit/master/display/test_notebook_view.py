@@ -10,11 +10,8 @@ from es_queue.config.run_config import RunConfig
 from master.display.notebook_view import (
     MOST_POINTS,
     NotebookView,
-    budget_fraction,
     draw_curve,
-    thinned,
 )
-from tests.cases import each_case
 
 
 def test_each_display_has_the_bar_the_line_and_the_curve_of_all_generations() -> None:
@@ -54,26 +51,3 @@ def test_the_curve_is_a_figure_of_at_most_so_many_points_that_stays_within_its_e
             assert 0 < x < width and 0 < y < height
     assert draw_curve([(5.0, 1.0)], []) == draw_curve([], []) == ""
     assert draw_curve([(0.0, 1.0), (5.0, 1.0)], []), "equal returns are a line too"
-
-
-@each_case("count", [0, 1, MOST_POINTS, MOST_POINTS + 1, 5 * MOST_POINTS + 3])
-def test_thinned_points_keep_the_first_and_the_last(count: int) -> None:
-    points = [(float(step), 0.0) for step in range(count)]
-    kept = thinned(points)
-    assert len(kept) <= MOST_POINTS + 1 and kept[:1] == points[:1] and kept[-1:] == points[-1:]
-
-
-@each_case(
-    ("budgets", "fraction"),
-    [
-        ({}, None),
-        ({"generations": 10}, 0.3),
-        ({"generations": 10, "max_steps": 1000}, 0.5),
-        ({"generations": 10, "max_steps": 1000, "max_seconds": 8.0}, 1.0),
-    ],
-)
-def test_the_bar_follows_the_nearest_budget(
-    budgets: dict[str, Any], fraction: float | None
-) -> None:
-    record = {"generation": 3, "env_steps": 500, "seconds": 9.0}
-    assert budget_fraction(record, RunConfig(**budgets)) == fraction

@@ -22,21 +22,9 @@ import pytest
 import es_queue
 from es_queue.config.recipes import expected_points
 from es_queue.config.run_config import RunConfig
-from es_queue.security.sanitize import sanitize
-from master.display.format import (
-    format_compact,
-    format_duration,
-    format_expectation,
-    format_mean_std,
-    format_percent,
-    format_score,
-    format_whole,
-    sparkline,
-)
-from master.display.log_view import GenerationPace, SafeStream, format_json_line
+from master.display.log_view import SafeStream
 from master.display.notes import LOGGER, NoteHandler
 from master.display.reporter import EQUAL_RETURNS_HINT, Reporter, make_view
-from tests.cases import each_case
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 WALKER = RunConfig(env="BipedalWalker-v3", seed=7)
@@ -141,70 +129,6 @@ def test_a_log_shows_both_ends_and_evaluations_and_at_most_one_line_per_second(
     assert shown == ["generation 0", "generation 4", "generation 9"]
 
 
-def test_a_log_of_a_run_that_is_evaluated_each_generation_keeps_one_line_per_second(
-    report: Any,
-) -> None:
-    it, out, clock = report(config=replace(WALKER, eval_every=1))
-    for generation in range(10):
-        it.generation(
-            record(generation, eval_mean=5.0, confirm_mean=5.0 if generation == 7 else None)
-        )
-        clock.now += 0.05
-    it.summary(SUMMARY)
-    shown = [line.split(" | ")[0] for line in out.getvalue().splitlines() if " | " in line]
-    assert shown == ["generation 0", "generation 7", "generation 9"]
-
-
-def test_a_generation_a_second_is_shown_each(report: Any) -> None:
-    it, out, clock = report()
-    for generation in range(3):
-        it.generation(record(generation))
-        clock.now += 1.0
-    assert out.getvalue().count("generation ") == 3
-
-
-def test_a_long_generation_has_a_line_every_thirty_seconds_with_the_time_that_it_takes(
-    report: Any,
-) -> None:
-    it, out, clock = report()
-    for second in range(100):
-        workers = 2 if second > 4 else 0
-        it.live({"workers": workers, "answered": max(0, second - 4), "slots": 480, "waiting": None})
-        clock.now += 1.0
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 4
-    assert lines[0] == (
-        "open generation 1 of 480 results | 2 workers | "
-        "about 8 min per generation, 8 min of this one left"
-    ), "the first one is foretold"
-    it.generation(record(0))
-    it.live({"workers": 2, "answered": 1, "slots": 480})
-    assert out.getvalue().count("open generation") == 4
-
-
-def test_a_panel_does_not_estimate_the_pace_from_one_early_result_of_many() -> None:
-    now = 0.0
-    pace = GenerationPace(lambda: now)
-    one, five = ({"workers": 2, "answered": done, "slots": 50} for done in (1, 5))
-    now = 0.7
-    assert pace.format_steady_left(one) == "", "the worker loaded the environment first"
-    assert pace.format_steady_left(five) == "about 7 s per generation, 6 s of this one left"
-    now = 5.0
-    text = pace.format_steady_left(one)
-    assert text == pace.format_left(one) != "", "long episodes: better than nothing"
-
-
-def test_a_first_generation_longer_than_max_seconds_is_foretold(report: Any) -> None:
-    it, out, clock = report(config=RunConfig(env="CartPole-v1", max_seconds=8))
-    for second in range(8):
-        it.live({"workers": 2, "answered": second, "slots": 20, "waiting": None})
-        clock.now += 1.0
-    assert out.getvalue() == (
-        "open generation 5 of 20 results | 2 workers | about 20 s per generation, 15 s of this one "
-        "left\n"
-    )
-
-
 def test_the_start_names_every_place_and_command_whole(report: Any) -> None:
     it, out, _ = report()
     long = "rq worker --url unix:///" + "deep/" * 60
@@ -213,15 +137,6 @@ def test_the_start_names_every_place_and_command_whole(report: Any) -> None:
         text in out.getvalue()
         for text in ("redis://host:6379", ABOUT["watch"], long, "BipedalWalker-v3")
     )
-
-
-def test_returns_of_cut_episodes_are_labelled_and_others_are_not(report: Any) -> None:
-    it, out, clock = report()
-    it.generation(record(0, cut_fraction=0.35))
-    clock.now += 1
-    it.generation(record(1, cut_fraction=0.0))
-    first, second = (line for line in out.getvalue().splitlines() if line.startswith("generation"))
-    assert "35 % of episodes cut short" in first and "cut short" not in second
 
 
 def test_the_recipes_expectation_stands_beside_a_run_and_changes_with_its_steps(
@@ -237,11 +152,6 @@ def test_the_recipes_expectation_stands_beside_a_run_and_changes_with_its_steps(
     assert len(expected) == 2 and first.note in expected[0] and last.note in expected[1]
 
 
-def test_another_method_than_the_recipes_is_promised_nothing() -> None:
-    assert format_expectation(RunConfig(env="BipedalWalker-v3", strategy="ars"), 0) == ""
-    assert format_expectation(RunConfig(env="MountainCar-v0"), 0) == ""
-
-
 def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy(
     report: Any,
 ) -> None:
@@ -249,12 +159,6 @@ def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy
     it.summary(SUMMARY)
     assert "302.4 ± 3.1 over 100 fresh episodes" in out.getvalue()
     assert "es-play runs/some-run/best.npz" in out.getvalue()
-
-
-def test_a_run_without_a_final_evaluation_quotes_none(report: Any) -> None:
-    it, out, _ = report()
-    it.summary({**SUMMARY, "eval_mean": None})
-    assert "no figure here can be quoted" in out.getvalue()
 
 
 # --- notes and hints
@@ -278,13 +182,6 @@ def test_ten_generations_of_equal_returns_give_one_hint(report: Any) -> None:
     assert out.getvalue().count(EQUAL_RETURNS_HINT) == 1
 
 
-def test_one_generation_with_a_difference_starts_the_count_anew(report: Any) -> None:
-    it, out, _ = report()
-    for generation in range(19):
-        it.generation(record(generation, return_std=1.0 if generation == 9 else 0.0))
-    assert EQUAL_RETURNS_HINT not in out.getvalue()
-
-
 def test_a_note_cannot_steer_a_terminal(report: Any) -> None:
     _, out, _ = report()
     LOGGER.warning("host \x1b[2J\x9b31m\u202eevil\nsecond line [bold]")
@@ -297,12 +194,6 @@ def test_a_policy_of_a_runs_own_code_is_played_with_trust(report: Any) -> None:
         it, out, _ = report(config=config, quiet=True)
         it.summary(SUMMARY)
         assert out.getvalue().rstrip().endswith(ending)
-
-
-def test_a_deviation_by_rounding_is_none() -> None:
-    assert format_mean_std(-0.000125, 5.42e-20) == "-0.000125 ± 0.0"
-    assert format_mean_std(-0.000125, 2e-7) == "-0.000125 ± 2.0e-07"
-    assert format_mean_std(9.35, 0.8) == "9.35 ± 0.80"
 
 
 def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
@@ -351,13 +242,6 @@ def test_metrics_get_one_line_a_generation_whatever_is_shown(report: Any, tmp_pa
     assert [line["generation"] for line in lines] == list(range(5)) and lines[0]["norm"] is None
 
 
-def test_metrics_go_on_after_half_a_line_of_a_killed_master(report: Any, tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"generation": 0}\n{"gener')
-    report()[0].generation(record(1))
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert lines[1] == '{"gener' and json.loads(lines[2])["generation"] == 1
-
-
 def test_metrics_that_cannot_be_written_stop_nothing_and_are_said(
     report: Any, tmp_path: Path
 ) -> None:
@@ -366,15 +250,6 @@ def test_metrics_that_cannot_be_written_stop_nothing_and_are_said(
     it.generation(record(0))
     it.generation(record(1))
     assert out.getvalue().count("metrics.jsonl cannot be written") == 1
-
-
-def test_a_number_that_json_lacks_is_null_wherever_it_comes_from() -> None:
-    assert json.loads(format_json_line({"a": float("-inf"), "b": 2, "c": None, "d": "x\x1b"})) == {
-        "a": None,
-        "b": 2,
-        "c": None,
-        "d": "x\x1b",
-    }
 
 
 # --- terminals
@@ -412,22 +287,6 @@ def test_a_process_whose_reader_left_ends_in_peace() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_no_standard_output_at_all_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    it = Reporter(tmp_path, make_view(SafeStream(sys.stdout), "some-run", WALKER))
-    it.note("words")
-    it.close()
-
-
-def test_signs_that_a_terminal_lacks_become_plain_ones_of_the_same_width() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    SafeStream(stream).write_line("1 ± 2 ▁█░ … Ω \ud800")
-    assert raw.getvalue() == b"1 ~ 2 _#. . ? ?\n"
 
 
 def live_screen(monkeypatch: pytest.MonkeyPatch, report: Any, columns: int) -> str:
@@ -471,17 +330,6 @@ def test_a_terminal_shows_a_panel_that_never_exceeds_its_width(
     assert columns < 80 or "-80.5 in one episode, better than 61 % of the perturbed" in last
     assert len(plain) > 8 and all(len(line.strip("\r")) <= columns for line in plain if line)
     assert "host \\x1b[2J [bold]" in screen
-
-
-def test_an_evaluation_in_every_generation_is_announced_in_words(
-    monkeypatch: pytest.MonkeyPatch, report: Any
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    it, out, _ = report(Terminal(), RunConfig(env="CartPole-v1", eval_every=1))
-    it.live({"workers": 0, "answered": 0, "slots": 65, "waiting": "local workers are starting"})
-    it.close()
-    screen = strip_codes(out.getvalue())
-    assert "every generation" in screen and "none, local workers are starting" in screen
 
 
 def test_a_terminal_shows_what_a_person_asks_first(
@@ -533,27 +381,6 @@ def test_the_panel_of_a_resumed_run_shows_its_history(
     assert "left" not in shown
 
 
-def test_a_long_command_is_alone_on_its_line_and_the_rest_fits_eighty_columns(
-    monkeypatch: pytest.MonkeyPatch, report: Any
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    it, out, _ = report(Terminal(), RunConfig(env="BipedalWalkerHardcore-v3", hidden=(64, 64)))
-    long = "ES_QUEUE_ALLOW=installed,lab.worlds rq worker --url redis://some-host.example.org:6379"
-    it.started({**ABOUT, "join": long})
-    lines = strip_codes(out.getvalue()).splitlines()
-    assert long in lines and "  watch     es-status some-run" in lines
-    assert [line for line in lines if len(line) > 80] == [long]
-    it.close()
-
-
-def test_the_cursor_comes_back_when_the_panel_ends(
-    monkeypatch: pytest.MonkeyPatch, report: Any
-) -> None:
-    screen = live_screen(monkeypatch, report, 80)
-    assert screen.rindex("\x1b[?25h") > screen.rindex("\x1b[?25l")
-
-
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, report: Any) -> None:
     monkeypatch.setenv("TERM", "dumb")
     it, out, _ = report(Terminal())
@@ -583,61 +410,3 @@ def test_a_terminal_that_hangs_up_stops_nothing(
 
 
 # --- wording
-
-
-@each_case(
-    ("shown", "expected"),
-    [
-        (format_score(-92.34), "-92.3"),
-        (format_score(-2.0e-5), "-2e-05"),
-        (format_score(0.01234), "0.0123"),
-        (format_score(-1.2345), "-1.23"),
-        (format_score(-0.0), "0.0"),
-        (format_score(123456.7), "123,457"),
-        (format_score(float("nan")), "-"),
-        (format_score("x"), "-"),
-        (format_compact(1_234_567), "1.23 M"),
-        (format_compact(999), "999"),
-        (format_compact(1e300), "1e+300"),
-        (format_compact(None), "-"),
-        (format_duration(59.6), "60 s"),
-        (format_duration(720), "12 min"),
-        (format_duration(7300), "2 h 2 min"),
-        (format_duration(400_000), "4 d 15 h"),
-        (format_duration(-1), "-"),
-        (format_percent(0.352), "35 %"),
-        (format_percent(0.001), "under 1 %"),
-        (format_percent(0.999), "over 99 %"),
-        (format_percent(1), "100 %"),
-        (format_score(np.float32(2)), "2.00"),
-        (format_score(True), "-"),
-        (format_score(10**400), "-"),
-    ],
-)
-def test_figures_read_as_people_write_them(shown: str, expected: str) -> None:
-    assert shown == expected
-
-
-def test_a_sparkline_fits_its_width_and_rises_with_its_values() -> None:
-    assert sparkline(list(range(8)), 8) == "▁▂▃▄▅▆▇█"
-    assert len(sparkline([float(k) for k in range(1000)], 40)) == 40
-    assert (
-        sparkline([3.0, 3.0], 8) == "▄▄"
-        and sparkline([], 8) == ""
-        and len(sparkline([1e308, -1e308], 8)) == 2
-    )
-
-
-def test_printable_text_is_bounded_even_where_it_is_escaped() -> None:
-    assert len(sanitize("\x1b" * 10_000, 50)) == 50 and sanitize("plain") == "plain"
-
-
-@each_case("forged", [1e300, -1e300, "1e300", 1.7e308, 10**18])
-def test_numbers_that_nobody_can_mean_take_a_few_letters(forged: object) -> None:
-    for form in (format_whole, format_compact, format_score, format_percent, format_duration):
-        assert len(form(forged)) <= 12, form
-    assert (
-        format_whole("1e300") == "1e+300"
-        and format_whole(10**15) == "1,000,000,000,000,000"
-        and format_percent(0.352) == "35 %"
-    )

@@ -98,37 +98,6 @@ def generations(player: Path) -> list[str]:
     return [words[words.index("--generation") + 1] for words in asked(player)]
 
 
-def test_films_are_made_one_after_the_other_and_none_is_left_out(
-    tmp_path: Path, player: Path
-) -> None:
-    player.write_text(waiting_for(tmp_path / "go"))
-    said = collect_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    for generation in range(4):
-        one.add(generation)
-    until(lambda: len(asked(player)) == 1)
-    assert [one.needs(generation) for generation in range(5)] == [True] * 5
-    (tmp_path / "go").write_text("")
-    one.close()
-    assert generations(player) == ["0", "1", "2", "3"]
-    assert [one.needs(generation) for generation in range(5)] == [False] * 4 + [True]
-    assert said == ["making 4 more films: Ctrl-C skips them"]
-
-
-def test_a_run_that_ends_early_makes_no_other_film(
-    tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
-) -> None:
-    fail_on_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    one.add(0)
-    settled(players)
-    one.add(1)
-    one.add(2)
-    settled(players)
-    one.close(0.0)
-    assert generations(player) == ["0", "1"]
-
-
 def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> None:
     player.write_text(waiting_for(tmp_path / "go"))
     said = collect_notes()
@@ -139,20 +108,6 @@ def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> No
     (tmp_path / "go").write_text("")
     one.close()
     assert generations(player) == ["0", "2"] and "some films are skipped" in said[0]
-
-
-def test_the_film_after_one_whose_record_has_gone_is_made(tmp_path: Path, player: Path) -> None:
-    player.write_text(f"{waiting_for(tmp_path / 'go')}\nsys.exit('0' in sys.argv)")
-    said = collect_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    for generation in range(3):
-        one.add(generation)
-    until(lambda: len(asked(player)) == 1)
-    one.drop(0)
-    (tmp_path / "go").write_text("")
-    one.close()
-    assert generations(player) == ["0", "1", "2"]
-    assert not any("no more films" in text for text in said)
 
 
 def test_a_film_that_fails_is_said_once_and_ends_the_filming(
@@ -210,30 +165,6 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
     with pytest.raises(KeyboardInterrupt):
         one.close()
     assert process.poll() is not None
-
-
-def test_no_films_are_made_unasked(tmp_path: Path, player: Path) -> None:
-    fail_on_notes()
-    one = VideoJobs(tmp_path / "run", 0, None)
-    one.add(0)
-    one.close()
-    assert asked(player) == []
-
-
-def test_a_host_without_a_place_for_temporary_files_trains_and_says_why_it_films_nothing(
-    tmp_path: Path, player: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full() -> None:
-        raise FileNotFoundError(2, "No usable temporary directory found")
-
-    monkeypatch.setattr("master.display.video_jobs.tempfile.TemporaryFile", full)
-    VideoJobs(tmp_path / "run", 0, None).close()
-    said = collect_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    one.add(0)
-    one.add(1)
-    one.close()
-    assert len(said) == 1 and "No usable temporary directory" in said[0] and asked(player) == []
 
 
 def test_the_flag_takes_a_number_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

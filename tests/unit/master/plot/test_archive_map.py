@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.strategies.map_elites.cells import centroids_of, nearest
 from master.plot import command
-from master.plot.archive_map import archive_map, voronoi_regions
+from master.plot.archive_map import archive_map
 from tests.archives import archived
 from tests.cases import each_case
 
@@ -27,35 +26,6 @@ def test_each_elite_colours_its_cell_of_the_grid(tmp_path: Path) -> None:
     assert bar.get_ylabel() == "fitness" and panel.get_xlabel() == "behaviour, first number"
     title = panel.get_figure().get_suptitle()
     assert title == "two\n2 of 6 cells, coverage 33.3 %, QD score -2"
-
-
-def test_a_region_has_the_points_that_are_nearest_to_its_centroid() -> None:
-    points = np.random.default_rng(3).random((2000, 2))
-    for count in (2, 3, 40):
-        centroids = centroids_of(count, 2)
-        cells = nearest(points, centroids)
-        paths = [matplotlib.path.Path(region) for region in voronoi_regions(centroids)]
-        inside = np.stack([path.contains_points(points) for path in paths])
-        np.testing.assert_array_equal(inside.argmax(axis=0), cells)
-        assert (inside.sum(axis=0) == 1).all()
-
-
-def test_the_regions_of_centroids_are_drawn_in_the_units_of_the_behaviour(tmp_path: Path) -> None:
-    folder = archived(
-        tmp_path, [[0.0, 0.0]], [4.0], archive="cvt", cells=(5,), behaviour_bounds="-10:10,0:1"
-    )
-    regions = archive_map(folder).axes[0].collections[0]
-    corners = np.concatenate([path.vertices for path in regions.get_paths()])
-    np.testing.assert_allclose([corners.min(axis=0), corners.max(axis=0)], [[-10, 0], [10, 1]])
-    assert np.ma.compressed(regions.get_array()).tolist() == [4.0]
-
-
-def test_behaviours_of_one_number_are_bars(tmp_path: Path) -> None:
-    folder = archived(tmp_path, [[0.1], [0.3]], [2.0, 3.0], cells=(4,))
-    (panel,) = archive_map(folder).axes
-    values, edges, _ = panel.patches[0].get_data()
-    np.testing.assert_array_equal(values, [2.0, 3.0, np.nan, np.nan])
-    np.testing.assert_allclose(edges, [0, 0.25, 0.5, 0.75, 1])
 
 
 @each_case(

@@ -11,7 +11,7 @@ import pytest
 
 from es_queue.util.slot_record import read_record, record_path
 from master.plot import command
-from master.plot.cloud import behaviour_cloud, individual_points, project_points
+from master.plot.cloud import behaviour_cloud, project_points
 from tests.cases import each_case
 from tests.deceptive import MAZE
 from tests.unit.master.storage.test_generation_store import trained
@@ -44,17 +44,6 @@ def test_everybody_who_lived_is_a_dot_in_its_place(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.asarray(dots.get_array()), record.columns["fitness"][order])
 
 
-def test_without_behaviours_it_is_length_and_return(tmp_path: Path) -> None:
-    folder = lived(tmp_path)
-    (panel, _) = behaviour_cloud(folder, []).axes
-    record = read_record(record_path(folder, 3))
-    expected = sorted(
-        zip(record.columns["length"].tolist(), record.columns["return"].tolist(), strict=True)
-    )
-    assert sorted(map(tuple, np.asarray(panel.collections[0].get_offsets()).tolist())) == expected
-    assert panel.get_xlabel() == "length of the episodes, steps" and panel.get_ylabel() == "return"
-
-
 def test_more_than_two_numbers_are_turned_to_where_they_differ_most() -> None:
     draw = np.random.default_rng(4)
     along = draw.normal(size=200)
@@ -65,12 +54,6 @@ def test_more_than_two_numbers_are_turned_to_where_they_differ_most() -> None:
     assert project_points(-where, True)[1][:, 0] @ seen[:, 0] < 0, (
         "the sign of a direction does not flip with the data"
     )
-
-
-def test_who_failed_everywhere_has_no_dot(tmp_path: Path) -> None:
-    record = read_record(record_path(lived(tmp_path), 2))
-    record.columns["fitness"][:3] = np.nan
-    assert len(individual_points(record)[0]) == len(record.columns["slot"]) - 3
 
 
 @each_case(

@@ -13,13 +13,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from es_queue.util.run_folder import STUDY_FILE
 from master.plot import command
 from master.plot.bands import POINTS, compute_band, rolling_mean
-from master.plot.curves import MIXED_TIME, group_runs, learning_curves
+from master.plot.curves import group_runs, learning_curves
 from master.plot.panels import draw_panels
-from master.plot.runs import RunCurves, read_run, read_runs
-from master.storage.metrics_files import LONGEST_LINE
+from master.plot.runs import read_run, read_runs
 from tests.cases import each_case
 
 CONFIG = {"env": "CartPole-v1", "strategy": "pgpe", "policy": "linear", "target_reward": "475"}
@@ -67,14 +65,6 @@ def texts(svg: Path) -> str:
 # --- reading
 
 
-def test_a_target_that_is_auto_is_the_environments_threshold(tmp_path: Path) -> None:
-    def target(**values: Any) -> object:
-        return RunCurves(tmp_path, {**CONFIG, "target_reward": "auto", **values}, []).target
-
-    assert target() == 475.0 and target(env="X-v0") is None and target(objective="a:b") == "auto"
-    assert target(target_reward="3") == "3"
-
-
 def test_a_curve_has_the_generations_that_were_evaluated(tmp_path: Path) -> None:
     x, y = read_run(run(tmp_path / "a", evaluated(1, 2, 3, 4, 5))).curve("eval_mean", "steps")
     assert x.tolist() == [100, 300, 500] and y.tolist() == [1, 3, 5]
@@ -91,37 +81,6 @@ def test_a_generation_that_was_played_again_after_a_resume_counts_as_it_came_las
     ]
 
 
-@each_case(
-    "line",
-    [
-        "not json",
-        "[1]",
-        '{"generation": "x"}',
-        '{"eval_mean": 1e999}',
-        "[" * 5000,
-        "9" * (2 * LONGEST_LINE),
-    ],
-)
-def test_lines_that_are_no_record_are_passed_over(tmp_path: Path, line: str) -> None:
-    folder = run(tmp_path / "a", evaluated(1, 2, 3))
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(f"{line}\n{json.dumps(record(3, eval_mean=9.0))}\n")
-    assert read_run(folder).curve("eval_mean", "steps")[1].tolist() == [1, 3, 9]
-
-
-def test_figures_that_are_no_finite_numbers_are_no_points(tmp_path: Path) -> None:
-    folder = run(
-        tmp_path / "a",
-        [
-            record(0, eval_mean=float("nan")),
-            record(1, eval_mean=True),
-            record(2, eval_mean="5.5"),
-            record(3, eval_mean=[1]),
-        ],
-    )
-    assert read_run(folder).curve("eval_mean", "steps")[1].tolist() == [5.5]
-
-
 def test_a_folder_of_studies_gives_all_their_runs_and_one_twice_counts_once(tmp_path: Path) -> None:
     for seed in range(3):
         run(tmp_path / "study" / f"seed-{seed}", evaluated(1, 2, 3), seed=seed)
@@ -132,12 +91,6 @@ def test_a_folder_of_studies_gives_all_their_runs_and_one_twice_counts_once(tmp_
 
 
 # --- bands
-
-
-def test_one_run_is_its_own_curve() -> None:
-    x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0])
-    alone = compute_band([(x, y), (np.empty(0), np.empty(0))])
-    assert alone.middle is y and alone.shade == ""
 
 
 def test_the_mean_of_runs_is_taken_between_their_points_and_an_ended_run_keeps_its_last_value() -> (
@@ -168,13 +121,6 @@ def test_three_runs_and_more_have_an_interval_about_their_statistic(
     )
 
 
-def test_of_three_runs_the_band_is_their_range() -> None:
-    curves = [(np.array([0.0, 1.0]), np.full(2, value)) for value in (0.0, 5.0, 40.0)]
-    band = compute_band(curves)
-    assert (band.low[0], band.middle[0], band.high[0]) == (0.0, 15.0, 40.0)
-    assert band.shade == "range of 3 runs"
-
-
 def test_the_rolling_mean_is_of_the_newest_values() -> None:
     assert rolling_mean(np.array([2.0, 4.0, 6.0, 8.0]), 2).tolist() == [2, 3, 5, 7]
 
@@ -194,36 +140,6 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_name
     assert list(alone) == ["pgpe, linear"]
 
 
-def test_settings_that_nobody_chose_name_a_curve_only_if_nothing_else_does(tmp_path: Path) -> None:
-    run(tmp_path / "a", evaluated(1), strategy="ga", env_seeds="generation", final_episodes=20)
-    run(tmp_path / "b", evaluated(1), strategy="pgpe", env_seeds="pair", final_episodes=100)
-    assert list(group_runs(read_runs([tmp_path]))) == ["ga", "pgpe"]
-    run(tmp_path / "c" / "d", evaluated(1), strategy="ga", env_seeds="pair", final_episodes=20)
-    alike = [tmp_path / "a", tmp_path / "c"]
-    assert list(group_runs(read_runs(alike))) == ["env seeds generation", "env seeds pair"]
-
-
-def test_a_setting_that_an_earlier_revision_did_not_have_names_no_curve(tmp_path: Path) -> None:
-    run(tmp_path / "a", evaluated(1), strategy="ga", former_setting=1)
-    run(tmp_path / "b", evaluated(1), strategy="ga", member_init="near", hidden=[64, 64], seed=1)
-    assert [len(members) for members in group_runs(read_runs([tmp_path])).values()] == [2]
-
-
-def test_groups_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    for name, strategy, policy, population, rate in (
-        ("a", "ga", "linear", 8, 0.1),
-        ("b", "ga", "linear", 8, 0.2),
-        ("c", "pgpe", "mlp", 16, 0.2),
-    ):
-        values = {"strategy": strategy, "policy": policy, "population": population}
-        run(tmp_path / name, evaluated(1), **values, learning_rate=rate)
-    assert list(group_runs(read_runs([tmp_path / name for name in "abc"]))) == [
-        "ga, linear, population 8, a",
-        "ga, linear, population 8, b",
-        "pgpe, mlp, population 16",
-    ]
-
-
 def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
     picture = learning_curves(
         read_runs([run(tmp_path / "a", evaluated(1, 2, 3, 4, 5))]),
@@ -239,13 +155,6 @@ def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
     assert any(list(line.get_ydata()) == [475, 475] for line in steps.lines), "the target"
 
 
-def test_a_single_evaluation_is_drawn_as_a_dot(tmp_path: Path) -> None:
-    for returns, marker in (((1,), "o"), ((1, 2, 3), "")):
-        runs = read_runs([run(tmp_path / str(len(returns)), evaluated(*returns))])
-        (panel,) = learning_curves(runs, "eval_mean", ["steps"], "mean").axes
-        assert panel.lines[0].get_marker() == marker
-
-
 def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
     closing = record(30, population=0, return_mean=None, centre_rank=None, seconds_wait=9.0)
     own = read_run(run(tmp_path / "a", [*evaluated(*range(30)), closing]))
@@ -256,48 +165,6 @@ def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Pa
     assert centre.lines[0].get_ydata().tolist() == [0.25] * 30
     legends = [panel.get_legend() for panel in (returns, evaluations, seconds, centre)]
     assert all(legend is not None and legend.get_texts() for legend in legends)
-
-
-def test_the_panel_of_returns_shows_the_elite_if_there_is_one(tmp_path: Path) -> None:
-    for name, figures, labels in (
-        ("es", {}, []),
-        ("ga", {"elite_fitness": 7.0}, ["elite, evaluated again"]),
-    ):
-        own = read_run(run(tmp_path / name, [record(each, **figures) for each in range(4)]))
-        returns = draw_panels(own, "steps").axes[0]
-        assert [line.get_label() for line in returns.lines[2:]] == labels
-
-
-@each_case(
-    ("words", "expected"),
-    [
-        (["--label", "mine"], {"wall-clock minutes": 1, "20": 1, "mine": 2}),
-        (["--panels", "--by", "time"], {"wall-clock minutes": 4, "0.01": 1}),
-        (["--panels"], {"environment steps": 4, "0.01": 1, "target 3": 1}),
-    ],
-)
-def test_axes_have_plain_units_and_each_panel_has_its_legend(
-    tmp_path: Path, words: list[str], expected: dict[str, int]
-) -> None:
-    figures = {"seconds_wait": 0.01, "seconds_update": 0.1}
-    records = [record(each, eval_mean=each, seconds=300.0 * each, **figures) for each in range(5)]
-    folder = run(tmp_path / "a", records, target_reward="3", generations=5)
-    assert command.main([str(folder), *words, "--out", str(tmp_path / "a.svg")]) == 0
-    shown = texts(tmp_path / "a.svg")
-    assert {text: shown.count(f">{text}<") for text in expected} == expected
-    assert "mathdefault" not in shown
-
-
-@each_case(("others", "is_noted"), [("alone", True), ("study/s3", False)])
-def test_a_time_axis_tells_if_only_some_of_its_runs_shared_their_workers(
-    tmp_path: Path, others: str, is_noted: bool
-) -> None:
-    for name in ("study/s1", "study/s2", others):
-        run(tmp_path / name, evaluated(1, 2, 3), run=name)
-    (tmp_path / "study" / STUDY_FILE).write_text("{}")
-    folders = [str(tmp_path / name) for name in ("study", others)]
-    assert command.main([*folders, "--out", str(tmp_path / "a.svg")]) == 0
-    assert texts(tmp_path / "a.svg").count(MIXED_TIME) == is_noted
 
 
 @each_case("name", ["out.png", "out.svg", "out.pdf"])

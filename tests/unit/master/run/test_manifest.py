@@ -16,7 +16,6 @@ from es_queue.config.run_config import RunConfig
 from master.cli.options import parse_command_line
 from master.run.manifest import (
     MANIFEST,
-    MOST_SESSIONS,
     README,
     code_revision,
     repro_command,
@@ -70,13 +69,6 @@ def given(config: RunConfig) -> RunConfig:
 def test_the_command_gives_the_same_settings(values: dict[str, Any]) -> None:
     config = resolve(values)
     assert given(config).to_dict() == config.to_dict()
-
-
-def test_a_setting_that_differs_from_the_recipe_is_said_and_others_are_not() -> None:
-    recipe = resolve({"env": "BipedalWalker-v3", "seed": 7})
-    assert repro_command(recipe) == "es-master --env BipedalWalker-v3 --seed 7"
-    plain = RunConfig(env="BipedalWalker-v3", seed=7)  # as Python makes it, without the recipe
-    assert given(plain).to_dict() == plain.to_dict() != recipe.to_dict()
 
 
 @pytest.fixture
@@ -165,23 +157,3 @@ def test_a_card_that_somebody_spoilt_is_written_anew(tmp_path: Path, text: str) 
     (tmp_path / MANIFEST).write_bytes(text.encode("utf-8", "surrogatepass"))
     write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
     assert len(json.loads((tmp_path / MANIFEST).read_text())["sittings"]) == 1
-
-
-def test_a_card_with_half_a_character_is_kept_and_told(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_text('{"sittings": [{"versions": {"x": "\\ud800"}}]}')
-    write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
-    assert (
-        len(json.loads((tmp_path / MANIFEST).read_text())["sittings"]) == 2
-        and "x ?" in (tmp_path / README).read_text()
-    )
-
-
-def test_sittings_stay_few_and_the_first_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("master.run.manifest.describe_session", lambda _: {"n": next(numbers)})
-    numbers = iter(range(1000))
-    for _ in range(MOST_SESSIONS + 5):
-        write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
-    found = [one["n"] for one in json.loads((tmp_path / MANIFEST).read_text())["sittings"]]
-    assert found[0] == 0 and found[-1] == MOST_SESSIONS + 4 and len(found) == MOST_SESSIONS

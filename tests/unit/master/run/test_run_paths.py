@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import NoRunError, RunFolderError, UsageError
-from es_queue.policies.checkpoint_policy import load_policy
-from es_queue.util.run_folder import NamedRun, checkpoint_path, find_run
+from es_queue.errors import UsageError
+from es_queue.util.run_folder import NamedRun, find_run
 from master.cli.main import main as es_master
 from master.plot.command import main as es_plot
 from master.run.launch import Launch
@@ -74,16 +73,6 @@ def test_the_folder_of_runs_is_the_variables(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ES_QUEUE_RUNS", "/elsewhere")
     assert find_run("walker") == NamedRun("walker", Path("/elsewhere/walker"))
     assert find_run("walker").word == "walker"
-
-
-@pytest.mark.usefixtures("here")
-@each_case("runs_dir", ["other", "."])
-def test_the_word_for_a_run_of_another_folder_finds_it_without_the_flag(runs_dir: str) -> None:
-    make_run("runs/walker", "walker")
-    folder = make_run(f"{runs_dir}/walker", "walker")
-    assert find_run("walker", runs_dir).folder == folder
-    assert find_run(find_run("walker", runs_dir).word).folder == folder
-    assert find_run("walker", "runs").word == "walker"
 
 
 @pytest.mark.usefixtures("here")
@@ -181,21 +170,6 @@ def test_an_unknown_run_is_the_same_sentence_and_exit_code_from_every_command(
             "existing runs: lander, walk-2, walker\n"
         )
     assert not Path("runs/walkr").exists()
-
-
-@pytest.mark.usefixtures("here")
-def test_python_finds_a_policy_by_the_word_for_its_run() -> None:
-    make_run("runs/walker", "walker")
-    make_run("runs/study/s2", "study-s2")
-    Path("runs/study/seeds.json").write_text(json.dumps({"run": "study"}))
-    best = Path("runs/walker/checkpoints/best.npz")
-    assert [checkpoint_path(word) for word in ("walker", "runs/walker", best)] == [best] * 3
-    with pytest.raises(RunFolderError, match=r"runs/walker/checkpoints/best\.npz: "):
-        load_policy("walker")
-    with pytest.raises(NoRunError, match="did you mean walker"):
-        load_policy("walkr")
-    with pytest.raises(RunFolderError, match="name one of study-s2"):
-        load_policy("study")
 
 
 def test_the_socket_of_a_killed_private_server_is_an_ended_run(

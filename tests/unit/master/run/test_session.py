@@ -75,12 +75,6 @@ def test_changes_from_python_are_those_of_the_command_and_are_checked() -> None:
         validate_resume_changes({"generations": "many"})
 
 
-def test_train_needs_a_run_to_change_and_a_configuration_to_begin() -> None:
-    for given in ({}, {"config": SETUP.config, "changes": {"generations": 9}}):
-        with pytest.raises(UsageError, match="needs a config for a new run"):
-            train(**given)
-
-
 def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None:
     for name, sentence in (
         ("xyzzy", "no option xyzzy$"),

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from es_queue.errors import EnvironmentFailure, UsageError
-from es_queue.numerics.noise_table import NoiseTable, default_size
+from es_queue.errors import UsageError
+from es_queue.numerics.noise_table import default_size
 from master.run.setup import (
     format_image_hint,
     format_unnormalised,
@@ -94,10 +94,6 @@ def test_observations_that_no_worker_could_be_told_of_are_refused(
     )
 
 
-def test_a_drawn_seed_is_another_each_time() -> None:
-    assert len({prepare_run(quick_config(seed=-1), table=TABLE).config.seed for _ in range(3)}) == 3
-
-
 def test_the_first_state_depends_on_the_seed_alone() -> None:
     config = quick_config(policy="mlp", hidden=(8,))
     one, other = (
@@ -109,22 +105,6 @@ def test_the_first_state_depends_on_the_seed_alone() -> None:
     changed = prepare_run(replace(config, seed=4), table=TABLE).initial_state()
     assert changed.strategy["parameters"].tobytes() != one.strategy["parameters"].tobytes()
     assert (one.generation, one.stage, one.best, one.moments.count) == (0, "training", None, 0)
-
-
-@each_case(
-    ("text", "limit"),
-    [("env", 500), ("100", 100), ("adaptive:200,0.5,2", 200), ("mean:2", 500), ("9999", 500)],
-)
-def test_the_first_step_limit_is_the_rules(text: str, limit: int) -> None:
-    assert (
-        prepare_run(quick_config(step_limit=text), table=TABLE).initial_state().step_limit == limit
-    )
-
-
-def test_the_noise_table_is_opened_where_the_user_says(tmp_path: Any) -> None:
-    setup = prepare_run(quick_config(noise_size=2**15), tmp_path / "noise")
-    assert setup.table.path is not None and setup.table.path.parent == tmp_path / "noise"
-    assert setup.table.digest == NoiseTable.in_memory(2**15).digest
 
 
 def test_a_noise_table_below_two_policies_is_refused() -> None:
@@ -162,19 +142,10 @@ def test_action_noise_is_refused_where_actions_are_choices() -> None:
     assert prepare_run(quick_config(env=QUAD, action_noise=0.1), table=TABLE)
 
 
-def test_an_unknown_environment_is_an_environments_failure() -> None:
-    with pytest.raises(EnvironmentFailure, match="CartPole-v1"):
-        prepare_run(quick_config(env="CartPol-v1"), table=TABLE)
-
-
 @each_case(("text", "target"), [("auto", 475.0), ("none", None), ("-3.5", -3.5)])
 def test_the_target_is_the_environments_unless_it_is_said(text: str, target: float | None) -> None:
     setup = prepare_run(quick_config(target_reward=text), table=TABLE)
     assert target_of(setup.config, setup.spec) == target == setup.learner.target
-
-
-def test_an_environment_without_a_threshold_has_no_target() -> None:
-    assert prepare_run(quick_config(env="Pendulum-v1"), table=TABLE).learner.target is None
 
 
 def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in_an_old_one() -> (

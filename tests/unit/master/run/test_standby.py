@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import master.run.lease as module
-from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
+from es_queue.protocol.channel import FINISHED, PAUSED, RUNNING, STOPPING
 from es_queue.protocol.timing import Clocks
 from master.display.notes import TERMINAL
 from master.run.lease import Standby
@@ -80,16 +80,6 @@ def test_a_paused_run_or_one_that_was_stopping_wants_a_master_too(
     assert World(holder=None, stored=state).stand_by(monkeypatch)[0]
 
 
-@each_case("state", [FINISHED, STOPPED, FAILED])
-def test_a_run_that_has_ended_wants_none(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(world: World) -> None:
-        world.stored, world.holder = state, None
-
-    world = World(events={3.0: end})
-    assert world.stand_by(monkeypatch) == (False, 3.0)
-    assert world.said[-1] == f"run run is {state}: there is nothing to take over"
-
-
 def test_a_state_of_other_peoples_bytes_is_shown_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(stored="\x1b[31mdead")
     assert not world.stand_by(monkeypatch)[0]
@@ -137,38 +127,6 @@ def test_a_master_that_does_not_come_back_after_an_outage_is_followed_a_lease_la
         world.outages, world.holder = 3, None
 
     assert World(events={5.0: back}).stand_by(monkeypatch) == (True, 16.0)
-
-
-def test_each_further_outage_begins_the_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(world: World) -> None:
-        world.outages, world.holder = world.outages + 1, None
-
-    assert World(events={5.0: away, 12.0: away}).stand_by(monkeypatch) == (True, 23.0)
-
-
-def test_an_outage_that_the_master_has_outlived_counts_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(
-        left=5.0,
-        events={
-            2.0: lambda world: setattr(world, "outages", 1),
-            4.0: lambda world: setattr(world, "left", 10.0),
-            20.0: World.free,
-        },
-    )
-    assert world.stand_by(monkeypatch) == (True, 21.0)
-
-
-def test_an_outage_without_a_renewal_since_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(
-        events={
-            2.0: lambda world: setattr(world, "outages", 1),
-            4.0: lambda world: setattr(world, "left", 8.0),
-            6.0: World.free,
-        }
-    )
-    assert world.stand_by(monkeypatch) == (True, 17.0)
 
 
 def test_a_redis_that_has_lost_the_run_is_left_to_its_master_for_a_lease(

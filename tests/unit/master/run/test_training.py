@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from master.display.log_view import CallbackView, ProgressLine, SafeStream
+from master.display.log_view import CallbackView
 from master.run.training import TrainResult, make_config, train
 
 
@@ -55,26 +54,6 @@ def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> No
     )
     with pytest.raises(AttributeError, match="no 'digest'"):
         _ = result.digest
-
-
-def test_progress_is_one_line_that_is_rewritten() -> None:
-    shown = io.StringIO()
-    records: list[dict[str, Any]] = []
-
-    def callback(record: dict[str, Any]) -> None:
-        records.append(record)
-
-    view = ProgressLine(callback, SafeStream(shown), RunConfig(), lambda: 0.0)
-    view.generation({"generation": 7})
-    view.generation({"generation": 8})
-    view.summary({"run": "walker", "state": "finished", "seconds": 9})
-    lines = shown.getvalue().split("\r")
-    assert [line.split(" |")[0].split(" after")[0] for line in lines] == [
-        "",
-        "generation 7",
-        "run walker finished",
-    ]
-    assert len(records) == 2 and shown.getvalue().endswith("\n")
 
 
 def test_an_environment_beside_that_of_the_config_is_refused() -> None:

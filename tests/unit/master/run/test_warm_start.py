@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,40 +164,6 @@ def test_a_policy_that_comes_along_begins_a_run_by_its_name(name: str) -> None:
     warm = read_warm_start(path)
     assert path == path_of(name)
     assert bool((warm.moments.m2 >= 0).all()) and warm.origin.startswith("generation ")
-
-
-def test_a_name_that_does_not_come_along_is_refused_with_those_that_do() -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"^there is no bundled policy for .Nope-v0.; there are .*BipedalWalker-v2",
-    ):
-        parse_warm_start("pretrained:Nope-v0")
-    assert parse_warm_start("runs/pretrained:") == Path("runs/pretrained:")
-
-
-def test_a_list_of_seeds_that_comes_along_is_no_beginning() -> None:
-    with pytest.raises(
-        UsageError,
-        match=(
-            r"'pretrained:Acrobot-v1', whose bundled policy is a seed list: es-play "
-            r"--pretrained plays it"
-        ),
-    ):
-        parse_warm_start("pretrained:Acrobot-v1")
-
-
-@each_case(
-    "path",
-    [
-        path_of("CartPole-v1"),
-        Path("pretrained:mine/s1"),
-        Path("runs/walker"),
-        Path("/a b/best.npz"),
-    ],
-)
-def test_the_command_that_repeats_a_run_begins_with_the_same_policy(path: Path) -> None:
-    words = shlex.split(repro_command(quick_config(), path))
-    assert parse_warm_start(words[words.index("--warm-start") + 1]) == path
 
 
 def test_what_comes_along_is_repeated_by_its_name() -> None:

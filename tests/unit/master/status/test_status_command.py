@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from es_queue.errors import NoRunError, RedisError
-from master.display.format import parse_number
 from master.display.log_view import SafeStream
 from master.status.command import main
-from master.status.discovery import RunSources, sources_in
+from master.status.discovery import RunSources
 from master.status.history import History
 from master.status.redis_reader import (
     ORPHANED,
@@ -25,7 +24,6 @@ from master.status.redis_reader import (
     RunDetails,
     RunSummary,
     make_named_reader,
-    make_private_reader,
 )
 from master.status.render import Page, format_plain, print_page
 from master.status.views import TABLE_NOTE, make_run_page, make_runs_page
@@ -115,11 +113,6 @@ def test_a_run_that_wants_a_master_and_has_none_is_orphaned(state: str) -> None:
     assert seen(leased=True, state=state).state == state
 
 
-@each_case("state", ["stopped", "finished", "failed"])
-def test_a_run_that_ended_is_no_orphan(state: str) -> None:
-    assert seen(leased=False, state=state).state == state
-
-
 def test_an_orphan_is_shown_with_the_commands_that_go_on_with_it_and_remove_it() -> None:
     orphan = seen(leased=False)
     for command in (orphan.resume, orphan.purge):
@@ -177,26 +170,6 @@ def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
     assert "1 worker on g cannot join: noise digest: \\x1b[2J differs" in text
 
 
-def test_refusals_are_a_line_for_each_reason() -> None:
-    workers = {
-        f"w-{place}-abcdef": {"host": f"h{place % 9}", "refuses": "noise" if place else "env"}
-        for place in range(20)
-    }
-    text = said(page_of(seen(), RunDetails(workers, 20, 0)))
-    assert (
-        "1 worker on h0 cannot join: env\n" in text
-        and "19 workers on h0, h1, h2, h3, h4 and 4 more hosts cannot join: noise" in text
-    )
-
-
-def test_when_a_worker_was_last_seen_follows_from_its_beat() -> None:
-    inside = RunDetails(WORKERS, 2, 0, beat_seconds_left={"h-1-abcdef": 3.5, "g-2-abcdef": 1.0})
-    assert (
-        inside.silent_seconds("h-1-abcdef") == 1.5 and inside.silent_seconds("g-2-abcdef") is None
-    )
-    assert [worker["seen"] for worker in page_of(seen(), inside).data["living"]] == [1.5, None]
-
-
 def test_fingerprints_are_shown_where_the_fleet_is_mixed_alone() -> None:
     one = {
         "a-1-abcdef": {"host": "a", "numerics": "01234567ff"},
@@ -209,28 +182,6 @@ def test_fingerprints_are_shown_where_the_fleet_is_mixed_alone() -> None:
         )
     )
     assert "a mixed fleet" in text and "01234567" in text and "89abcdef" in text
-
-
-def test_recoveries_are_shown_by_reason_and_nothing_where_there_was_none() -> None:
-    text = said(
-        page_of(seen(recovered="2", reissued="3", late="1", duplicate="0", lost_steps="nan"))
-    )
-    assert "recovered 2, re-issued 3, late 1\n" in text
-    assert "recoveries" not in said(page_of(seen()))
-
-
-def test_what_other_terminals_asked_and_changed_is_shown() -> None:
-    text = said(
-        page_of(
-            seen(state="paused", paused_by="ann on h", changed="learning_rate 0.01 by ann"),
-            RunDetails({}, 0, 0, requests=2),
-        )
-    )
-    assert (
-        "paused by ann on h" in text
-        and "learning_rate 0.01 by ann" in text
-        and "2 that the master has not answered" in text
-    )
 
 
 def test_the_master_is_named_while_it_holds_the_lease() -> None:
@@ -261,13 +212,6 @@ def test_what_is_left_of_the_budgets_is_shown_and_the_bar_is_of_the_nearest(
     assert words in said(page_of(seen(), RunDetails({}, 0, 0, config=config)))
 
 
-@each_case("state", ["finished", "stopped", "failed"])
-def test_a_run_that_has_ended_shows_no_time_left(state: str) -> None:
-    ended = seen(state=state, generation="3", eta="40")
-    text = said(page_of(ended, RunDetails({}, 0, 0, config={"generations": 10})))
-    assert "3 of 10 generations used" in text and "left" not in text
-
-
 def test_a_finished_run_shows_its_final_evaluation_with_spread_and_episodes() -> None:
     figures = {
         "eval_mean": "280.5",
@@ -280,27 +224,6 @@ def test_a_finished_run_shows_its_final_evaluation_with_spread_and_episodes() ->
     assert TABLE_NOTE not in said(make_runs_page([seen()]))
     assert "280.5 ± 20.2 over 100 fresh episodes; best in training 290.0" in text
     assert "280.5 ± 20.2, best 290.0" in said(page_of(seen(**figures)))
-
-
-def test_the_commands_of_a_stopped_run_are_not_broken_in_a_narrow_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")
-    command = "es-master --resume walker --redis-url redis://a-host.example:6379"
-    stopped = RunSummary("r", "redis://h", command, 0.0, False, {**PROGRESS, "state": "stopped"})
-    out = Terminal()
-    print_page(page_of(stopped), SafeStream(out), as_json=False)
-    assert command in out.getvalue()
-
-
-def test_an_unknown_budget_is_not_guessed() -> None:
-    assert "budget" not in said(page_of(seen()))
-
-
-def test_evaluations_are_drawn_as_a_curve_from_two_on() -> None:
-    assert "▁█  -3.00 to 5.00 in 2 evaluations" in said(page_of(seen(), None, (0, -3.0), (10, 5.0)))
-    assert "curve" not in said(page_of(seen(), None, (0, -3.0)))
 
 
 def test_json_has_numbers_for_numbers_and_null_for_what_is_none() -> None:
@@ -368,32 +291,9 @@ def test_odd_values_neither_crash_nor_reach_the_terminal(
     assert not re.search(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue())
 
 
-def test_a_digit_of_another_script_is_no_whole_number() -> None:
-    assert (
-        parse_number("12") == 12
-        and parse_number("1.5") == 1.5
-        and parse_number("²") is None
-        and parse_number("9" * 30) == pytest.approx(1e30)
-    )
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@each_case("columns", [40, 60, 80, 120])
-def test_a_table_on_a_terminal_keeps_whole_run_ids(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("TERM", "xterm")
-    out = Terminal()
-    print_page(make_runs_page([seen("bipedalwalker-v3-0812-3fa2")]), SafeStream(out), as_json=False)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
-    assert (
-        all(len(line) <= columns for line in lines) and "bipedalwalker-v3-0812-3fa2  r" in lines[1]
-    )
 
 
 # --- servers
@@ -422,11 +322,6 @@ def test_bad_usage_is_refused_in_one_sentence(
     refused(capsys, 2, *argv)
 
 
-@each_case("url", ["http://h", "redis://[::1", "redis://h:port", "nonsense"])
-def test_a_url_that_cannot_be_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, 3, "--redis-url", url)
-
-
 def test_a_server_that_is_away_is_one_sentence_without_the_password(
     closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,41 +342,12 @@ def test_the_environment_names_the_server(
     assert f"{closed_port}/7" in refused(capsys, 3)
 
 
-def test_without_any_server_the_ways_to_name_one_are_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert "--redis-url" in refused(capsys, 3)
-
-
 def test_a_folder_whose_server_has_ended_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run" / "redis").mkdir(parents=True)
     sentence = refused(capsys, 3, "--run-dir", "run")
     assert "no private server runs in run" in sentence and "is still starting" in sentence
-
-
-def test_private_servers_are_those_with_a_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir("/")  # no relative path may help
-    for run in ("alive", "dead"):
-        (tmp_path / "runs" / run / "redis").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "runs" / "alive" / "redis")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("redis.sock")
-        server.listen()
-        sources = sources_in(
-            [tmp_path / "runs" / "alive", tmp_path / "runs" / "dead", tmp_path / "nothing"],
-            named=False,
-        )
-        assert [found.name for found in sources.servers] == [
-            f"unix://{tmp_path}/runs/alive/redis/redis.sock"
-        ]
-        assert sources.folders == [tmp_path / "runs" / "dead"]
-        assert make_private_reader(tmp_path / "runs" / "alive").name.endswith(
-            "alive/redis/redis.sock"
-        )
 
 
 @each_case(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import time
 from pathlib import Path
 
 from master.status.errors import (
     LONGEST_REPORT,
-    LONGEST_TRACE,
-    format_local_time,
     make_errors_page,
     parse_report,
     report_parts,
@@ -18,7 +14,6 @@ from master.status.errors import (
 from master.status.redis_reader import RunDetails, RunSummary
 from master.status.render import Page, format_plain
 from master.status.run_folders import RunFolder
-from tests.cases import each_case
 
 REPORT = {
     "time": 1000.5,
@@ -52,55 +47,8 @@ def test_a_report_is_shown_with_its_episode_its_reason_and_its_trace_line_by_lin
     assert "\n    \\x1b[31mValueError" in text
 
 
-@each_case("data", [b"", b"\xff\x1b", b"[1]", b"7", b"{", b"[" * 60_000, b"{}"])
-def test_what_is_no_report_is_said_to_be_none(data: bytes) -> None:
-    text = lines(parse_report(data))
-    assert "not a JSON object" in text and not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
-
-
 def test_a_report_that_is_too_large_is_named_and_not_shown() -> None:
     assert "not shown" in parse_report(b" " * (LONGEST_REPORT + 1))["trouble"]
-
-
-def test_of_a_long_trace_the_end_is_shown() -> None:
-    report = parse_report(
-        json.dumps({"reason": "r", "trace": "\n".join(f"line {k}" for k in range(1000))}).encode()
-    )
-    assert len(report["trace"]) == LONGEST_TRACE and report["trace"][-1] == "line 999"
-
-
-def test_values_of_another_type_are_shown_as_text() -> None:
-    odd = {
-        "time": "then\x1b",
-        "worker": ["\x1b"],
-        "seed": 10**30,
-        "slot": None,
-        "generation": 1.5,
-        "reason": {"a": 1},
-        "trace": 7,
-    }
-    report = parse_report(json.dumps(odd).encode())
-    assert report == {
-        "time": "then\\x1b",
-        "worker": '["\\u001b"]',
-        "seed": str(10**30),
-        "slot": None,
-        "generation": 1.5,
-        "reason": '{"a": 1}',
-    }
-    assert lines(report).startswith("\nat an unknown time  worker")
-
-
-def test_a_time_is_shown_as_a_date_and_as_an_age() -> None:
-    assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(5 min ago\)", format_local_time(time.time() - 300)
-    )
-    assert (
-        format_local_time(1e300)
-        == format_local_time(None)
-        == format_local_time("x")
-        == "at an unknown time"
-    )
 
 
 def test_the_reports_of_a_run_of_which_its_folder_is_left_are_those_that_it_keeps(

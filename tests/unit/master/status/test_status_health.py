@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from master.status.health import EXIT_CODES, Health, assess_health, silent_seconds
+from master.status.health import EXIT_CODES, Health, assess_health
 from master.status.history import History
 from master.status.redis_reader import RunDetails, RunSummary
 from master.status.render import format_plain
@@ -70,19 +68,6 @@ def test_a_run_without_a_lease_is_orphaned_and_not_over(state: str) -> None:
     assert health.state == "orphaned" and "lease" in health.why and not health.is_over
 
 
-def test_a_run_that_never_said_its_state_is_healthy_with_a_master_and_orphaned_without() -> None:
-    nothing: dict[str, Any] = {"server": "s", "resume": "", "started": None, "progress": {}}
-    assert assess_health(RunSummary("r", is_leased=True, **nothing)).state == "healthy"
-    odd = assess_health(
-        RunSummary("r", is_leased=True, **{**nothing, "progress": {"state": "\x1bodd"}})
-    )
-    assert odd.state == "stalled" and "\\x1bodd, which no master writes" in odd.why
-    assert assess_health(RunSummary("r", is_leased=False, **nothing)).state == "orphaned"
-    assert assess_health(
-        RunSummary("r", is_leased=False, is_configured=False, **nothing)
-    ) == Health("done", "its keys have expired")
-
-
 @each_case(
     ("quiet", "usual", "word"),
     [
@@ -109,18 +94,6 @@ def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second()
         soon.state == "healthy" and "no worker has joined" in soon.why and "queue walk" in soon.why
     )
     assert late.state == "stalled" and "no worker has joined" in late.why
-
-
-def test_local_workers_that_are_starting_are_not_asked_for() -> None:
-    starting, absent = (
-        fares(run(quiet=1, workers="0", starting=starting)) for starting in ("2", "")
-    )
-    assert starting == Health("healthy", "local workers are starting")
-    assert "no worker has joined" in absent.why
-
-
-def test_a_master_that_has_not_looked_for_workers_yet_says_nothing_of_them() -> None:
-    assert fares(run(workers="")) == Health("healthy")
 
 
 def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_cure() -> None:
@@ -158,10 +131,6 @@ def test_workers_that_are_idle_for_a_quarter_of_their_time_are_counted_with_the_
     assert fares(run(workers="60", training_slots="64", busy=busy, scale=scale), WORKER).why == why
 
 
-def test_one_worker_that_waits_gets_no_advice_about_more_work() -> None:
-    assert fares(run(workers="1", training_slots="64", busy="0.4"), WORKER).why == ""
-
-
 def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
     health = fares(run(quiet=61, workers="0"), REFUSING, REFUSING, usual=100.0)
     assert (
@@ -173,25 +142,9 @@ def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
     assert fares(run(quiet=1), REFUSING, WORKER).why == ""
 
 
-def test_the_workers_own_keys_count_when_the_master_has_not_seen_them_yet() -> None:
-    assert fares(run(quiet=1, workers="0"), WORKER).why == ""
-
-
 def test_a_paused_run_is_healthy_however_long_it_is_silent() -> None:
     health = fares(run("paused", quiet=1e6, paused_by="ann\x1b"))
     assert (health.state, health.why) == ("healthy", "paused by ann\\x1b")
-
-
-@each_case("broken", [{"answered_at": "x"}, {"updated": "inf"}, {"answered_at": ""}])
-def test_without_both_times_nobody_is_called_stalled(broken: dict[str, str]) -> None:
-    assert (
-        silent_seconds(run(**broken).progress) is None
-        and fares(run(quiet=1e6, **broken), WORKER).state == "healthy"
-    )
-
-
-def test_an_answer_of_the_future_is_no_silence() -> None:
-    assert silent_seconds(run(quiet=-30).progress) == 0.0
 
 
 def test_the_page_ends_with_the_code_and_says_why() -> None:

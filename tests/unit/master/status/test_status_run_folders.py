@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 
 from master.status.command import main
-from master.status.history import History
-from master.status.run_folders import RunFolder, newest_folders
+from master.status.run_folders import RunFolder
 from tests.cases import each_case
 
 RECORD = {
@@ -120,15 +118,6 @@ def test_a_run_that_failed_is_failed_with_its_reason_and_its_reports(
     assert "es-status walker-1 --errors" in page
 
 
-def test_a_run_that_an_error_of_its_caller_ended_is_stopped(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    made = folder(saved=7)
-    later = (made / "metrics.jsonl").stat().st_mtime + 1
-    os.utime(made / "checkpoints" / "generation-00000007.npz", (later, later))
-    assert told(capsys, 10, "walker-1")["state"] == "stopped"
-
-
 @pytest.mark.parametrize("saved", [7, None])
 def test_a_run_whose_master_was_killed_is_orphaned(
     saved: int | None, capsys: pytest.CaptureFixture[str]
@@ -165,17 +154,6 @@ def test_a_finished_run_is_told_by_its_summary(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_folders_stand_in_the_list_newest_first(capsys: pytest.CaptureFixture[str]) -> None:
-    os.utime(folder("older") / "config.json", (5, 5))
-    folder("newer", saved=None)
-    Path("runs/empty/redis").mkdir(parents=True)
-    (Path("runs") / "shared").mkdir()
-    assert [(run["run"], run["health"]) for run in told(capsys, 0)["runs"]] == [
-        ("newer", "orphaned"),
-        ("older", "done"),
-    ]
-
-
 def test_a_socket_that_outlived_its_server_hides_no_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,27 +173,6 @@ def test_a_folder_elsewhere_is_found_by_its_flag_under_the_runs_own_id(
     run = told(capsys, 10, "walker-9", "--run-dir", "elsewhere/My_Run")
     assert run["run"] == "walker-9" and run["purge"].endswith("es-master --purge elsewhere/My_Run")
     assert told(capsys, 10, "elsewhere/My_Run")["run"] == "My_Run"
-
-
-def test_a_copy_of_a_folder_is_shown_under_its_own_name_beside_the_original(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    original = folder("first", summary={"state": "finished", "run": "first"})
-    shutil.copytree(original, "runs/copied")
-    run = told(capsys, 10, "copied")
-    assert run["run"] == "copied" and run["redis"].startswith("runs/copied ")
-    assert run["resume"].endswith("es-master --resume runs/copied")
-    places = {run["run"]: run["redis"].split()[0] for run in told(capsys, 0)["runs"]}
-    assert places == {"first": "runs/first", "copied": "runs/copied"}
-    assert told(capsys, 10, "first")["redis"].startswith("runs/first ")
-
-
-def test_a_folder_whose_summary_names_another_run_is_not_taken_for_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder(summary={"state": "finished", "run": "other"}, base="elsewhere")
-    assert main(["walker-1", "--run-dir", "elsewhere/walker-1"]) == 6
-    assert "existing runs: other" in capsys.readouterr().err
 
 
 def test_keys_and_reports_stay_with_the_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,43 +247,3 @@ def test_a_run_of_an_objective_is_listed_with_its_name() -> None:
     settings = {"env": "", "objective": "bowl:f", "strategy": "pgpe"}
     (made / "config.json").write_text(json.dumps(settings))
     assert RunFolder(made).summarize().progress["env"] == "bowl:f"
-
-
-def test_of_a_long_file_the_end_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    line = (
-        json.dumps({"generation": 1, "eval_mean": 1.0, "seconds_wait": 2.0, "filler": "x" * 1000})
-        + "\n"
-    )
-    path.write_text(
-        line * 6000 + json.dumps({"generation": 2, "eval_mean": 5.0, "seconds_wait": 2.0})
-    )
-    history = History()
-    history.read_file(path)
-    assert (
-        history.newest["generation"] == 2
-        and history.usual_wait_seconds == 2.0
-        and list(history.evaluations) == [(1.0, 1.0), (2.0, 5.0)]
-    )
-
-
-def test_a_generation_that_was_evaluated_twice_counts_once() -> None:
-    history = History()
-    history.add_records(
-        {"generation": generation, "eval_mean": mean}
-        for generation, mean in ((0, 1), (10, 2), (20, 3), (10, 4), (20, 5))
-    )
-    assert list(history.evaluations) == [(0.0, 1.0), (10.0, 4.0), (20.0, 5.0)]
-
-
-def test_a_folder_is_read_again_only_when_its_files_have_changed() -> None:
-    made = folder()
-    (first,) = newest_folders([made])
-    (again,) = newest_folders([made])
-    assert again is first and first.summarize().progress["generation"] == "7"
-    with (made / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({**RECORD, "generation": 9}) + "\n")
-    (changed,) = newest_folders([made])
-    assert changed.summarize().progress["generation"] == "9"
-    (made / "summary.json").write_text(json.dumps({"state": "finished", "run": "walker-1"}))
-    assert newest_folders([made])[0].summarize().state == "finished"

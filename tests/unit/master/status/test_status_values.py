@@ -7,7 +7,6 @@ import json
 import re
 import zipfile
 
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,15 +15,13 @@ from hypothesis import strategies as st
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.messages import Answer, SlotResult, Task
-from master.status.inspect import flatten, format_brief, format_value, validate_key, value_parts
+from master.status.inspect import format_brief, validate_key, value_parts
 from master.status.render import Page, format_plain
 from master.status.values import (
     MOST_ITEMS,
     decode_element,
     decode_entry,
     decode_string,
-    escape_bytes,
-    format_slots,
     kind_of,
     run_of,
     to_plain_json,
@@ -101,15 +98,6 @@ def test_a_task_is_decoded_with_its_statistics() -> None:
     }
 
 
-def test_a_task_of_another_version_is_shown_as_far_as_it_goes() -> None:
-    found = decode_string(key("task"), msgpack.packb({"publication": "\x1b", "new": [1, 2]}))
-    assert (
-        found["new"] == [1, 2]
-        and found["publication"] == "\\x1b"
-        and "not a task of this version" in found
-    )
-
-
 def test_parameters_are_described_by_figures_and_their_digest() -> None:
     data = np.arange(1, 11, dtype="<f4").tobytes()
     found = decode_string(key(f"parameters:{PUBLICATION}"), data)
@@ -121,13 +109,6 @@ def test_parameters_are_described_by_figures_and_their_digest() -> None:
         "first": [1.0, 2, 3, 4, 5, 6, 7, 8],
         "digest": bytes_digest(data),
     }
-
-
-def test_parameters_that_are_not_finite_are_counted_and_named() -> None:
-    found = decode_string(key("parameters:p"), np.array([np.nan, 1, np.inf], "<f4").tobytes())
-    assert (
-        found["not finite"] == 2 and found["first"] == ["nan", 1.0, "inf"] and found["max"] == 1.0
-    )
 
 
 def test_a_checkpoint_is_described_by_its_shapes_and_its_meta_without_long_lists() -> None:
@@ -170,15 +151,6 @@ def test_a_block_and_an_answer_are_shown_with_their_slots() -> None:
     }
 
 
-def test_ranges_of_slots_are_written_short() -> None:
-    assert (
-        format_slots([]),
-        format_slots([4]),
-        format_slots(range(2, 9)),
-        format_slots([1, 3]),
-    ) == ("-", "4", "2-8", "1, 3")
-
-
 # --- whatever else may stand there
 
 
@@ -213,14 +185,6 @@ def test_no_bytes_crash_it_or_reach_the_terminal(what: str, data: bytes) -> None
         )
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 255))
-def test_a_damaged_checkpoint_is_said_to_be_one(place: int, byte: int) -> None:
-    data = bytearray(pack({"parameters": np.zeros(5, np.float32)}, {"run": "r"}))
-    data[place % len(data)] = byte
-    assert not CONTROL.search(texts(decode_string(key("checkpoint"), bytes(data))))
-
-
 def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked() -> None:
     buffer = io.BytesIO()
     header = io.BytesIO()
@@ -242,24 +206,3 @@ def test_deep_wide_and_huge_values_are_cut() -> None:
     )
     assert decode_string(key("config"), b"[" * 100_000)["cannot be decoded"]
     assert decode_element(key("errors"), b"[" * 100_000)["no JSON"]
-
-
-def test_long_bytes_are_cut_and_counted() -> None:
-    assert (
-        escape_bytes(b"a" * 1000).endswith("… (1,000 bytes)")
-        and len(escape_bytes(b"\x00" * 1000)) < 1100
-    )
-    assert len(escape_bytes(b"\xff" * 1000)) < 1100
-    assert (
-        escape_bytes(b"\xff\x00ok\\") == "\\xff\\x00ok\\x5c" and escape_bytes("ü".encode()) == "ü"
-    )
-
-
-def test_nested_maps_are_shown_with_dotted_labels() -> None:
-    assert list(flatten({"a": 1, "b": {"c": [1, 2], "d": {}}, "e": None})) == [
-        ("a", "1"),
-        ("b.c", "1, 2"),
-        ("b.d", ""),
-        ("e", "null"),
-    ]
-    assert format_value([True, {"x": 1.5}]) == "true, x 1.5"

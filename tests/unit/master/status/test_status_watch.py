@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from rich.text import Text
@@ -73,10 +70,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     yield Terminal()
 
 
-def screens(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
-
-
 # --- in a pipe
 
 
@@ -113,21 +106,9 @@ def test_a_server_that_is_away_is_said_over_the_last_page_and_asked_again() -> N
     assert third.startswith("there is no run") and "Redis" not in third and third.endswith("one")
 
 
-def test_json_says_the_trouble_beside_the_last_figures() -> None:
-    _, text = watched(page("one"), RedisError("away"), page("two", over=True), as_json=True)
-    assert json.loads(text.splitlines()[1]) == {"words": "one", "trouble": "away"}
-
-
 def test_a_first_look_that_fails_ends_it_with_its_error() -> None:
     with pytest.raises(RedisError):
         watched(RedisError("away"))
-
-
-def test_a_dumb_terminal_is_written_to_like_a_pipe(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert watched(page("one"), page("two", over=True), out=terminal) == (0, "one\n\ntwo\n")
 
 
 # --- on a terminal
@@ -142,25 +123,6 @@ def test_a_terminal_is_redrawn_in_place_and_keeps_the_last_page_whole(
     assert code == 10 and "\x1b[?25l" in before and "\x1b[?1049h" in before and "\x1b[H" in before
     assert "worker-5" in before and "worker-29" not in before
     assert "worker-29" in after and "two" in after
-
-
-def test_a_terminal_that_changes_its_size_is_redrawn_before_the_next_page(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = [80, 24]
-    monkeypatch.delenv("COLUMNS")
-    monkeypatch.delenv("LINES")
-    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size(size))
-
-    def resize(_: float) -> None:
-        before, size[0] = len(terminal.getvalue()), 40
-        deadline = time.monotonic() + 20
-        while re.search(r"(?m)^one {37}$", screens(terminal.getvalue()[before:])) is None:
-            assert time.monotonic() < deadline, terminal.getvalue()[before:]
-
-    out = SafeStream(terminal)
-    pages = looks(page("one"), page("two", over=True))
-    assert watch_page(pages, out, 0.001, as_json=False, wait=resize) == 0
 
 
 # --- ends
@@ -179,17 +141,6 @@ def test_signals_end_it_and_leave_the_terminal_in_order(number: int, terminal: i
         )
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")
     assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)] == former
-
-
-def test_ctrl_c_is_130_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(status, "watch_page", interrupted)
-    assert status.main(["--watch", "--redis-url", "redis://h"]) == 130
-    assert capsys.readouterr().err == ""
 
 
 @each_case("every", ["0.1", "3601", "nan", "-1", "soon", ""])

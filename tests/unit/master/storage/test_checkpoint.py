@@ -209,13 +209,6 @@ def test_the_newest_readable_one_is_chosen_over_a_damaged_one(tmp_path: Path) ->
     assert Checkpoints(tmp_path).read_newest() is None
 
 
-def test_what_a_crash_left_under_another_name_is_never_read(tmp_path: Path) -> None:
-    kept = Checkpoints(tmp_path)
-    kept.save(3, DATA)
-    (kept.folder / ".generation-00000004.npz.123").write_bytes(bytes_of(setup_of("ars")))
-    assert kept.read_newest() == DATA
-
-
 # --- anything else is refused
 
 

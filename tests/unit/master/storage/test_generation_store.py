@@ -13,7 +13,7 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
-from es_queue.util.slot_record import COLUMNS, read_record, record_path, recorded_generations
+from es_queue.util.slot_record import read_record, record_path, recorded_generations
 from master.loop.listeners import Outcome
 from master.storage.checkpoint import Checkpoints, surplus_generations
 from master.storage.generation_store import GenerationStore, RecordReader
@@ -119,30 +119,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         return {name: archive[name] for name in archive.files}
 
 
-def test_the_columns_are_what_people_expect(tmp_path: Path) -> None:
-    trained(tmp_path, strategy="novelty", behaviour="last-observation")
-    with np.load(record_path(tmp_path, 2), allow_pickle=False) as archive:
-        assert set(archive.files) == {"meta", "published", *COLUMNS}
-        assert archive["sign"].tolist() == [1, -1] * 4 and archive["slot"].tolist() == [
-            0,
-            0,
-            1,
-            1,
-            2,
-            2,
-            3,
-            3,
-        ]
-        assert archive["behaviour"].shape == (8, 4) and archive["generation"].tolist() == [2] * 8
-        assert (archive["return"] == archive["length"]).all(), "CartPole gives a point a step"
-        meta = json.loads(archive["meta"].tobytes())
-        assert (meta["run"], meta["sigma"] > 0, len(archive["published"])) == (
-            "memory",
-            True,
-            archive["published"].size,
-        )
-
-
 def test_a_generation_alone_is_its_unperturbed_policy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,28 +181,6 @@ def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path:
     assert not (tmp_path / "none" / "slots").exists()
 
 
-def test_files_of_others_beside_the_records_are_no_generations(tmp_path: Path) -> None:
-    (tmp_path / "slots").mkdir()
-    for name in ("00000012.npz", "².npz", "٣.npz", "x.npz", "7.txt"):
-        (tmp_path / "slots" / name).touch()
-    assert recorded_generations(tmp_path) == [12]
-
-
-def test_every_generation_is_recorded_however_fast_generations_are(tmp_path: Path) -> None:
-    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 200)
-    assert recorded_generations(tmp_path) == list(range(6))
-
-
-def test_records_of_an_earlier_master_count_towards_the_bound(tmp_path: Path) -> None:
-    (tmp_path / "slots").mkdir()
-    for generation in (0, 2, 3):
-        record_path(tmp_path, generation).touch()
-    stored(tmp_path, quick_config(**{**SMALL, "generations": 2}), 4)
-    assert recorded_generations(tmp_path) == [0, 1, 2, 3]
-    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 4)
-    assert recorded_generations(tmp_path) == [0, 2, 4, 5]
-
-
 class Every:
     """A reader that needs the record of each generation from ``first`` on."""
 
@@ -250,15 +204,6 @@ def test_generations_that_are_to_be_filmed_stay_until_then(tmp_path: Path) -> No
     stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 2, reader)
     assert recorded_generations(tmp_path) == reader.added == list(range(6))
     assert reader.dropped == []
-
-
-def test_records_that_are_to_be_filmed_stay_within_the_folders_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("master.storage.generation_store.MOST_RECORD_BYTES", 1)
-    reader = Every()
-    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 200, reader)
-    assert len(recorded_generations(tmp_path)) == 2 and len(reader.dropped) == 4
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
@@ -337,21 +282,6 @@ def test_a_file_that_was_tampered_with_is_refused(
         )
     path.write_bytes(b"nothing")
     assert "not a readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
-
-
-def test_a_record_whose_meta_is_text_is_read_as_before_and_is_four_times_its_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trained(tmp_path)
-    path = record_path(tmp_path, 1)
-    arrays = read_arrays(path)
-    meta = arrays["meta"]
-    text = np.array(meta.tobytes().decode())
-    assert (meta.dtype, text.nbytes) == (np.uint8, 4 * meta.nbytes)
-    words = ("--generation", 1, "--slot", "0+")
-    of_bytes = played(capsys, tmp_path, *words)
-    np.savez(path, **{**arrays, "meta": text})
-    assert played(capsys, tmp_path, *words) == of_bytes and of_bytes["equal"]
 
 
 def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(

@@ -54,14 +54,6 @@ def test_a_table_has_its_columns_once_and_a_row_a_generation_also_when_a_run_goe
     assert first["sigma"] == "0.3333333333" and first["env_steps"] == "1200"
 
 
-def test_a_table_of_an_earlier_revision_keeps_its_columns(tmp_path: Path) -> None:
-    (tmp_path / METRICS_TABLE).write_text("generation,workers,gone\n2,1,5\n")
-    table = metrics_files(tmp_path)[1]
-    table.append(RECORD)
-    table.close()
-    assert (tmp_path / METRICS_TABLE).read_text() == "generation,workers,gone\n2,1,5\n3,2,\n"
-
-
 def test_every_column_and_tag_is_a_figure_of_real_generations() -> None:
     _, sink = run_ring(
         resolve(
@@ -80,14 +72,6 @@ def test_every_column_and_tag_is_a_figure_of_real_generations() -> None:
     )
     known = {name for one in sink.records for name in one}
     assert set(TABLE_COLUMNS) - known == set() and set(TAGS.values()) - known == set()
-
-
-def test_half_a_row_of_a_killed_master_spoils_no_other(tmp_path: Path) -> None:
-    (tmp_path / METRICS_TABLE).write_text(",".join(TABLE_COLUMNS) + "\n1,2,3")
-    table = metrics_files(tmp_path)[1]
-    table.append(RECORD)
-    table.close()
-    assert [one["generation"] for one in rows(tmp_path / METRICS_TABLE)] == ["1", "3"]
 
 
 def test_a_report_writes_both_files_and_says_once_what_cannot_be_written(tmp_path: Path) -> None:

@@ -7,26 +7,22 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.normalization import RunningMoments
 from es_queue.protocol.control_messages import SET, ControlRequest
 from es_queue.strategies import STRATEGIES
 from master.storage import replay_log
 from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
-from master.storage.replay_log import ReplayLog, ReplayStep, list_log_files, read_frames
+from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.cases import each_case
 from tests.memory_channel import MemoryServer
-from tests.notes import collect_notes
 from tests.ring import Sink, quick_config, run_ring
 from tests.tiny import QUAD
 
@@ -279,39 +275,3 @@ def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Pat
     logged(tmp_path, generations=1)
     with pytest.raises(RunFolderError, match="belongs to run 'memory', not other"):
         replay_run("other", tmp_path, tmp_path / "noise")
-
-
-def test_whole_frames_that_are_no_generations_begin_a_new_file_and_end_no_run(
-    tmp_path: Path,
-) -> None:
-    notes = collect_notes()
-    log = ReplayLog(tmp_path)
-    log.lead_to(0, b"a checkpoint")
-    other: Any = SimpleNamespace(encode=lambda: b"a frame of another version")
-    log.append(other)
-    log.close()
-    again = ReplayLog(tmp_path)
-    again.lead_to(1, b"the next checkpoint")
-    assert [path.name for path in list_log_files(tmp_path / "replay")] == [
-        "00000000.log",
-        "00000001.log",
-    ] and not notes
-    again.close()
-
-
-def test_a_generation_of_version_0_1_0_knows_nobody_that_was_evaluated_again() -> None:
-    step = ReplayStep(
-        3,
-        "0" * 32,
-        np.zeros((2, 2)),
-        RunningMoments.empty(3),
-        5,
-        None,
-        False,
-        (),
-        np.array([1.0, np.nan]),
-    )
-    assert ReplayStep.decode(step.encode()).again.tolist()[0] == 1.0
-    old = msgpack.unpackb(step.encode())
-    del old["again"]
-    assert ReplayStep.decode(msgpack.packb(old)).again.shape == (0,)

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.protocol.keys import RUN_ID
 from es_queue.util.run_folder import STUDY_FILE
 from master.cli.options import parse_command_line, read_settings
-from master.run.launch import Launch
 from master.run.manifest import repro_command
-from master.sweep.begin import base_run_id
 from master.sweep.record import (
     FINISHED,
     STOPPED,
@@ -79,34 +75,7 @@ def test_what_names_no_seeds_is_refused_with_the_value_and_the_fix(text: str, fi
     assert str(caught.value).startswith(f"seeds is {text!r} in the command line: {fix}")
 
 
-def test_a_long_refused_text_is_cut() -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_seeds("x" * 10**6)
-    assert len(str(caught.value)) < 200
-
-
-@ANY_TIME
-@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=MOST_SEEDS, unique=True))
-def test_any_distinct_seeds_can_be_written(seeds: list[int]) -> None:
-    assert parse_seeds(",".join(map(str, seeds))) == tuple(seeds)
-
-
 # --- the study's id
-
-
-@ANY_TIME
-@given(st.text(max_size=60), st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5))
-def test_a_derived_id_leaves_room_for_the_longest_seed(env: str, seeds: list[int]) -> None:
-    base = base_run_id(env, Launch(seeds=tuple(seeds)))
-    assert all(RUN_ID.fullmatch(f"{base}-s{seed}") for seed in seeds)
-
-
-def test_a_given_id_is_kept_or_refused_when_no_seed_fits_behind_it() -> None:
-    assert base_run_id("E", Launch(run="a" * 37, seeds=(1, 5))) == "a" * 37
-    with pytest.raises(
-        UsageError, match=r"run is 'a{37}' .* -s10 is added .* use at most 36 letters"
-    ):
-        base_run_id("E", Launch(run="a" * 37, seeds=(1, 10)))
 
 
 # --- the command of a seed

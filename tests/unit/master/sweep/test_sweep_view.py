@@ -9,22 +9,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-from rich.cells import cell_len
-from rich.text import Text
-
 from es_queue.config.run_config import RunConfig
 from master.display.log_view import SafeStream
-from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, SeedRun, SweepRecord
-from master.sweep.table import SweepTableView, fitting_rows
+from master.sweep.record import FAILED, FINISHED, STOPPED, WAITING, SeedRun, SweepRecord
 from master.sweep.view import (
     SeedRow,
     SweepJsonView,
     SweepLogView,
     format_result,
-    shown_figures,
 )
-from tests.cases import each_case
 
 CONFIG = RunConfig(env="CartPole-v1", generations=9)
 GENERATION = {
@@ -87,15 +80,6 @@ def test_with_two_runs_there_is_no_interval_and_that_is_said() -> None:
     assert not any("interval 4.00" in line for line in lines)
 
 
-def test_without_an_evaluation_there_is_no_figure() -> None:
-    record = example()
-    record = replace(record, entries=record.entries[3:])
-    assert (
-        format_result(record)[-1]
-        == "  no run has a final evaluation, so there is no figure to quote"
-    )
-
-
 def test_a_log_has_a_seeds_line_now_and_then_and_every_evaluation() -> None:
     now = [0.0]
     out = io.StringIO()
@@ -145,19 +129,6 @@ def test_json_tells_each_runs_events_with_its_seed() -> None:
     )
 
 
-def test_a_row_keeps_its_last_evaluation_until_the_next() -> None:
-    figures = shown_figures({**GENERATION, "eval_mean": 8.0, "eval_best": 9.0})
-    figures |= shown_figures({**GENERATION, "generation": 4, "eval_mean": None, "eval_best": 9.0})
-    assert figures == {
-        "generation": 4,
-        "env_steps": 1200,
-        "steps_per_second": 10.0,
-        "workers": 1,
-        "eval_mean": 8.0,
-        "eval_best": 9.0,
-    }
-
-
 WIDE = {
     "env_steps": 12_345_678,
     "steps_per_second": 123456.0,
@@ -166,31 +137,3 @@ WIDE = {
     "eval_best": 309.5,
 }
 CELLS = ("123456789", "running", "3 of 9", "12.35 M", "-1234.5", "309.5", "123,456", "1,234")
-
-
-@each_case(
-    ("width", "cells"),
-    [(90, CELLS), (83, CELLS[:-1]), (80, CELLS[:-1]), (60, CELLS[:5]), (40, CELLS[:2])],
-)
-def test_the_table_shows_as_many_columns_as_fit_and_none_of_them_cut(
-    monkeypatch: pytest.MonkeyPatch, width: int, cells: tuple[str, ...]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("LINES", "24")
-    out = io.StringIO()
-    view = SweepTableView(SafeStream(out), example())
-    row = SeedRow(123456789, RUNNING, shown_figures({**GENERATION, **WIDE}))
-    view.draw([row, SeedRow(2, FINISHED)])
-    view.close()
-    text = Text.from_ansi(out.getvalue()).plain
-    assert [cell for cell in (*cells, "finished") if cell not in text] == [] and "…" not in text
-    assert max(cell_len(line) for line in text.splitlines()) <= width
-
-
-@each_case(("height", "shown"), [(9, [0, 1, 2, 3, 4]), (3, [1, 3, 4]), (1, [3]), (-2, [3])])
-def test_where_rows_do_not_fit_those_that_run_come_first(height: int, shown: list[int]) -> None:
-    rows = [
-        SeedRow(seed, state)
-        for seed, state in enumerate((FINISHED, WAITING, FAILED, RUNNING, RUNNING))
-    ]
-    assert [row.seed for row in fitting_rows(rows, height)] == shown

@@ -12,7 +12,6 @@ from es_queue.config.resolution import resolve
 from es_queue.config.run_config import AUTO, RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.strategies import make_strategy
 from master.run.setup import Setup, prepare_run
 from tests.cases import each_case
 
@@ -93,16 +92,3 @@ def test_a_run_stores_what_was_chosen_and_notes_it(values: dict[str, Any], note:
     assert format_choice(requested, config, setup.policy.size) == [f"{note} (docs/choosing.md)"]
     assert format_choice(config, config, setup.policy.size) == []
     assert prepare_run(config, table=setup.table).config == config
-
-
-def test_settings_that_do_not_fit_what_was_chosen_are_refused() -> None:
-    sentence = r"population is 7, but pgpe samples .* \(strategy auto is pgpe here\)$"
-    with pytest.raises(UsageError, match=sentence):
-        prepared(policy="mlp", population=7)
-    assert prepared(population=7)[1].strategy.per_slot == 1
-
-
-def test_a_strategy_made_from_python_is_chosen_too() -> None:
-    config = RunConfig(noise_size=2**16)
-    assert make_strategy(config, 2000).config.strategy == "snes"
-    assert make_strategy(config, 2001).config.strategy == "pgpe"

@@ -12,7 +12,6 @@ import pytest
 
 from master.status.web import queries as module
 from master.status.web.queries import (
-    AXIS_FIELDS,
     TRAINING_FIELDS,
     DecimatedSeries,
     LearningCurves,
@@ -31,45 +30,12 @@ def record(generation: float, mean: float | str | None, **more: Any) -> dict[str
     }
 
 
-def test_points_stay_few_and_none_is_lost_in_the_averages() -> None:
-    thinned = DecimatedSeries(TRAINING_FIELDS, most=8)
-    for generation in range(1000):
-        thinned.add(record(generation, float(generation)))
-    told = thinned.to_json()
-    means = told["return_mean"]
-    assert len(means) <= 9 and told["each"] == 128
-    assert means[0] == 63.5 and told["generation"][0] == 127, (
-        "the mean of the first 128, where the last of them stands"
-    )
-    assert told["generation"][-1] == 999 and means == sorted(means)
-
-
-def test_generations_that_come_again_replace_what_was_there() -> None:
-    thinned = DecimatedSeries(TRAINING_FIELDS)
-    for generation, mean in ((0, 1.0), (1, 2.0), (2, 3.0), (1, 20.0)):
-        thinned.add(record(generation, mean))
-    assert (thinned.to_json()["generation"], thinned.to_json()["return_mean"]) == ([0, 1], [1, 20])
-
-
 @each_case("value", [None, "x", "nan", "inf", float("nan"), [], {}, True])
 def test_a_generation_without_a_figure_is_no_point(value: Any) -> None:
     thinned = DecimatedSeries(TRAINING_FIELDS)
     thinned.add(record(1, value))
     thinned.add({**record(1, 2.0), "generation": value})
     assert thinned.to_json()["return_mean"] == []
-
-
-def test_figures_beyond_any_axis_become_gaps_and_the_rest_is_json() -> None:
-    thinned = DecimatedSeries(TRAINING_FIELDS, most=2)
-    for generation in range(8):
-        thinned.add(record(generation, 1.7e308, return_std=-1e300, return_max="7"))
-    told = json.loads(json.dumps(thinned.to_json(), allow_nan=False))
-    assert (
-        set(told["return_mean"]) == {None}
-        and set(told["return_std"]) == {None}
-        and set(told["return_max"]) == {7}
-    )
-    assert set(AXIS_FIELDS) <= set(told)
 
 
 def test_a_file_is_read_whole_and_again_only_when_it_has_changed(

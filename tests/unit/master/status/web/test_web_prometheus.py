@@ -50,10 +50,6 @@ def test_every_line_is_of_the_format_and_every_metric_is_typed_once_before_its_s
     assert len(typed) == len(set(typed)) and metrics().endswith("\n")
 
 
-def test_the_busy_workers_of_a_run_are_a_metric() -> None:
-    assert 'es_queue_busy_workers{run="walker-1"} 12.5\n' in metrics(busy=12.5)
-
-
 def test_values_are_those_of_the_run_and_what_is_not_known_is_left_out() -> None:
     text = metrics()
     assert (
@@ -76,12 +72,6 @@ def test_labels_are_escaped() -> None:
     assert r'env="a\"b\\c\nd} 1\nevil 2"' in text and all(
         LINE.fullmatch(line) for line in text.splitlines() if not line.startswith("#")
     )
-
-
-def test_counters_end_in_total_and_gauges_do_not() -> None:
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", metrics(), re.MULTILINE))
-    assert {"counter", "gauge"} == set(kinds.values())
-    assert all(name.endswith("_total") == (kind == "counter") for name, kind in kinds.items())
 
 
 def test_what_cannot_be_read_is_down_and_no_error_page() -> None:
