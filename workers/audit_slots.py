@@ -29,8 +29,6 @@ def main() -> int:
     fix_numeric_environment()
     questions, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what an environment prints is no reply
-    if "" not in sys.path and "." not in sys.path:
-        sys.path.append(".")  # the master imported a user's own module from there, too
     evaluator: Evaluator | None = None
     numerics, settings = "", read_frame(questions)
     while (question := read_frame(questions)) is not None:

@@ -34,7 +34,7 @@ from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward, Policy
 from es_queue.protocol.channel import WorkerChannel
-from es_queue.security.user_code import disallowed_reason, named_modules
+from es_queue.security.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from es_queue.strategies import make_strategy
 from workers.block_worker import Refusal, load_task
 from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
@@ -71,9 +71,12 @@ def join(
     """Build the evaluator of a resolved config. Raises Refusal or EnvironmentFailure in one
     sentence.
     """
-    disallowed = disallowed_reason(named_modules(config))
-    if disallowed:
-        raise Refusal(disallowed)
+    if module := refused_module(named_modules(config), INSTALLED):
+        raise Refusal(
+            f"custom code: the run names the module {module[:80]}, which is not allowed here: "
+            f"install its package on this host, or start this worker with {ALLOW}={INSTALLED},"
+            f"{module[:80]}"
+        )
     request = EnvironmentRequest.of(config)
     control.begin_episode({})  # an environment that hangs may do so when it is made
     try:

@@ -32,7 +32,11 @@ def take() -> None:
         seat.print_line(f"left: {reason}")
         return
     fix_numeric_environment()
-    # start-up: numpy, whose threads must be fixed before it loads
-    from workers.serving import ServedSeat
+    # start-up: after the next seat was opened
+    from es_queue.security.user_code import without_current_folder
 
-    ServedSeat(*arguments).join_and_serve()
+    with without_current_folder():
+        # start-up: numpy, whose threads must be fixed before it loads
+        from workers.serving import ServedSeat
+
+        ServedSeat(*arguments).join_and_serve()

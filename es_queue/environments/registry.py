@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from es_queue.environments.atari import find_game, rom_ids
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
-from es_queue.security.user_code import check_called, check_import, describe_error
+from es_queue.security.user_code import describe_error
 from es_queue.util.suggestions import format_suggestion, nearest_names
 
 BODIES = (
@@ -177,7 +177,6 @@ def import_user_module(module: str, environment_id: str) -> None:
     """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage
     if this host has no such module.
     """
-    check_import(f"environment {environment_id}", module)
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -207,14 +206,9 @@ def _find_spec(name: str) -> EnvSpec | None:
 
 
 def _find_maker(module: str, name: str) -> EnvSpec | None:
-    """The spec of an environment's class in the user's module, or of a function that makes one.
-
-    Raises MissingPackage for a function whose module is not allowed by name.
-    """
+    """The spec of an environment's class in the user's module, or of a function that makes one."""
     maker = getattr(sys.modules.get(module), name, None)
-    if isinstance(maker, FunctionType):
-        check_called(f"environment {module}:{name}", module, maker)
-    elif not _is_environment_class(maker):
+    if not (isinstance(maker, FunctionType) or _is_environment_class(maker)):
         return None
     return EnvSpec(name, entry_point=f"{module}:{name}")
 

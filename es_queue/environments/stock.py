@@ -36,11 +36,7 @@ from es_queue.environments.registry import RegisteredEnvironment, format_missing
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.security.user_code import (
-    check_wrapper,
-    describe_error,
-    load_attribute,
-)
+from es_queue.security.user_code import describe_error, load_attribute
 
 Adapter = Callable[[Any], Any]
 
@@ -317,7 +313,6 @@ def _load_wrapper(path: str) -> Any:
     wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)
     if not callable(wrapper):
         raise UsageError(f"the wrapper {path!r} is not a class")
-    check_wrapper(f"wrapper {path}", module, wrapper)
     return wrapper
 
 

@@ -29,7 +29,7 @@ from es_queue.policies.checkpoint_policy import policy_from_meta
 from es_queue.security import strict_json
 from es_queue.security.npz_reader import UNREADABLE, read_arrays
 from es_queue.security.private_directory import regular
-from es_queue.security.user_code import is_trusted
+from es_queue.security.user_code import is_trusted, named_modules, require_trust
 
 KIND = "es-queue seed list"
 #: Bytes of a file: 100,000 mutations with a sigma each take about three million.
@@ -182,6 +182,7 @@ def rebuild_parts(
     """
     try:
         config = config_from_json(json.dumps(meta["config"]))
+        require_trust("the seed list", named_modules(config))
         policy = policy_from_meta(config, meta)
         refuse_large(config, policy.size, len(links.index))
         return config, policy, open_noise_table(config, policy.size)

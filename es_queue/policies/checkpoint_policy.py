@@ -33,7 +33,7 @@ from es_queue.security.npz_reader import (
     read_checkpoint,
     validate_length,
 )
-from es_queue.security.user_code import disallowed_reason
+from es_queue.security.user_code import modules_named_by, require_trust
 from es_queue.util.run_folder import checkpoint_path
 
 REQUIRED_SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
@@ -71,7 +71,7 @@ class SavedPolicy:
 
     @classmethod
     def from_arrays(
-        cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], imports: bool = False
+        cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], trust: bool = False
     ) -> SavedPolicy:
         """The policy of ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and ``meta``.
 
@@ -80,7 +80,7 @@ class SavedPolicy:
         (default 0), for arrays "observation_shape", for a Dict, a Tuple or MultiDiscrete
         "observation" (``observation_layout.to_json``). With virtual batch normalisation, the arrays
         include "reference" [N, d].
-        imports: whether the module of a user's own policy may be imported, whichever it is
+        trust: whether the module of a user's own policy may be imported
 
         Raises RunFolderError with one sentence if anything does not fit.
         """
@@ -88,8 +88,9 @@ class SavedPolicy:
         mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
         try:
             config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
-            if not imports:
-                validate_import(config.policy)
+            modules = modules_named_by({"policy": config.policy})
+            unknown = [module for module in modules if module not in sys.modules]
+            require_trust("the checkpoint", unknown, trust)
             reference = None
             if config.batch_norm == VIRTUAL:
                 reference = finite_batch(arrays, REFERENCE, int(meta["observation_size"]))
@@ -144,11 +145,13 @@ class SavedPolicy:
             return self._actions.act_one(self._bound.act_one(flat))
 
 
-def load_policy(path: str | Path) -> SavedPolicy:
+def load_policy(path: str | Path, trust: bool = False) -> SavedPolicy:
     """The policy of an ``.npz`` checkpoint, or the best one of a run, read without pickle.
 
     Args:
         path: A file, or the name or folder of a run.
+        trust: Import the module of a custom policy that the file names. Modules that are already
+            imported need no trust.
 
     Raises RunFolderError with one sentence for a file that is missing, damaged or does not fit.
     """
@@ -159,7 +162,7 @@ def load_policy(path: str | Path) -> SavedPolicy:
             f"that can be loaded"
         )
     try:
-        return SavedPolicy.from_arrays(*read_checkpoint(path))
+        return SavedPolicy.from_arrays(*read_checkpoint(path), trust)
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
 
@@ -186,17 +189,6 @@ def policy_settings(values: Mapping[str, Any]) -> RunConfig:
             for name in (*REQUIRED_SETTINGS, *(set(OPTIONAL_SETTINGS) & set(values)))
         }
     )
-
-
-def validate_import(name: str) -> None:
-    """Raises RunFolderError for a policy ``module:Class`` whose module is neither imported nor
-    allowed: the file may be someone else's.
-    """
-    module = name.rpartition(":")[0]
-    if module and module not in sys.modules and disallowed_reason([module]):
-        raise RunFolderError(
-            f"its policy is {name}, which is custom code: import {module} first, if you trust it"
-        )
 
 
 def observation_parts(meta: Mapping[str, Any], size: int) -> ObservationTree:

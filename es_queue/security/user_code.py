@@ -1,34 +1,41 @@
-"""Which modules of a run a process may import: the run names them, the operator allows them.
+"""Which modules a process imports for a run, and what the current folder may serve.
 
-``ES_QUEUE_ALLOW`` lists modules, separated by commas; each also allows its submodules. The default,
-``installed``, allows packages of installed distributions: no loose file, nothing of Python's
-standard library, never a path. ``ale_py`` needs no permission, because es-queue itself imports it.
+One rule: a module that a file, a folder or Redis names is imported only if this process's user has
+allowed it. The command line and the Python program allow what they name, ``--trust`` allows what
+the file names, and the environment variable ES_QUEUE_ALLOW lists further modules. Each entry also
+allows its submodules; ``installed`` means every package that is installed, ``*`` every module.
+Workers, whose runs are named by Redis, have the default ``installed``; files have none.
+
+The current folder is not on the path of Python's modules, because libraries look there for optional
+packages. Only allowed modules come from it, and what these modules import from beside them.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import packages_distributions
-from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
 
-from es_queue.config.run_config import RunConfig
-from es_queue.errors import EsQueueError, MissingPackage, RunFolderError, UsageError
+from es_queue.errors import EsQueueError, RunFolderError
+
+if TYPE_CHECKING:
+    from es_queue.config.run_config import RunConfig
 
 ALLOW = "ES_QUEUE_ALLOW"
-INSTALLED = "installed"
-#: A package's module of this name is a program: importing it may run it.
-PROGRAM = "__main__"
+INSTALLED, EVERYTHING = "installed", "*"
 #: Settings that may be ``module:name``.
 CODE_SETTINGS = ("env", "objective", "strategy", "policy", "behaviour")
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+#: References to what es-queue imports itself: registered ids, and wrappers without arguments.
+OWN_REFERENCE = re.compile(r"(gymnasium|ale_py):[\w/.-]*-v\d+|gymnasium\.wrappers:\w+", re.ASCII)
 
 
 def named_modules(config: RunConfig) -> list[str]:
@@ -39,76 +46,83 @@ def named_modules(config: RunConfig) -> list[str]:
 
 
 def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
-    references = (str(settings.get(name) or "") for name in CODE_SETTINGS)
-    modules = (
-        *(reference.rpartition(":")[0] for reference in references),
-        *(str(path).partition(":")[0] for path in settings.get("wrapper", ())),
+    wrappers = settings.get("wrapper")
+    references = [str(settings.get(name) or "") for name in CODE_SETTINGS]
+    references += map(str, wrappers if isinstance(wrappers, list | tuple) else ())
+    return list(
+        dict.fromkeys(
+            reference.rpartition(":")[0]
+            for reference in references
+            if reference.rpartition(":")[0] and not OWN_REFERENCE.fullmatch(reference)
+        )
     )
-    return list(dict.fromkeys(filter(None, modules)))
 
 
-def modules_to_allow(config: RunConfig) -> list[str]:
-    """The modules of a run that ES_QUEUE_ALLOW must name on a worker: loose ones, and those with a
-    function that is called (an objective, a behaviour, or one that makes the environment).
+def loose_modules(config: RunConfig) -> list[str]:
+    """Those of a run's modules that a worker must allow by name."""
+    return [module for module in named_modules(config) if not is_installed(module)]
 
-    It imports nothing: an environment's name in a module that is not imported counts as a function.
+
+def refused_module(modules: Iterable[str], default: str = "") -> str:
+    """The first module that is not allowed; empty if all are. ``default``: without ES_QUEUE_ALLOW.
+
+    What may be imported may also come from the current folder.
     """
-    modules = [name for name in named_modules(config) if disallowed_reason([name], INSTALLED)]
-    for reference in filter(None, (config.objective, config.behaviour, config.env)):
-        module, _, name = reference.rpartition(":")
-        thing = getattr(sys.modules.get(module), name, None)
-        is_called = thing is None or reference != config.env or isinstance(thing, FunctionType)
-        if module and name.isidentifier() and is_called:
-            modules += [module] if thing is None else _called_modules(module, thing)
-    return list(dict.fromkeys(modules))
+    entries = _allowed_entries(default)
+    for module in modules:
+        if not MODULE.fullmatch(module) or not (
+            EVERYTHING in entries
+            or any(is_within(module, entry) for entry in entries)
+            or (INSTALLED in entries and is_installed(module))
+        ):
+            return module
+        _CURRENT_FOLDER.names.add(module.partition(".")[0])
+    _serve_current_folder()
+    return ""
 
 
-def environment_allowing(modules: Iterable[str], own_modules: Iterable[str] = ()) -> dict[str, str]:
-    """The environment variable that allows a run's ``modules`` in the processes started for it.
+def require_trust(
+    what: str,
+    modules: Iterable[str],
+    trust: bool = False,
+    named: Sequence[str] = (),
+    error_type: type[EsQueueError] = RunFolderError,
+) -> None:
+    """Raises ``error_type`` unless the modules that a file names are allowed.
 
-    Settings may come from someone else's folder or file. Only their loose modules are added,
-    because a function of a package or of Python's own library could run any text.
-
-    own_modules: named by the user of this process, so their functions may be called
+    what: the file, as the subject of the sentence
+    trust: whether the user trusts the file
+    named: modules that the user named
     """
-    allowed = (INSTALLED, *own_modules, *filter(is_loose, modules))
-    return {ALLOW: os.environ.get(ALLOW, ",".join(dict.fromkeys(allowed)))}
+    with allowing([EVERYTHING] if trust else named):
+        module = refused_module(modules)
+    if module:
+        raise error_type(
+            f"{what} names the module {module[:80]!r}, whose code would run here: if you trust "
+            f"it, use --trust (in Python trust=True), or set {ALLOW}={module[:80]}"
+        )
 
 
 @contextmanager
-def allowed_modules(modules: Iterable[str], own_modules: Iterable[str] = ()) -> Iterator[None]:
-    """A context in which this process and its children have the variable of
-    :func:`environment_allowing`. It is not set if it names no module.
-    """
-    variable = environment_allowing(modules, own_modules)
-    is_set_here = ALLOW not in os.environ and variable[ALLOW] != INSTALLED
-    if is_set_here:
-        os.environ.update(variable)
+def allowing(modules: Iterable[str]) -> Iterator[None]:
+    """A context in which this process and its children may import modules that the user named."""
+    before = os.environ.get(ALLOW)
+    if added := tuple(modules):
+        given = () if before is None else (before,)
+        os.environ[ALLOW] = ",".join(dict.fromkeys((*given, *added)))
+        _serve_current_folder()
     try:
         yield
     finally:
-        if is_set_here:
-            del os.environ[ALLOW]
+        if added and before is None:
+            os.environ.pop(ALLOW, None)
+        elif added:
+            os.environ[ALLOW] = str(before)
 
 
-def disallowed_reason(modules: Iterable[str], allowed: str | None = None) -> str:
-    """Why the first disallowed module may not be imported; empty if all may. ``allowed``: in place
-    of ES_QUEUE_ALLOW.
-    """
-    given = os.environ.get(ALLOW, INSTALLED) if allowed is None else allowed
-    listed = [entry.strip() for entry in given.split(",")]
-    for module in modules:
-        if not MODULE.fullmatch(module) or PROGRAM in module.split("."):
-            return f"custom code: the run names {module[:80]!r}, which is not a module name"
-        if not any(is_within(module, entry) for entry in listed if entry != INSTALLED) and not (
-            INSTALLED in listed and is_installed(module)
-        ):
-            return (
-                f"custom code: the run names the module {module[:80]}, which is not allowed "
-                "here: install its package on this host, or start this worker with "
-                f"{ALLOW}={INSTALLED},{module[:80]}"
-            )
-    return ""
+def is_trusted() -> bool:
+    """Whether the user trusts the files that this process reads."""
+    return EVERYTHING in _allowed_entries()
 
 
 def is_within(module: str, allowed: str) -> bool:
@@ -120,153 +134,74 @@ def is_installed(module: str) -> bool:
     return module.partition(".")[0] in packages_distributions()
 
 
-def is_of_python(module: str) -> bool:
-    return module.partition(".")[0] in sys.stdlib_module_names
+def _allowed_entries(default: str = "") -> list[str]:
+    return [entry.strip() for entry in os.environ.get(ALLOW, default).split(",")]
 
 
-def is_loose(module: str) -> bool:
-    """Whether the module can only be a user's file, such as one in the current folder."""
-    return not is_installed(module) and not is_of_python(module)
+# --- the current folder
 
 
-# --- while reading a file from others
+class CurrentFolder:
+    """A finder of allowed modules in the current folder, asked after all others.
 
+    It also serves what a module that it has served imports from beside it; so a library that looks
+    for an optional package never finds a file of the current folder.
 
-class ImportGuard:
-    """Refuses imports of modules that a file names, unless they are installed, allowed by
-    ES_QUEUE_ALLOW, or all trusted.
-
-    trust: whether the user trusts the file
+    names: modules of the top level that may be imported
     """
 
-    def __init__(self, trust: bool) -> None:
-        self.trust = trust
-        # Looked up before the current folder is on the path, where anyone can put package metadata.
-        self._packages = frozenset(packages_distributions())
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._served: set[str] = set()
 
-    def check(self, what: str, module: str) -> None:
-        """Raises RunFolderError for a module that may not be imported. The current folder counts
-        only for modules that are not installed.
-        """
-        is_module = MODULE.fullmatch(module) is not None and PROGRAM not in module.split(".")
-        if (
-            is_module
-            and module.partition(".")[0] in self._packages
-            and not disallowed_reason([module])
-        ):
-            return
-        if not is_module or not (self.trust or not disallowed_reason([module], modules_by_name())):
-            shown = module[:80]
-            raise RunFolderError(
-                f"the {what} would import the module {shown}, which no installed package "
-                "provides: its code would run on this machine; "
-                "if you trust it, use --trust in its folder, or set "
-                f"{ALLOW}={INSTALLED},{shown}"
-            )
-        if "." not in sys.path:
-            sys.path.append(".")
-
-    def check_wrapper(self, what: str, module: str, wrapper: object) -> None:
-        """Raises RunFolderError for an object that the package only imported, such as os.system."""
-        package = str(getattr(wrapper, "__module__", None) or "").partition(".")[0]
-        if not self.trust and package != module.partition(".")[0]:
-            raise RunFolderError(
-                f"the {what} is not defined by the package {module.partition('.')[0]}: if you "
-                f"trust the file, use --trust"
-            )
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        allowed = self.names.union(entry.partition(".")[0] for entry in _allowed_entries())
+        allowed -= {INSTALLED, EVERYTHING}
+        if path is not None or not (name in allowed or _importer() in self._served):
+            return None
+        spec = PathFinder.find_spec(name, [str(Path.cwd())], target)
+        if spec is not None:
+            self._served.add(name)
+        return spec
 
 
-def modules_by_name() -> str:
-    given = os.environ.get(ALLOW, INSTALLED).split(",")
-    return ",".join(entry for entry in given if entry.strip() != INSTALLED)
+def _importer() -> str:
+    """The top-level name of the module whose import statement is being executed."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name != "importlib":
+            return name
+        frame = frame.f_back
+    return ""
 
 
-_guard: ImportGuard | None = None
+_CURRENT_FOLDER = CurrentFolder()
+
+
+def _serve_current_folder() -> None:
+    if _CURRENT_FOLDER not in sys.meta_path:
+        sys.meta_path.append(_CURRENT_FOLDER)
+
+
+def leave_current_folder() -> None:
+    """``python -m`` puts the current folder first on the path. A checkout of es-queue stays."""
+    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[2]
+    if not sys.flags.safe_path and here != home and Path(sys.path[0]).resolve() == here:
+        del sys.path[0]
 
 
 @contextmanager
-def guarded_imports(trust: bool) -> Iterator[None]:
-    """Files may come from anyone: modules are imported only as ImportGuard allows."""
-    global _guard
-    before, path = _guard, list(sys.path)
-    _guard = ImportGuard(trust)
+def without_current_folder() -> Iterator[None]:
+    """A context in which the current folder is not on the path; ``rq worker`` adds it there."""
+    before = list(sys.path)
+    sys.path[:] = [entry for entry in before if entry not in ("", ".")]
     try:
         yield
     finally:
-        _guard, sys.path[:] = before, path
-
-
-def is_trusted() -> bool:
-    return _guard is not None and _guard.trust
-
-
-def check_import(what: str, module: str) -> None:
-    """Call this before importing a module that a run or a file names.
-
-    Raises UsageError for Python's own library, and within ``guarded_imports`` RunFolderError for a
-    module that ImportGuard refuses.
-    """
-    if is_of_python(module):
-        error_type = UsageError if _guard is None else RunFolderError
-        raise error_type(
-            f"the {what} is in Python's own library: name your own module, which must have "
-            "another name"
-        )
-    if _guard is not None:
-        _guard.check(what, module)
-
-
-def check_wrapper(what: str, module: str, wrapper: object) -> None:
-    """Call this before calling a wrapper, whose only argument is the environment. Raises
-    RunFolderError within ``guarded_imports``.
-    """
-    if _guard is not None:
-        _guard.check_wrapper(what, module, wrapper)
-
-
-def check_called(what: str, module: str, function: object) -> None:
-    """Call this before calling a function with arguments that both come from settings.
-
-    Settings can come from someone else, and functions of some packages run any text. So
-    ES_QUEUE_ALLOW must name the module itself, and the module that defines the function, or the
-    class of a callable object. Python's own library is refused. Raises MissingPackage, and
-    RunFolderError within ``guarded_imports``.
-    """
-    if is_trusted():
-        return
-    error_type = MissingPackage if _guard is None else RunFolderError
-    names = _called_modules(module, function)
-    for name in names:
-        if is_of_python(name):
-            raise error_type(
-                f"the {what} is a function of Python's library ({name[:80]}), which is not called "
-                "for a run: call it in a function of your module"
-            )
-        if disallowed_reason([name], modules_by_name()):
-            trust = "" if _guard is None else ", or, if you trust the file, use --trust"
-            raise error_type(
-                f"the {what} is a function of the module {name[:80]}, which is called only if "
-                f"{ALLOW} names the module: set {ALLOW}={','.join((INSTALLED, *names))[:200]}"
-                f"{trust}"
-            )
-
-
-def _called_modules(module: str, function: object) -> list[str]:
-    """The modules that ES_QUEUE_ALLOW must name for a function: that in the settings, and that
-    which defines the function.
-    """
-    return list(dict.fromkeys((module, _defining_module(function))))
-
-
-def _defining_module(function: object) -> str:
-    """The module of a function, of a callable object's class, or of the function inside a partial
-    or a bound method.
-    """
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(getattr(function, "__func__", function))  # type: ignore[arg-type]
-    is_defined = isinstance(function, FunctionType | BuiltinFunctionType | type)
-    return str((function if is_defined else type(function)).__module__)
+        sys.path[:] = before
 
 
 # --- imports
@@ -274,19 +209,17 @@ def _defining_module(function: object) -> str:
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
     """The user's function ``module:function``. Raises ``error_type``, whose sentence names
-    ``what``, or the error of :func:`check_called`.
+    ``what``.
     """
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
         raise error_type(f"the {what} {path} is not a function")
-    check_called(f"{what} {path}", path.partition(":")[0], function)
     return function  # type: ignore[no-any-return]
 
 
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
     """The object ``module:name``. Raises ``error_type``, whose sentence names ``what``."""
     module, _, name = path.partition(":")
-    check_import(what, module)
     try:
         return getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a program's module may exit when imported

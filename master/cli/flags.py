@@ -209,6 +209,9 @@ START_OPTIONS = """
     {resumable} can change
 --standby RUN
     wait while a master on another host leads the run, and continue the run when that master is gone
+--trust
+    import the modules that the folder of --resume, --standby or --replay names, or the --config
+    file; their code runs on this machine [default: only those that flags or ES_QUEUE_ALLOW name]
 --seeds LIST
     train one run per seed over the same workers, such as 1-5 or 1,4,7; prints the mean, the
     interquartile mean and their 95 %% interval

@@ -40,7 +40,6 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         fix_numeric_environment()
-        extend_sys_path()
         # start-up: Ctrl-C first
         from master.cli.options import parse_command_line
         from master.services.redis_url import format_warning
@@ -73,16 +72,6 @@ def exit_on_sigint() -> None:
 def relax_garbage_collection() -> None:
     """A generation's results are no garbage: searching them takes a seventh of the work."""
     gc.set_threshold(50_000, 20, 100)
-
-
-def extend_sys_path() -> None:
-    """Add the current folder, in which a user's own module:Id is found, as ``rq worker`` does. The
-    folder of es-queue's packages comes first, because a link (pip install -e) would otherwise come
-    after it.
-    """
-    home = str(Path(__file__).resolve().parents[2])
-    if "" not in sys.path and "." not in sys.path:
-        sys.path += [folder for folder in (home, ".") if folder not in sys.path]
 
 
 def validate_workers_package() -> None:
@@ -120,7 +109,7 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
         paths = existing_paths(args.run, launch)
         if not paths.run_dir.is_dir():
             raise no_run_error(paths.named_run)
-        return replay_run(paths.run, paths.run_dir, launch.noise_dir, print)
+        return replay_run(paths.run, paths.run_dir, launch.noise_dir, print, launch.trust)
     # start-up: of this request
     from master.control.commands import run_control_command
 
@@ -206,4 +195,8 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
 
 
 if __name__ == "__main__":
+    # start-up: Ctrl-C first
+    from es_queue.security.user_code import leave_current_folder
+
+    leave_current_folder()
     sys.exit(main())

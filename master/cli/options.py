@@ -16,7 +16,7 @@ from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
 from es_queue.security.private_directory import regular
-from es_queue.security.user_code import modules_named_by
+from es_queue.security.user_code import modules_named_by, require_trust
 from master.cli.flags import (
     launch_names,
     make_parser,
@@ -67,14 +67,9 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     explicit: dict[str, Any] = {}
     if path is not None:
         explicit = read_settings(Path(path))
-        if modules := modules_named_by(explicit):
-            launch = replace(
-                launch,
-                warnings=(
-                    *launch.warnings,
-                    f"{path} names code that es-master and its workers run: {', '.join(modules)}",
-                ),
-            )
+        modules = modules_named_by(explicit)
+        own_modules = modules_named_by({name: named[name] for name in named})
+        require_trust(str(path), modules, launch.trust, own_modules, UsageError)
     for name, value in named.items():
         explicit[name] = _validate_flag(option_fields()[name], value)
     values = inherited | explicit

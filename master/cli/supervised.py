@@ -32,7 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # the first process of a container has no default of its own
     try:
         fix_numeric_environment()
-        cli.extend_sys_path()
         # start-up: Ctrl-C first
         from master.cli.options import parse_command_line
 
@@ -84,4 +83,8 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
 
 
 if __name__ == "__main__":
+    # start-up: Ctrl-C first
+    from es_queue.security.user_code import leave_current_folder
+
+    leave_current_folder()
     sys.exit(main())

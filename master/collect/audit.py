@@ -26,7 +26,6 @@ from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.messages import KINDS, MAX_BLOCK, Answer, SlotResult
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.user_code import environment_allowing, named_modules
 from es_queue.util.pipe_frames import read_frame, write_frame
 from master.collect.blocks.block_scheduler import blocks_of_slots
 from master.collect.ledger import Ledger, format_difference
@@ -51,9 +50,8 @@ class Audit:
     def __init__(self, config: RunConfig, noise_dir: Path | None = None) -> None:
         self._config, self.checked = config, 0
         noise = {} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}
-        allowed = environment_allowing(named_modules(config))
         shell = environment_without_redis(os.environ)
-        self._environment = {**numeric_environment(), **shell, **noise, **allowed}
+        self._environment = {**numeric_environment(), **shell, **noise}
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, "audit")
         self._children: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()

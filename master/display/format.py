@@ -11,7 +11,7 @@ from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import RunConfig, default_of
 from es_queue.config.scaling import LARGEST_SCALE
 from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import modules_to_allow
+from es_queue.security.user_code import named_modules
 from es_queue.util.command_path import format_command
 
 Value = float | int | str | None
@@ -317,7 +317,7 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
         if record.get(name):
             lines.append(f"  {label:<12}{sanitize(record[name], 4096)}")
     if best := record.get("best_checkpoint"):
-        trust = " --trust" if modules_to_allow(config) else ""
+        trust = " --trust" if named_modules(config) else ""
         lines.append(f"  play it     {format_command('es-play')} {sanitize(best, 4096)}{trust}")
     return lines
 

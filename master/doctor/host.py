@@ -28,11 +28,9 @@ from master.services.child_process import signal_name
 
 DEADLINE_SECONDS = 60.0
 LONGEST_ANSWER = 2**14
-#: The path ends like that of ``rq worker``: our packages' folder, then the current one, for a
-#: user's modules.
 PROBE_PROGRAM = """\
 import json, os, sys
-sys.path += [folder for folder in (sys.argv[2], ".") if folder not in sys.path]
+sys.path += [folder for folder in (sys.argv[2],) if folder not in sys.path]
 from es_queue.numerics.fingerprint import fix_numeric_environment
 fix_numeric_environment()
 from es_queue.errors import EsQueueError
@@ -42,7 +40,11 @@ try:
     from es_queue.environments.factory import describe
     from es_queue.environments.interface import EnvironmentRequest
     from es_queue.environments.observation_layout import format_parts
-    request = EnvironmentRequest.of(config_from_json(sys.argv[3]))
+    from es_queue.security.user_code import INSTALLED, named_modules, refused_module
+    config = config_from_json(sys.argv[3])
+    if module := refused_module(named_modules(config), INSTALLED):
+        raise EsQueueError(f"the module {module} is not allowed here: name it in ES_QUEUE_ALLOW")
+    request = EnvironmentRequest.of(config)
     spec = describe(replace(request, behaviour=""))
     answer = {
         "observations": spec.observation_size,
@@ -86,7 +88,7 @@ class EnvironmentProbe:
     def __init__(self, config: RunConfig) -> None:
         self._id = config.task
         self._pipe, child_pipe = os.pipe()
-        # -P: the current folder comes last, not first as with -c.
+        # -P: the current folder is not on the path, as it would be with -c.
         command = [
             sys.executable,
             "-P",

@@ -36,6 +36,7 @@ class Launch:
     warnings:      warnings about the source of the password, printed at once
     inherited:     settings whose values come from a named recipe
     own_modules:   modules that the command line or the Python program itself names
+    trust:         allow the modules that a run's folder or a settings file names
     """
 
     redis_url: str | None = field(default=None, repr=False)
@@ -61,6 +62,7 @@ class Launch:
     warnings: tuple[str, ...] = ()
     inherited: tuple[str, ...] = ()
     own_modules: tuple[str, ...] = ()
+    trust: bool = False
 
 
 LAUNCH_FIELDS = tuple(

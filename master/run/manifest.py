@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -123,41 +122,30 @@ def describe_machine() -> dict[str, Any]:
 
 
 def code_revision(folder: Path) -> dict[str, Any] | None:
-    """The git revision of a folder, and whether tracked files differ from it; None without git or a
-    revision.
-    """
-    revision = _run_git(folder, "rev-parse", "HEAD")
-    if not revision:
-        return None
-    changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"revision": sanitize(revision, 80), "dirty": None if changed is None else bool(changed)}
+    """The git revision of a folder; None without git or a revision.
 
-
-def _run_git(folder: Path, *words: str) -> str | None:
-    """The output of git, None if it fails. No program that the folder's git settings name is
-    run.
+    ``git rev-parse`` runs no program that the folder's settings of git name. ``git status`` does:
+    it filters files.
     """
-    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    command: Sequence[str] = ("git", "-c", "core.fsmonitor=false", "-C", str(folder), *words)
+    command = ("git", "-c", "core.fsmonitor=false", "-C", str(folder), "rev-parse", "HEAD")
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             command,
-            env={**os.environ, **quiet},
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=GIT_SECONDS,
             errors="replace",
         )
-        return done.stdout.strip() if done.returncode == 0 else None
+        revision = done.stdout.strip() if done.returncode == 0 else ""
+        return {"revision": sanitize(revision, 80)} if revision else None
     return None
 
 
 def format_readme(run: str, config: RunConfig, command: str, first: dict[str, Any]) -> str:
     about, revision = first.get("machine") or {}, (first.get("code") or {}).get("revision")
-    versions, uncommitted = first.get("versions") or {}, ""
-    if revision and first["code"].get("dirty"):
-        uncommitted = " with uncommitted changes"
+    versions = first.get("versions") or {}
     where = (
         f"{about.get('host')}: {about.get('cpu')}, {about.get('cores')} cores, "
         f"{about.get('memory_gib')} GiB"
@@ -168,7 +156,7 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
         "",
         f"begun       {first.get('time')} on {where}",
         f"with        {', '.join(f'{name} {version}' for name, version in versions.items())}",
-        *([f"your code   git {revision}{uncommitted}"] if revision else []),
+        *([f"your code   git {revision}"] if revision else []),
         "",
         "This command repeats the run, to the bit with equal versions and processors, unless "
         "--max-seconds ended it or its schedule is async:",

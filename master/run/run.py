@@ -18,7 +18,7 @@ from es_queue.protocol.connection import clone_client, redacted_url
 from es_queue.protocol.messages import Task
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
-from es_queue.security.user_code import modules_to_allow
+from es_queue.security.user_code import loose_modules
 from master.collect.audit import Audit
 from master.collect.blocks.block_scheduler import make_scheduler
 from master.collect.collector import Collector, Interrupted, Unserved
@@ -244,7 +244,7 @@ def start_information(context: RunContext, state: RunState) -> dict[str, str]:
             services.launch.queue,
             paths.named_run,
             services.private_server,
-            modules_to_allow(setup.config),
+            loose_modules(setup.config),
             services.launch.redis_password_file,
         ),
     }

@@ -28,7 +28,7 @@ from es_queue.protocol.connection import (
 from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.timing import Clocks
-from es_queue.security.user_code import allowed_modules, named_modules
+from es_queue.security.user_code import allowing, named_modules, require_trust
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import no_run_error
 from master.display.format import Record
@@ -145,7 +145,7 @@ class Session:
 
     def _begin(self, config: RunConfig, keep_going: KeepGoing) -> dict[str, Any]:
         launch = self._launch
-        self._allow_modules(config)
+        self._resources.enter_context(allowing(named_modules(config)))
         setup = prepare_run(config, launch.noise_dir)
         if setup.spec.note:
             LOGGER.info(setup.spec.note)
@@ -197,7 +197,7 @@ class Session:
         # A folder of another run is refused before anything is started in it.
         saved = None if disk is None else newest_checkpoint(paths, disk, None)[0]
         if saved is not None:
-            self._allow_modules(saved)
+            self._allow_modules(saved, str(paths.run_dir))
         connection = self._connect(paths, [] if saved is None else named_modules(saved))
         channel = connection.channel
         stored = channel.stored_run()[2]
@@ -218,7 +218,7 @@ class Session:
         if not launch.standby:
             validate_lease_free(channel, self._clocks, wait=True)
         config, state = newest_checkpoint(paths, disk, stored)
-        self._allow_modules(config)
+        self._allow_modules(config, f"run {paths.run}")
         validate_combinations(replace(config, **changes))
         setup = prepare_run(replace(config, **changes), launch.noise_dir)
         claim = self._claim_lease(channel, state.epoch)
@@ -292,10 +292,11 @@ class Session:
                 with suppress(OSError):  # it holds other runs
                     folder.parent.rmdir()
 
-    def _allow_modules(self, config: RunConfig) -> None:
-        self._resources.enter_context(
-            allowed_modules(named_modules(config), self._launch.own_modules)
-        )
+    def _allow_modules(self, config: RunConfig, what: str) -> None:
+        """Raises RunFolderError for settings in ``what`` that name modules without permission."""
+        modules, launch = named_modules(config), self._launch
+        require_trust(what, modules, launch.trust, launch.own_modules)
+        self._resources.enter_context(allowing(modules))
 
     def _connect(self, paths: RunPaths, modules: Sequence[str]) -> Connection:
         """The named server, or a private one in the run's folder."""
@@ -329,6 +330,8 @@ class Session:
         self._notes.show_in(view.note)
         context = RunContext(services, paths, setup, view, claim, is_resumed)
         self.resume_command = f"{format_command('es-master')} --resume {context.run_words}"
+        if named_modules(setup.config):
+            self.resume_command += " --trust"
         return context
 
 

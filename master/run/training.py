@@ -34,6 +34,7 @@ class TrainOptions(TypedDict, total=False):
     run_dir: str | Path | None
     runs_dir: str | Path | None
     noise_dir: str | Path | None
+    trust: bool
 
 
 class TrainResult(dict[str, Any]):
@@ -90,10 +91,10 @@ def train(
             ``es_queue.config.changeable.RESUMABLE``.
         progress: Show a line that is rewritten while the run trains, in a notebook a bar and a
             curve; by default only in a notebook.
-        options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir`` and
-            ``noise_dir``, as the flags. Without ``redis_url`` it starts a private server and local
-            workers, whatever the environment says. ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the
-            password of another.
+        options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
+            ``noise_dir`` and ``trust``, as the flags. Without ``redis_url`` it starts a private
+            server and local workers, whatever the environment says.
+            ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password of another.
 
     Raises:
         EsQueueError: In one sentence.

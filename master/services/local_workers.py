@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,6 @@ from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.user_code import environment_allowing
 from es_queue.util.number_ranges import parse_whole
 from master.services.child_process import (
     RestartTimer,
@@ -89,7 +87,6 @@ class LocalWorkers:
     methods are for one thread.
 
     noise_folder: of the noise table, None for the default
-    modules: of the user's own code, which these workers may import because the user named it here
     """
 
     def __init__(
@@ -99,13 +96,11 @@ class LocalWorkers:
         redis_url: str,
         log_folder: Path,
         noise_folder: Path | None = None,
-        modules: Sequence[str] = (),
     ) -> None:
         self._queue = queue
         self._redis_url = redis_url
         self._log_folder = log_folder
         self._noise_folder = noise_folder
-        self._modules = modules
         self._processes = [WorkerProcess(number) for number in range(1, count + 1)]
         host = socket.gethostname().split(".")[0]
         self._name_prefix = f"es-{host}-{os.getpid()}"
@@ -184,12 +179,11 @@ class LocalWorkers:
         worker.start(self._command(name), path, self._environment(), self._redis_url)
 
     def _command(self, name: str) -> list[str]:
-        # -P: the current folder's own workers/ must not shadow ours. RQ appends each --path to
-        # sys.path: first the folder of our packages (when they are not installed), then the user's
-        # environments.
+        # -P and --path keep the current folder off Python's path. RQ appends the folder of our
+        # packages, which need not be installed.
         home = str(Path(es_queue.__file__).resolve().parent.parent)
         command = [sys.executable, "-P", "-m", "rq.cli", "worker", "--name", name]
-        command += ["--path", home, "--path", "."]
+        command += ["--path", home]
         return command if self._queue == "default" else [*command, self._queue]
 
     def _environment(self) -> dict[str, str]:
@@ -205,7 +199,6 @@ class LocalWorkers:
             **classes,
             **environment_without_redis(os.environ),
             **noise,
-            **environment_allowing(self._modules),
             SUPERVISOR_PID: str(os.getpid()),
         }
 

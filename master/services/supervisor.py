@@ -159,7 +159,6 @@ class Supervisor:
                     self._spec.queue,
                     self._url(),
                     Path(self._spec.logs),
-                    modules=self._spec.modules,
                 )
             )
 

@@ -21,7 +21,7 @@ from es_queue.errors import EXIT_DONE, RunFolderError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
-from es_queue.security.user_code import describe_error
+from es_queue.security.user_code import describe_error, named_modules, require_trust
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.strategies.capabilities import hooks
 from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
@@ -41,12 +41,18 @@ from master.storage.replay_log import (
 
 #: A publication has at most so many slots, or eight times a population.
 MOST_SLOTS = 2**20
+#: What a strategy raises for arrays and settings that do not fit it.
+MISMATCH = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 #: What no digest of parameters covers.
 UNCHECKED = "observation statistics and step limits"
 
 
 def replay_run(
-    run: str, run_dir: Path, noise_dir: Path | None, write: Callable[[str], None] = print
+    run: str,
+    run_dir: Path,
+    noise_dir: Path | None,
+    write: Callable[[str], None] = print,
+    trust: bool = False,
 ) -> int:
     """Replay the whole log and compare its end with the newest checkpoint; returns 0.
 
@@ -63,6 +69,7 @@ def replay_run(
     state: RunState | None = None
     for path in log_files:
         config, start, logged_run = checkpoint.decode(read_first_frame(path))
+        require_trust(str(path), named_modules(config), trust)
         if logged_run != run:
             raise RunFolderError(
                 f"{path} belongs to run {logged_run[:40]!r}, not {run}: give the --run-dir of {run}"
@@ -77,7 +84,7 @@ def replay_run(
             verify_digest(path, state, state_digest(config, start), start.generation, config)
         state = replay_file(path, config, start, table)
     assert state is not None, "there was a file"
-    compared = compare_with_checkpoint(run_dir, state)
+    compared = compare_with_checkpoint(run_dir, state, trust)
     write(
         f"generations {first} to {state.generation} of run {run} recomputed in "
         f"{time.monotonic() - began:.1f} s: "
@@ -101,7 +108,7 @@ def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows
         verify_digest(path, state, step.digest, step.generation, config)
         try:
             state = next_state(config, state, step, noise)
-        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        except MISMATCH as error:
             raise RunFolderError(
                 f"{path}: its content for generation {step.generation} does not match its "
                 f"settings ({describe_error(error)[:200]}): restore the log from a copy"
@@ -248,7 +255,15 @@ def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
 
 
 def state_digest(config: RunConfig, state: RunState) -> str:
-    return run_digest(state, strategy_of_state(config, state))
+    """Raises RunFolderError for the arrays of another strategy."""
+    try:
+        return run_digest(state, strategy_of_state(config, state))
+    except MISMATCH as error:
+        raise RunFolderError(
+            f"the arrays of generation {state.generation} are not those of the strategy "
+            f"{config.strategy} ({describe_error(error)[:200]}): restore the run's folder from a "
+            "copy"
+        ) from None
 
 
 def verify_digest(
@@ -270,7 +285,7 @@ def verify_digest(
         )
 
 
-def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
+def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False) -> str:
     """Compare with the newest checkpoint of the folder. Returns words about it. Raises
     RunFolderError if it differs.
     """
@@ -283,6 +298,7 @@ def compare_with_checkpoint(run_dir: Path, state: RunState) -> str:
     if data is None:
         return f"; there is no checkpoint to compare with, so {UNCHECKED} were not checked"
     config, saved, _ = checkpoint.decode(data)
+    require_trust(str(run_dir), named_modules(config), trust)
     if saved.generation > state.generation:
         raise RunFolderError(
             f"the replay log ends with generation {state.generation}, but the newest "

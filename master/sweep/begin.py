@@ -11,7 +11,7 @@ from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from es_queue.security.user_code import allowed_modules, named_modules
+from es_queue.security.user_code import allowing, named_modules, require_trust
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths, derive_run_id, existing_paths, new_paths
 from master.run.setup import Setup, prepare_run
@@ -68,6 +68,7 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
             f"--resume {record.run}, or give the --run-dir of {paths.run}"
         )
     config = replace(record.config, **record.changes | changes)
+    require_trust(str(paths.run_dir), named_modules(config), launch.trust, launch.own_modules)
     entries = [
         # A run that has finished can continue under other budgets.
         replace(entry, state=WAITING, code=None, why="")
@@ -100,11 +101,11 @@ def base_run_id(env: str, launch: Launch) -> str:
 
 
 def lead_sweep(record: SweepRecord, paths: RunPaths, launch: Launch, stop: SweepStopSignals) -> int:
-    with allowed_modules(named_modules(record.config), launch.own_modules):
+    with allowing(named_modules(record.config)):
         return Sweep(record, paths, launch, stop).run()
 
 
 def try_settings(config: RunConfig, launch: Launch) -> Setup:
     """What a seed's run begins with. Raises EsQueueError if it cannot begin with these settings."""
-    with allowed_modules(named_modules(config), launch.own_modules):
+    with allowing(named_modules(config)):
         return prepare_run(replace(config, seed=0), launch.noise_dir)

@@ -26,7 +26,7 @@ from es_queue.protocol.connection import (
     redacted_url,
     validate_server,
 )
-from es_queue.security.user_code import modules_to_allow
+from es_queue.security.user_code import loose_modules
 from es_queue.util.command_path import format_command
 from es_queue.util.file_lock import take_lock, write_pid
 from es_queue.util.run_folder import NamedRun
@@ -100,7 +100,6 @@ class SharedServices(LocalServices):
                     self.url,
                     self._folder / "logs",
                     self._launch.noise_dir,
-                    self._modules,
                 )
             )
 
@@ -186,7 +185,7 @@ class Sweep:
         self._record, self._paths, self._launch, self._stop = record, paths, launch, stop
         self._processes = [SeedProcess(entry) for entry in record.entries]
         self._view = make_view(SafeStream(sys.stdout), record, launch)
-        self._services = SharedServices(launch, paths.named_run, modules_to_allow(record.config))
+        self._services = SharedServices(launch, paths.named_run, loose_modules(record.config))
         self._selector = selectors.DefaultSelector()
         self._last_check, self._worker_places = 0.0, 1
         self._stop_forwarded = False

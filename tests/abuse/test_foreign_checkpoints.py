@@ -158,16 +158,18 @@ def test_own_code_plays_with_trust_or_when_it_is_allowed(allow: str, folder: Pat
         {"env": "", "objective": "builtins:exec", "parameters": 4},
         {"env": "", "objective": "rq.worker.base:shuffle", "parameters": 4},
         {"policy": "numpy:savez"},
+        {"env": "", "objective": "numpy.testing:measure", "parameters": 4},
+        {"env": "gymnasium:make"},
         {"wrapper": ["gymnasium.wrappers.rendering:deepcopy"]},
     ],
     ids=str,
 )
-def test_nothing_but_policies_environments_and_functions_of_packages_is_called(
+def test_no_module_that_a_file_names_is_imported_installed_or_not(
     settings: dict[str, Any], folder: Path
 ) -> None:
     path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", **settings)
-    done = play(folder, path)
-    assert done.returncode in (5, 6) and done.stderr.count("\n") == 1 and done.stdout == "", done
+    module = next(str(value).strip("[]'").partition(":")[0] for value in settings.values() if value)
+    assert_refused(folder, play(folder, path), module)
 
 
 def test_a_module_of_the_current_folder_does_not_stand_in_for_an_installed_one(
@@ -191,8 +193,3 @@ def test_settings_can_name_nothing_else_to_import(folder: Path) -> None:
         name for name, value in RunConfig.__dataclass_fields__.items() if value.metadata.get("own")
     ]
     assert sorted(own) == ["behaviour", "policy", "strategy"], own
-
-
-def test_a_program_of_an_installed_package_is_not_imported(folder: Path) -> None:
-    path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", env="pip.__main__:X-v0")
-    assert_refused(folder, play(folder, path), "pip.__main__")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from master.services.private_server import PrivateServer, server_binary
 from master.services.seal import foreign, seal
 from master.services.tcp_access import read_password
 from master.storage.checkpoint import Checkpoints, decode, encode
+from master.storage.replay_log import ReplayLog
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.household import wait_until
 from tests.integration.processes import BIN, Processes, flags, quiet_digest, wait_for
@@ -519,9 +519,9 @@ def test_a_resumed_run_adopts_what_its_own_server_kept_and_not_what_a_copy_holds
 # --- what its settings name
 
 
-CALLED_REFUSAL = re.compile("is in Python's own library|called only if ES_QUEUE_ALLOW names")
-#: Those settings that make a run call a function, with one of Python's own library or of a package.
-CALLING: dict[str, dict[str, Any]] = {
+#: Settings that name code: of the current folder, of a package, and of Python's own library.
+NAMING: dict[str, dict[str, Any]] = {
+    "loose file": {"env": "CartPole-v1", "strategy": "evil:Evil"},
     "environment": {"env": "subprocess:getoutput", "env_arg": {"cmd": "touch called"}},
     "objective": {"env": "", "objective": "subprocess:getoutput", "parameters": 4},
     "objective of a package": {"env": "", "objective": "numpy.testing:measure", "parameters": 4},
@@ -530,13 +530,14 @@ CALLING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("named", CALLING)
-@pytest.mark.parametrize("word", ["--resume", "--config"])
-def test_a_folder_or_settings_file_has_no_function_of_pythons_library_called(
+@pytest.mark.parametrize("named", NAMING)
+@pytest.mark.parametrize("word", ["--resume", "--replay", "--config"])
+def test_a_folder_or_settings_file_brings_no_code_to_run_without_trust(
     word: str, named: str, processes: Processes
 ) -> None:
-    settings = {"backend": "stock", **CALLING[named]}
+    settings = {"backend": "stock", **NAMING[named]}
     mark = processes.folder / "called"
+    (processes.folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     setup = setup_of("pgpe")
     state = trained(setup)
     centre = setup.strategy.centre(setup.strategy.published(state.strategy))
@@ -545,11 +546,18 @@ def test_a_folder_or_settings_file_has_no_function_of_pythons_library_called(
     folder = processes.folder / "gift"
     folder.mkdir(mode=0o700)
     Checkpoints(folder).save(state.generation, data)
+    log = ReplayLog(folder)
+    log.lead_to(0, data)
+    log.close()
     file = processes.folder / "settings.toml"
     arguments = "".join(f'[env_arg]\n{k} = "{v}"\n' for k, v in settings.pop("env_arg", {}).items())
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if value]
     file.write_text("".join(lines) + arguments)
-    target = folder if word == "--resume" else file
-    done = processes.master(word, target, "--workers", 1)
-    assert done.wait() != 0 and CALLED_REFUSAL.search(done.said()), done.said()
+    target = file if word == "--config" else folder
+    words = () if word == "--replay" else ("--workers", 1)
+    done = processes.master(word, target, *words)
+    assert done.wait() in (2, 6) and "use --trust" in done.said(), done.said()
     assert not mark.exists()
+    if named == "loose file" and word != "--replay":
+        done = processes.master(word, target, "--trust", *words)
+        assert done.wait() != 0 and mark.exists(), done.said()

@@ -5,6 +5,7 @@ before it is used, and shown harmless.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import numpy as np
 import pytest
 
 from es_queue.errors import EsQueueError
+from es_queue.strategies import STRATEGIES
+from master.storage.checkpoint import decode, encode
 from master.storage.replay_log import chain_digest, list_log_files, read_frames
+from tests.parts import setup_of
 from tests.unit.master.storage.test_replay import RUN, logged, replayed
 
 ESCAPE = "\x1b]0;mine\x07"
@@ -26,11 +30,15 @@ def forged(folder: Path, place: int, **fields: Any) -> None:
     (path,) = list_log_files(folder / "replay")
     payloads = [one.payload for one in read_frames(path, strict=True)]
     payloads[place] = msgpack.packb({**msgpack.unpackb(payloads[place]), **fields})
+    path.write_bytes(framed(payloads))
+
+
+def framed(payloads: list[bytes]) -> bytes:
     digest, data = b"", b""
     for payload in payloads:
         digest = chain_digest(digest, payload)
         data += len(payload).to_bytes(4, "little") + digest + payload
-    path.write_bytes(data)
+    return data
 
 
 @pytest.mark.parametrize(
@@ -144,15 +152,21 @@ def test_a_password_that_came_with_a_folder_opens_no_door(tmp_path: Path) -> Non
     assert read_password(tmp_path) != known
 
 
-def test_a_package_that_runs_texts_is_no_objective_of_a_file() -> None:
-    """numpy.testing.measure(code, times) compiles what it is given, and a vector's bytes are a text
-    to it.
+@pytest.mark.parametrize("strategy", sorted({*STRATEGIES} - {"pgpe"}))
+def test_a_log_under_the_settings_of_another_strategy_is_refused_in_one_sentence(
+    strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from master.cli.main import main
 
-    Today only the trial with zeros, which no text may hold, keeps es-play from calling it with a
-    checkpoint's parameters.
-    """
-    from es_queue.environments.objective import load_objective
-    from es_queue.security.user_code import guarded_imports
-
-    with guarded_imports(trust=False), pytest.raises(EsQueueError, match="trust"):
-        load_objective("numpy.testing:measure")
+    folder = tmp_path / RUN
+    logged(folder)
+    (path,) = list_log_files(folder / "replay")
+    payloads = [one.payload for one in read_frames(path, strict=True)]
+    config, state, _ = decode(payloads[0])
+    settings = {"behaviour_bounds": "-1:1"} if strategy == "map_elites" else {}
+    other = replace(config, strategy=strategy, env_seeds="slot", env="CartPole-v1", **settings)
+    first = encode(other, setup_of("pgpe").spec, RUN, state, state.strategy["parameters"])
+    path.write_bytes(framed([first, *payloads[1:]]))
+    assert main(["--replay", str(folder), "--noise-dir", str(tmp_path / "noise")]) == 6
+    said = capsys.readouterr().err
+    assert said.startswith("es-master: ") and said.count("\n") == 1, said

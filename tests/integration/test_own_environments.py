@@ -59,7 +59,7 @@ def test_a_run_of_a_loose_module_resumes_from_redis_when_its_folder_is_lost(
 ) -> None:
     (processes.folder / "loose.py").write_text(LOOSE)
     settings = ["--env", "loose:Loose-v0", "--run", "lost", *flags(TINY)]
-    for words in (settings, ["--resume", "lost", "--generations", 4]):
+    for words in (settings, ["--resume", "lost", "--trust", "--generations", 4]):
         run = processes.master(*words, "--workers", 1, url=valkey_url)
         assert run.wait() == 0, run.said()
         shutil.rmtree(processes.folder / "runs")

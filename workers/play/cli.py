@@ -15,7 +15,7 @@ from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageErro
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
 from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import guarded_imports
+from es_queue.security.user_code import EVERYTHING, allowing, leave_current_folder
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.util.run_folder import BEST, checkpoint_path
 from workers.play.constants import MAX_EPISODES, SEED_LIMIT
@@ -50,8 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
     try:
         given = parse_arguments(argv)
-        with guarded_imports(given.trust):
-            leave_current_folder()
+        with allowing([EVERYTHING] if given.trust else []):
             play_and_print(given)
         sys.stdout.flush()
     except EsQueueError as error:
@@ -63,15 +62,6 @@ def main(argv: list[str] | None = None) -> int:
         # Python would fail once more on what is left in the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_DONE
-
-
-def leave_current_folder() -> None:
-    """``python -m`` adds it, but its files are not installed packages. A checkout of es-queue
-    itself stays.
-    """
-    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[2]
-    if here != home:
-        sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
 
 
 #: Options with their help, as ``add_options`` reads them.
@@ -111,7 +101,7 @@ checkpoint CHECKPOINT
     show the episodes in a window
 --trust
     import the modules that CHECKPOINT names, also from the current folder; their code runs on this
-    machine [default: only installed packages and those in ES_QUEUE_ALLOW]
+    machine [default: only those in ES_QUEUE_ALLOW]
 --json
     print one JSON object
 """
@@ -258,4 +248,5 @@ def checkpoint_info(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    leave_current_folder()
     sys.exit(main())

@@ -15,7 +15,7 @@ from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.security.npz_reader import REFERENCE, read_checkpoint
 from es_queue.security.private_directory import replacing
 from es_queue.security.sanitize import escape
-from es_queue.security.user_code import disallowed_reason, modules_by_name, modules_to_allow
+from es_queue.security.user_code import modules_named_by, named_modules, require_trust
 from workers.play.elite import Elite
 
 
@@ -34,6 +34,8 @@ def read_contents(path: Path, elite: Elite | None = None) -> tuple[dict[str, Any
             if path.suffix == ".json"
             else read_checkpoint(path)
         )
+        settings = meta.get("config")
+        require_trust("the file", modules_named_by(settings if isinstance(settings, dict) else {}))
     except (RunFolderError, UsageError) as error:
         raise RunFolderError(f"{path}: {error}") from None
     if elite is None:
@@ -52,11 +54,9 @@ def with_reference(
 
 
 def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:
-    """The policy of a file. The module of a user's own policy is imported if ``guarded_imports``
-    allows it. Raises RunFolderError.
-    """
+    """The policy of a file from ``read_contents``. Raises RunFolderError."""
     try:
-        return SavedPolicy.from_arrays(arrays, meta, imports=True)
+        return SavedPolicy.from_arrays(arrays, meta, trust=True)
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
 
@@ -84,8 +84,7 @@ def format_play_hint(ending: str, meta: dict[str, Any]) -> str:
     """Whether es-play plays an exported file, and whether it must be trusted for its own code."""
     if ending not in (".json", ".npz"):
         return ""
-    modules = modules_to_allow(config_from_json(json.dumps(meta["config"])))
-    if disallowed_reason(modules, modules_by_name()):
+    if modules := named_modules(config_from_json(json.dumps(meta["config"]))):
         return f"; es-play --trust plays it, in a folder that holds {', '.join(modules)}"
     return "; es-play plays it"
 

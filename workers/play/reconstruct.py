@@ -16,6 +16,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.security.user_code import named_modules, require_trust
 from es_queue.strategies import make_strategy
 from es_queue.util.run_folder import existing_folder
 from es_queue.util.slot_record import (
@@ -93,6 +94,7 @@ def load_record(run_dir: Path, selector: IndividualSelector) -> SlotRecord:
             f"{format_kept(recorded_generations(run_dir))}"
         )
     record = read_record(path)
+    require_trust(str(path), named_modules(record.config))
     if not len(record.published):
         raise RunFolderError(
             f"{path} holds no parameters, because {record.task.size:,} floats per generation are "

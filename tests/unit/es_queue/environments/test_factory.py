@@ -14,7 +14,6 @@ from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import format_unknown_id
 from es_queue.errors import EnvironmentFailure, UsageError
-from es_queue.security.user_code import ALLOW, allowed_modules
 from tests.cases import each_case
 
 OWN_MODULE = """
@@ -164,33 +163,14 @@ def test_a_class_of_a_module_is_an_environment_without_an_id(
     assert "no environment 'text'" in failure(EnvironmentRequest("class_module:text"))
 
 
-def test_a_function_makes_an_environment_only_if_its_module_is_allowed_by_name(
+def test_a_function_of_a_module_makes_an_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(ALLOW, raising=False)
     (tmp_path / "makers.py").write_text(
         "from gymnasium.envs.classic_control import CartPoleEnv\ndef make(): return CartPoleEnv()"
     )
-    (tmp_path / "borrower.py").write_text("from makers import make")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "ES_QUEUE_ALLOW=installed,makers" in failure(EnvironmentRequest("makers:make"))
-    with allowed_modules(["makers", "borrower"]):
-        assert describe(EnvironmentRequest("makers:make")).observation_size == 4
-    with allowed_modules(["borrower"]):
-        assert "is a function of the module makers" in failure(EnvironmentRequest("borrower:make"))
-    assert "called only if" in failure(EnvironmentRequest("makers:make"))
-
-
-@each_case("module", ["numpy.testing", "numpy.testing._private.utils"])
-def test_a_function_of_an_installed_package_is_not_called_as_an_environment(
-    module: str, tmp_path: Path
-) -> None:
-    mark = tmp_path / "called"
-    arguments = (("astr", f"open({str(mark)!r}, 'w').close()"), ("dict", None))
-    assert "is a function" in failure(EnvironmentRequest(f"{module}:runstring", arguments)) or (
-        module == "numpy.testing"
-    )
-    assert not mark.exists()
+    assert describe(EnvironmentRequest("makers:make")).observation_size == 4
 
 
 def test_a_game_of_atari_is_named_with_its_package_or_by_its_id_if_that_is_registered() -> None:

@@ -274,11 +274,11 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
     assert "use --trust" in capsys.readouterr().err
     assert cli.main([str(best), "--trust"]) == 0
     assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
+    monkeypatch.setenv(ALLOW, "tests")
     assert (
         replay_run("memory", tmp_path, tmp_path / "noise", sink.notes.append) == 0
         and ended.digest in sink.notes[-1]
     )
-    monkeypatch.setenv(ALLOW, "tests")
     warm = make_warm_state(prepare_run(config_of(ROSENBROCK), table=TABLE), best)
     assert warm.strategy["parameters"].tobytes() == saved.parameters.tobytes()
 

@@ -53,12 +53,16 @@ def toml(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_settings_file_that_names_code_is_said_to(tmp_path: Path) -> None:
-    code = 'env = "physics:Cart-v0"\nwrapper = ["bodies:Heavy"]\n'
-    _, launch = parse_command_line(["--config", toml(tmp_path, code)])
-    assert len(launch.warnings) == 1 and launch.warnings[0].endswith("run: physics, bodies")
-    _, launch = parse_command_line(["--config", toml(tmp_path, 'env = "CartPole-v1"\n')])
-    assert launch.warnings == ()
+def test_a_settings_file_that_names_code_needs_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ES_QUEUE_ALLOW", raising=False)
+    path = toml(tmp_path, 'env = "physics:Cart-v0"\nwrapper = ["bodies:Heavy"]\n')
+    with pytest.raises(UsageError, match=r"names the module 'physics'.*use --trust"):
+        parse_command_line(["--config", path])
+    assert parse_command_line(["--config", path, "--trust"])[0]["env"] == "physics:Cart-v0"
+    own = ("--env", "physics:Cart-v0", "--wrapper", "bodies:Heavy")
+    assert parse_command_line(["--config", path, *own])[0]["env"] == "physics:Cart-v0"
 
 
 # --- flags

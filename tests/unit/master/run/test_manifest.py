@@ -83,27 +83,32 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "one"],
     ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_revision_of_the_users_folder_is_told_and_whether_it_was_changed(
-    repository: Path,
-) -> None:
-    (repository / "untracked").touch()
-    clean = code_revision(repository)
-    assert clean is not None and len(clean["revision"]) == 40 and clean["dirty"] is False
-    (repository / "own.py").write_text("2\n")
-    assert code_revision(repository) == {"revision": clean["revision"], "dirty": True}
+def test_the_manifest_names_the_revision_of_the_users_folder(repository: Path) -> None:
+    write_manifest(repository / "run", "r", RunConfig(env="CartPole-v1"))
+    code = json.loads((repository / "run" / "run.json").read_text())["sittings"][0]["code"]
+    assert len(code["revision"]) == 40
 
 
 def test_nothing_that_a_folders_git_settings_name_is_run(repository: Path) -> None:
+    """An archive brings its own settings of git: a file monitor, filters, hooks, differs."""
     trap = repository / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {repository}/sprung\n")
     trap.chmod(0o755)
-    subprocess.run(
-        ["git", "config", "core.fsmonitor", str(trap)], cwd=repository, check=True, timeout=60
-    )
-    assert code_revision(repository) is not None and not (repository / "sprung").exists()
+    names = ("core.fsmonitor", "filter.f.clean", "filter.f.smudge", "filter.f.process")
+    names += ("diff.external", "core.pager", "core.sshCommand", "core.hooksPath", "alias.rev-parse")
+    for name in names:
+        value = f"!{trap}" if name.startswith("alias") else str(trap)
+        subprocess.run(["git", "config", name, value], cwd=repository, check=True, timeout=60)
+    (repository / ".gitattributes").write_text("* filter=f\n")
+    (repository / "own.py").write_text("2\n")  # as long: status must read it
+    write_manifest(repository / "run", "r", RunConfig(env="CartPole-v1"))
+    assert not (repository / "sprung").exists()
+    assert json.loads((repository / "run" / "run.json").read_text())["sittings"][0]["code"]
 
 
 def test_a_folder_without_git_has_no_revision(
