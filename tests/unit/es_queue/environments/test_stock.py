@@ -152,12 +152,6 @@ def test_an_environment_in_wrappers_is_made_anew_for_each_episode() -> None:
     assert not describe(wrapped).clean_reset
 
 
-@each_case("path", ["builtins:print", "os.path:exists"])
-def test_a_wrapper_of_pythons_own_library_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match="Python's own library"):
-        describe(EnvironmentRequest("CartPole-v1", wrappers=(path,)))
-
-
 def test_wrappers_are_applied_in_their_order(ageing: str) -> None:
     rewards = []
     for order in (("Doubled", "Shifted"), ("Shifted", "Doubled")):
