@@ -34,8 +34,10 @@ def read_contents(path: Path, elite: Elite | None = None) -> tuple[dict[str, Any
             if path.suffix == ".json"
             else read_checkpoint(path)
         )
-        settings = meta.get("config")
-        require_trust("the file", modules_named_by(settings if isinstance(settings, dict) else {}))
+        config = meta.get("config")
+        settings = config if isinstance(config, dict) else {}
+        unused = {"strategy": "", "behaviour": ""}  # playing imports neither
+        require_trust("the file", modules_named_by({**settings, **unused}))
     except (RunFolderError, UsageError) as error:
         raise RunFolderError(f"{path}: {error}") from None
     if elite is None:
