@@ -111,7 +111,7 @@ def run_tests(copy: Path, tests: Sequence[str], limit: float = LIMIT) -> str:
     "broken" if one was skipped, or not found.
     """
     python = copy / ".venv" / "bin" / "python"
-    command = [python, "-B", "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider"]
+    command = [str(python), "-B", "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PY_COLORS": "0", "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONPATH", None)
     process = subprocess.Popen(

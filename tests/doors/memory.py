@@ -194,6 +194,9 @@ class _Saved:
     def is_best_stored(self, best: Best) -> bool:
         return True
 
+    def save_best(self, data: bytes) -> Path:
+        return Path("nowhere")
+
 
 class _Died(Exception):  # noqa: N818 - the end of a worker, not of the test
     """The worker's process is gone."""
@@ -223,12 +226,11 @@ class _Stage:
 
         state, adopted = self.setup.initial_state(), None
         while True:
-            store = _NoBest(self.saved)
             loop = make_loop(
                 self.setup,
                 self.server,
                 self.sink,
-                store,
+                self.saved,
                 interrupted=is_interrupted,
                 clocks=self.clocks,
             )
@@ -306,17 +308,6 @@ class _Stage:
         while not (self.over or control.leave_reason):
             threading.Event().wait(0.02)
         control.leave("the test is over")
-
-
-class _NoBest:
-    """Checkpoints without the best policy's file, which the run's folder holds."""
-
-    def __init__(self, saved: _Saved) -> None:
-        self.save, self.is_snapshot = saved.save, saved.is_snapshot
-        self.is_best_stored = saved.is_best_stored
-
-    def save_best(self, data: bytes) -> Path:
-        return Path("nowhere")
 
 
 class _Worker(MemoryWorkerChannel):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_queue.config.run_config import RunConfig
 from es_queue.strategies import strategy_class
 from es_queue.testing import begin, is_same, run_generation, sample_strategy
 from tests.cases import each_case
@@ -29,8 +30,6 @@ pytestmark = pytest.mark.fast
     ],
 )
 def test_an_individual_that_failed_counts_as_the_worst(name: str, settings: dict[str, Any]) -> None:
-    from es_queue.config.run_config import RunConfig
-
     kind = strategy_class(RunConfig(env="CartPole-v1", strategy=name))
     strategy = sample_strategy(kind, **settings)
     state = begin(strategy)
