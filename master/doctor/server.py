@@ -58,7 +58,9 @@ def check_server(state: ServerState) -> list[Finding]:
         findings += [
             check_version(state.information),
             check_eviction(state.information, private),
-            check_persistence(state.information, state.settings, denied.get("config", "")),
+            check_persistence(
+                state.information, state.settings, denied.get("config", ""), state.on_socket
+            ),
             check_role(state.information),
             check_memory(state.information),
             check_connections(state.information),
@@ -112,9 +114,14 @@ def check_eviction(information: Information, is_private: bool) -> Finding:
 
 @named("persistence")
 def check_persistence(
-    information: Information, settings: Mapping[str, str], denied: str = ""
+    information: Information,
+    settings: Mapping[str, str],
+    denied: str = "",
+    on_socket: bool = False,
 ) -> Finding:
-    """denied: why CONFIG is unknown; INFO does not show whether snapshots are configured."""
+    """denied: why CONFIG is unknown; INFO does not show whether snapshots are configured.
+    on_socket: reached as a run's private server is
+    """
     if info_number(information, "loading"):
         return warning("the server is still loading its data", "wait until it is ready")
     for name, what in (
@@ -132,6 +139,8 @@ def check_persistence(
     if snapshots or (denied and info_number(information, "rdb_saves") > 0):
         times = f" (save {sanitize(snapshots, 60)})" if snapshots else ""
         return ok(f"snapshots{times}; after a crash, work since the last one is repeated")
+    if on_socket:
+        return ok("none; after a crash, a run resumes from the checkpoint in its folder")
     fix = (
         "set appendonly yes in redis.conf; to set it now, as administrator:\nredis-cli "
         "CONFIG SET appendonly yes"

@@ -204,12 +204,10 @@ class Session:
         if disk is None and stored is None and not paths.run_dir.is_dir():
             raise unknown_run_error(paths.named_run, connection.url)
         if disk is None and stored is None:
-            supervisor = self._processes.supervisor
-            news = () if supervisor is None else supervisor.read_news()
             raise NoRunError(
                 f"run {paths.run} cannot be resumed: neither {paths.run_dir} nor Redis has a "
                 "checkpoint of it that can be read"
-                f"{''.join(f'; {text}' for text in (*checkpoints.warnings, *news))}"
+                f"{''.join(f'; {text}' for text in checkpoints.warnings)}"
             )
         paths.prepare()
         channel.forget_gone_runs()

@@ -214,7 +214,6 @@ class LocalServices:
         """Raises RedisError."""
         if self.server is not None:
             self.server.start()
-            self._log_refused(self.server)
 
     def start_workers(self, workers: LocalWorkers) -> None:
         """Raises RunFolderError."""
@@ -225,7 +224,6 @@ class LocalServices:
         """Raises RedisError if the server cannot restart."""
         if self.server is not None and self.server.ensure():
             LOGGER.warning("the private server ended and was restarted")
-            self._log_refused(self.server)
         for number in self._workers.supervise() if self._workers is not None else ():
             LOGGER.warning(f"local worker {number} ended and was restarted")
 
@@ -240,10 +238,6 @@ class LocalServices:
             self._workers.kill()
         if self.server is not None:
             self.server.kill()
-
-    def _log_refused(self, server: PrivateServer) -> None:
-        if server.refused:
-            LOGGER.warning(server.refused)
 
 
 def session_members(session: int) -> set[ProcessId]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -25,7 +26,6 @@ from es_queue.errors import EsQueueError, RedisError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.security.private_directory import is_closed, is_private, read_small
 from es_queue.util.file_lock import try_lock
-from master.services.append_only_file import set_unfit_aside
 from master.services.child_process import LockedProcess, bind_to_parent, end_in_order, log_tail
 from master.services.tcp_access import (
     ALL_ADDRESSES,
@@ -39,7 +39,7 @@ from master.services.tcp_access import (
 
 #: Linux allows 107 bytes and macOS 103 for the path of a Unix socket.
 LONGEST_SOCKET_PATH = 100
-#: A server may take this long to load its data and answer.
+#: A server may take this long to answer.
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 PING_SECONDS = 2.0
@@ -64,7 +64,8 @@ def server_binary() -> str:
 
 
 class PrivateServer:
-    """A server whose socket, data and log are in ``folder``, which gets mode 0700.
+    """A server whose socket and log are in ``folder``, which gets mode 0700. It keeps and reads no
+    data on disk: a run resumes from the checkpoint in its own folder.
 
     Start it from the main thread, so that it ends with this process (by SIGTERM from the kernel, on
     Linux). It runs in its own session, so the terminal's Ctrl-C does not reach it. All methods are
@@ -72,8 +73,6 @@ class PrivateServer:
 
     listen:   an address at which other hosts reach it with a password, None for only the socket
     is_cancelled: polled while a server starts; once it is true, ``start`` raises RedisError
-    refused:  a sentence about data of the folder that ``start`` did not load; empty if there was
-    none
     """
 
     def __init__(
@@ -87,8 +86,6 @@ class PrivateServer:
         self.binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
         self._child = LockedProcess(self.folder / "server.lock")
         self._owner_lock: int | None = None
-        self._spawned = False
-        self.refused = ""
 
     @property
     def url(self) -> str:
@@ -121,9 +118,8 @@ class PrivateServer:
     def start(self) -> None:
         """Make sure that a server responds: another living owner's, or a new one.
 
-        The remains of a dead owner are ended first (its data is kept), because they would not end
-        with this process. Raises RedisError with the end of the log if no server responds within
-        START_SECONDS.
+        The remains of a dead owner are ended first, because they would not end with this process.
+        Raises RedisError with the end of the log if no server responds within START_SECONDS.
         """
         self._prepare_folder()
         try:
@@ -133,7 +129,7 @@ class PrivateServer:
             raise
 
     def is_alive(self) -> bool:
-        """Whether the server answers a PING; it does not while it loads its data."""
+        """Whether the server answers a PING."""
         password = read_password(self.folder)
         words, answers = (
             (b"", b"") if password is None else (b"AUTH %s\r\n" % password.encode(), b"+OK\r\n")
@@ -155,7 +151,7 @@ class PrivateServer:
         return True
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL, unless another living process owns it; its data stays."""
+        """SIGTERM, then SIGKILL, unless another living process owns it."""
         if self._owner_lock is None:
             return
         self._end_server()
@@ -261,7 +257,6 @@ class PrivateServer:
             )
 
     def _spawn(self) -> None:
-        self.refused = set_unfit_aside(self.folder, is_own=self._spawned) or self.refused
         self._write_settings()
         command = bind_to_parent([self.binary or server_binary(), str(self._settings_file)])
         lock = try_lock(self.folder / "server.lock")
@@ -269,7 +264,6 @@ class PrivateServer:
             raise RedisError(f"another server was just started in {self.folder}; try again")
         try:
             self._child.start(lock, command, self.folder / "redis.log", folder=self.folder)
-            self._spawned = True
         except OSError as error:
             raise RedisError(f"the private server cannot be started: {error}") from error
 
@@ -283,17 +277,17 @@ class PrivateServer:
             remove_join_files(self.folder)
         else:
             find_bindable_port(self._listen)
-            write_join_files(self.folder, self._listen, is_own=self._spawned)
+            write_join_files(self.folder, self._listen)
         settings = {
             "port": "0",
             "unixsocket": str(self.socket_path),
             "unixsocketperm": "700",
             "protected-mode": "yes",
             "dir": str(self.folder),
-            "appendonly": "yes",
-            "appendfsync": "everysec",
-            "aof-use-rdb-preamble": "no",
+            "appendonly": "no",
             "save": "",
+            # A server loads a snapshot of this name, and nobody can know the name.
+            "dbfilename": f"{secrets.token_hex(16)}.rdb",
             "maxmemory-policy": "noeviction",
             "loglevel": "warning",
             "logfile": str(self.folder / "redis.log"),
@@ -324,8 +318,7 @@ def refuse_foreign(folder: Path) -> None:
         )
     if about.st_mode & 0o022:
         raise RedisError(
-            f"{folder} can be written by other users, so its data may not be yours: if you "
-            f"trust them, chmod go-w {folder}"
+            f"{folder} can be written by other users: if you trust them, chmod go-w {folder}"
         )
     links = [entry.name for entry in folder.iterdir() if entry.is_symlink()]
     if links:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hmac
 import ipaddress
+import os
 import re
 import secrets
 import socket
+from base64 import urlsafe_b64encode
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +18,16 @@ from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from es_queue.errors import RedisError, UsageError
-from es_queue.security.private_directory import read_small, replacing
+from es_queue.security.private_directory import (
+    cache_folder,
+    create_new,
+    host_private_directory,
+    is_private,
+    random_name,
+    read_small,
+    replacing,
+)
 from es_queue.util.command_path import format_command
-from master.services.append_only_file import set_unfit_aside
-from master.services.seal import foreign
 
 #: Every address of this machine.
 ALL_ADDRESSES = "0.0.0.0"
@@ -27,6 +36,10 @@ ADDRESS = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]*))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
 )
 PASSWORD = re.compile(r"[A-Za-z0-9_-]{20,200}", re.ASCII)
+#: A password is this many random letters and their signature with the account's key, which shows
+#: that the folder did not come from elsewhere.
+SECRET_LETTERS = 24
+KEY_NAME, PROCESS_KEY = "run-folders.key", secrets.token_bytes(32)
 #: Of each file that others come in by: password, address, URL.
 MOST_BYTES = 1000
 #: Reserved for documentation (RFC 5737): nothing is sent there, the kernel only says which way it
@@ -81,8 +94,7 @@ def resolve_listen_address(text: str, folder: Path) -> Address:
     machine's.
     """
     requested = parse_address(text)
-    # A stranger could have chosen a port that others on this host know how to reach.
-    former = Address("", 0) if foreign(folder) else _former_address(folder)
+    former = _former_address(folder)
     host = requested.host or (former.host if not requested.port else "") or ALL_ADDRESSES
     return Address(host, requested.port or former.port or find_bindable_port(Address(host, 0)))
 
@@ -155,17 +167,14 @@ def read_password(folder: Path) -> str | None:
     return text
 
 
-def write_join_files(folder: Path, address: Address, *, is_own: bool = False) -> None:
+def write_join_files(folder: Path, address: Address) -> None:
     """Write what others need to join: the password, kept for the run's life, and the whole URL.
-
-    A password that came with a copied folder is set aside. is_own: this process started a server
-    there before. Raises RedisError.
+    Raises RedisError.
     """
-    if not is_own and foreign(folder):
-        set_unfit_aside(folder)
+    discard_foreign_password(folder)
     password = read_password(folder)
     if password is None:
-        password = secrets.token_urlsafe(24)
+        password = _sign_password(folder, secrets.token_urlsafe(18))
         write_private(folder / "password", password + "\n")
     (folder / "password").chmod(0o600)  # a copied folder may have lost it
     write_private(folder / "listen", f"{address}\n")
@@ -176,8 +185,52 @@ def write_join_files(folder: Path, address: Address, *, is_own: bool = False) ->
 
 
 def remove_join_files(folder: Path) -> None:
-    """The password stays, because the run may listen again."""
+    """The run's own password stays, because the run may listen again."""
+    discard_foreign_password(folder)
     (folder / "url").unlink(missing_ok=True)
+
+
+def discard_foreign_password(folder: Path) -> None:
+    """Remove a password that this account did not make for this folder: whoever packed the folder
+    could come in by it. Raises RedisError.
+    """
+    password = read_password(folder)
+    if password is None:
+        return
+    if not hmac.compare_digest(password, _sign_password(folder, password[:SECRET_LETTERS])):
+        (folder / "password").unlink()
+
+
+def _sign_password(folder: Path, secret: str) -> str:
+    """The password that begins with these random letters."""
+    code = hmac.digest(_account_key(), f"{folder.absolute()} {secret}".encode(), "sha256")
+    return secret + urlsafe_b64encode(code[:18]).decode()
+
+
+def _account_key() -> bytes:
+    """This account's key, made when first needed; another one per process if it cannot be stored,
+    so that a password then lasts as long as the process.
+    """
+    folders = [host_private_directory()]
+    with suppress(RuntimeError):  # no home
+        folders.insert(0, cache_folder() / "keys")
+    for folder in folders:
+        with suppress(OSError):
+            if folder is None or not is_private(folder):
+                continue
+            path = folder / KEY_NAME
+            if not path.exists():
+                fresh = random_name(path)
+                try:
+                    with os.fdopen(create_new(fresh, 0o600), "wb") as file:
+                        file.write(PROCESS_KEY)
+                    with suppress(FileExistsError):
+                        os.link(fresh, path)  # one process of several makes it
+                finally:
+                    fresh.unlink(missing_ok=True)
+            if len(key := read_small(path, len(PROCESS_KEY))) == len(PROCESS_KEY):
+                return key
+    return PROCESS_KEY
 
 
 def reachable_address(host: str) -> str:

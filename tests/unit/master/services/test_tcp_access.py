@@ -124,7 +124,7 @@ def test_the_password_is_made_once_and_its_files_are_for_their_owner_alone(tmp_p
     assert read_password(tmp_path) == password
     assert (tmp_path / "url").read_text() == f"redis://:{password}@[::1]:7001\n"
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("password", "url", "listen", "seal"), 0o600
+        ("password", "url", "listen"), 0o600
     )
     remove_join_files(tmp_path)
     assert not (tmp_path / "url").exists() and read_password(tmp_path) == password
