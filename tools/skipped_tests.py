@@ -23,6 +23,8 @@ PERMITTED = {
     "this host has no address but its loopback's": "a host without a network",
     "only root gives files away": "a user's own computer",
     "names x86 features": "a processor of another kind",
+    "other arithmetic": "digests of another kind of processor",
+    "other version": "digests of another version of the environment's package",
 }
 
 

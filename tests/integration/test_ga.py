@@ -56,23 +56,6 @@ STEADY: dict[str, Any] = {
 }
 
 
-def test_three_workers_one_of_them_killed_give_the_bits_of_one(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "evolved")
-    trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
-    run = start_master("evolved", {**GA, "block": 1}, clocks=NERVOUS)
-    seats = [seen.joined(one) for one in trio]
-    seen.kill_holding(seats[0], trio[0])
-    assert run.summary()["digest"] == quiet_digest(GA)
-    assert len({record["bytes_published"] for record in run.heard.records}) > 2, (
-        "family trees differ in size"
-    )
-
-
 def test_a_killed_master_goes_on_and_its_elite_is_a_list_of_seeds(
     valkey_url: str,
     redis_client: redis.Redis,

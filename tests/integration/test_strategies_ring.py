@@ -18,7 +18,6 @@ import redis
 
 from es_queue import load_policy
 from tests.integration.processes import (
-    NERVOUS,
     WALKER,
     Master,
     Processes,
@@ -67,47 +66,6 @@ HOUSE = Path(__file__).parents[2]
 EXAMPLE = re.findall(
     r"```python\n(.*?)```", (HOUSE / "docs" / "own_strategy.md").read_text(), re.DOTALL
 )[0]
-
-
-@each_search
-def test_three_workers_of_which_one_is_killed_give_the_same_bits(
-    search: dict[str, Any],
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "search")
-    workers = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
-    run = start_master("search", {**search, "block": 1}, clocks=NERVOUS)
-    seats = [seen.joined(one) for one in workers]
-    horse = seen.freeze_holding(seats[0])
-    training = (
-        seen.generation() < search["generations"] - 1
-    )  # what the last moments take from it no generation tells
-    workers[0].signal(signal.SIGKILL)
-    os.kill(horse, signal.SIGKILL)
-    assert run.summary()["digest"] == quiet_digest(search)
-    assert run.total("recovered") + run.total("reissued") >= training, (
-        "what it held was played by another"
-    )
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("name", ["map_elites", "centroids"])
-def test_an_archive_has_the_same_bits_by_one_worker_and_by_two(
-    name: str,
-    count: int,
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    workers = [processes.worker(valkey_url) for _ in range(count)]
-    run = start_master("archive", {**SEARCHES[name], "block": 1})
-    for worker in workers:
-        Seen(redis_client, "archive").joined(worker)
-    assert run.summary()["digest"] == quiet_digest(SEARCHES[name])
 
 
 @each_search

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
-from tests.integration.processes import Master, Processes, Seen, flags, quiet_digest
+from tests.integration.processes import Master, Processes, flags
 
 SHORT: dict[str, Any] = {
     "seed": 11,
@@ -37,38 +36,11 @@ TINY = {
     "obs_sample": None,
     "generations": 1,
 }
-FAMILIES = {
-    "marvin": ({"env": "Marvin-v0"}, ""),
-    "mujoco": ({"env": "InvertedPendulum-v5"}, "mujoco"),
-    "gym": ({"env": "BipedalWalker-v2", "backend": "gym"}, "gym_notices"),
-}
 
 
 def needs(package: str) -> None:
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_two_workers_give_the_bits_of_one(
-    family: str,
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    values, package = FAMILIES[family]
-    needs(package)
-    both = [processes.worker(valkey_url), processes.worker(valkey_url)]
-    values = {
-        **SHORT,
-        **values,
-        "generations": 40,
-    }  # long enough for the slower of the two to come before its end
-    run = start_master(family, {**values, "block": 1})
-    for one in both:
-        Seen(redis_client, family).joined(one)
-    assert run.summary()["digest"] == quiet_digest(values)
 
 
 @pytest.mark.parametrize("backend", ["lean", "stock"])
