@@ -22,6 +22,7 @@ from es_queue.errors import EsQueueError, UsageError
 from tests.digests import doors
 
 WIDTH = 17
+Play = Callable[[doors.Row], doors.Found]
 
 
 def main() -> int:
@@ -42,7 +43,7 @@ def main() -> int:
             print(f"{row['name']:34} skipped: {reason}", flush=True)
             continue
         expected = doors.expected_of(row)
-        plays = [("", doors.play)]
+        plays: list[tuple[str, Play]] = [("", doors.play)]
         if given.processes and "processes" in row:
             plays.append((f" ({row['processes']} workers)", by_command))
         for words, play in plays:
@@ -53,7 +54,7 @@ def main() -> int:
     return 1 if different else 0
 
 
-def attempt(play: Callable[[doors.Row], doors.Found], row: doors.Row) -> doors.Found:
+def attempt(play: Play, row: doors.Row) -> doors.Found:
     """What is found, or the error in place of a digest."""
     try:
         return play(row)

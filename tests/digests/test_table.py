@@ -142,7 +142,12 @@ def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(
     first.signal(signal.SIGKILL)
     first.process.wait()
     os.kill(horse, signal.SIGCONT)
-    assert_as_recorded(row, first, begin(row, resume=True))
+    second = begin(row, resume=True)
+    assert_as_recorded(row, first, second)
+    left, taken = first.events("generation")[-1], second.events("generation")[0]
+    assert taken["generation"] == left["generation"] + 1
+    tokens = {record["publication"].partition(".")[2] for record in (left, taken)}
+    assert len(tokens) == 1, "the second master took over the open publication"
 
 
 @pytest.mark.parametrize("row", [WALKER, REPEATED], ids=["walker", "ga"])
