@@ -395,12 +395,10 @@ def odd_answers(genuine: Answer, publication: str) -> dict[str, list[bytes]]:
     moment = EpisodeMoments(1, b"\0" * 8, b"\0" * 8)
     return {
         "duplicate": [genuine.encode(), replace(genuine, seconds=1e300).encode()],
-        "unknown-worker": [replace(genuine, worker="a-1-000000").encode()],
         "conflict": [
             answer(fitness=(value,) * len(steps), returns=(value,) * len(steps))
             for value in (7.5, 1e99, 5e-324, -0.0, 1e9)
         ],
-        "wrong-fitness": [answer(fitness=(-1e9,) * len(steps))],
         "wrong-publication": [
             replace(genuine, publication=name).encode() for name in others if name[0] != "-"
         ],

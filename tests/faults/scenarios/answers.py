@@ -123,7 +123,6 @@ def odd(genuine: Answer, publication: str) -> dict[str, list[tuple[str, bytes]]]
             ("another seed", answer(seed=result.seed ^ 1)),
         ],
         "wrong-shape": [("no moments", answer(moments=()))],
-        "wrong-fitness": [("a fitness below the return", answer(fitness=(-1e9, -1e9)))],
         "wrong-return": [("1e308", answer(returns=(1e308, -1e308)))],
         "undecodable": [
             ("NaN", answer(fitness=(float("nan"), 1.0))),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.publication.closed_generation import ClosedGeneration
 from master.collect.publication.slot_failures import FAILURES
 from master.loop.learner import Learner
-from master.loop.schedule import ClosingSchedule
-from master.loop.state import RunState
 from master.storage import checkpoint
 from tests.cases import each_case
 from tests.memory_channel import MemoryWorkerChannel
@@ -323,25 +320,6 @@ def test_a_redis_that_comes_back_empty_among_the_elites_costs_nothing_but_time(
     monkeypatch.setattr(MemoryWorkerChannel, "answer", answer)
     assert same(run.play(2), expected)
     assert flushed and any("published again" in note for note in run.sink.notes)
-
-
-def test_another_training_result_chooses_other_elites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit may replace a result after the elites of the first one were chosen."""
-    run, chosen, real = Run(tiny(**SEARCH, generations=1)), [], ClosingSchedule.require_more
-
-    def more(self: ClosingSchedule, state: RunState, learner: Learner, ledger: Ledger) -> bool:
-        if chosen and ledger.is_complete() and len(chosen) == 1:
-            worst = min(range(8), key=lambda slot: ledger.results[TRAIN][slot].fitness)
-            ledger.results[TRAIN][worst] = replace(ledger.results[TRAIN][worst], fitness=(0.0,))
-        again = real(self, state, learner, ledger)
-        if again:
-            chosen.append([one.slot if one else None for one in ledger.results_in_order(ELITE)])
-        return again
-
-    monkeypatch.setattr(ClosingSchedule, "require_more", more)
-    run.play()
-    assert len(chosen) == 2
-    assert sum(one is None for one in chosen[1]) == 1, "of the new choice one was not yet evaluated"
 
 
 def test_lost_elites_are_issued_again_in_blocks_of_their_own_length() -> None:
