@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import Field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from master.sweep.seeds import parse_seeds
 #: More local workers per core cause a warning.
 USEFUL_PER_CORE = 4
 MOST_GENERATIONS = 2**31
+#: In a line of a TOML file: the memory of a dotted key grows with the square of its parts.
+MOST_DOTS = 100
 #: Bytes.
 LARGEST_CONFIG_FILE = 256 * 1024
 
@@ -219,6 +222,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
                 f"one that contains only settings"
             )
         text = data.decode("utf-8")
+        if max(map(str.count, text.splitlines(), repeat(".")), default=0) > MOST_DOTS:
+            raise UsageError(
+                f"{path} has a line with more than {MOST_DOTS} dots: a key of so many parts would "
+                "fill the memory"
+            )
         return tomllib.loads(text)
     except OSError as error:
         raise UsageError(

@@ -14,6 +14,20 @@ from es_queue.security.private_directory import make_run_folder
 from es_queue.util.run_folder import NamedRun, find_run, runs_folder
 from master.run.launch import Launch
 
+#: Folders in a run's folder that es-master writes to and removes files from.
+OWN_FOLDERS = (
+    "checkpoints",
+    "slots",
+    "replay",
+    "logs",
+    "videos",
+    "redis",
+    "guardian",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+)
+
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -35,6 +49,7 @@ class RunPaths:
         """Make the folder. Raises RunFolderError if it cannot be written, or others can write to
         it.
         """
+        refuse_links(self.run_dir)
         try:
             make_run_folder(self.run_dir, self.shared)
         except OSError as error:
@@ -51,6 +66,17 @@ class RunPaths:
                 f"run-dir {self.run_dir} cannot be written ({error.strerror}); give a folder "
                 f"that you can write to"
             ) from None
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raises RunFolderError for a folder in a run's folder that is a link: es-master would write
+    and delete where it leads. An archive can bring such links.
+    """
+    for folder in OWN_FOLDERS:
+        if (run_dir / folder).is_symlink():
+            raise RunFolderError(
+                f"{run_dir / folder} is a link: put the folder itself in its place, or remove it"
+            )
 
 
 def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:

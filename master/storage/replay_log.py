@@ -25,7 +25,7 @@ from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.protocol.messages import publication_generation
-from es_queue.security.private_directory import no_link
+from es_queue.security.private_directory import no_link, regular_no_link
 from master.loop.state import Change
 
 LOGGER = logging.getLogger("es_queue.storage")
@@ -328,7 +328,11 @@ def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:
     RunFolderError there.
     """
     digest, place = b"", 0
-    with path.open("rb") as file:
+    try:
+        opened = open(path, "rb", opener=regular_no_link)  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
+    with opened as file:
         size = os.fstat(file.fileno()).st_size
         while head := file.read(HEADER_BYTES):
             length = int.from_bytes(head[:4], "little")

@@ -241,3 +241,42 @@ def test_a_guardians_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="link"):
         SupervisorFiles(tmp_path / "guardian").prepare()
     assert mode(elsewhere) == 0o755
+
+
+@pytest.mark.parametrize("name", ["slots", "replay", "logs", "checkpoints", "videos"])
+def test_a_folder_of_a_run_that_is_a_link_is_refused_and_nothing_is_written_there(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from master.cli.main import main
+
+    elsewhere, run = tmp_path / "elsewhere", tmp_path / "runs" / "r"
+    elsewhere.mkdir()
+    (elsewhere / "00000001.npz").write_text("mine")
+    run.mkdir(parents=True, mode=0o700)
+    (run / name).symlink_to(elsewhere)
+    words = ["--env", "CartPole-v1", "--generations", "1", "--run-dir", str(run)]
+    assert main([*words, "--run", "r", "--workers", "0"]) == 6
+    assert f"{run / name} is a link" in capsys.readouterr().err
+    assert [path.name for path in elsewhere.iterdir()] == ["00000001.npz"]
+
+
+def test_a_pipe_in_the_place_of_a_replay_log_holds_no_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from master.cli.main import main
+
+    (tmp_path / "r" / "replay").mkdir(parents=True)
+    os.mkfifo(tmp_path / "r" / "replay" / "00000000.log")
+    assert main(["--replay", str(tmp_path / "r")]) == 6
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_settings_file_of_dots_is_refused_before_it_is_parsed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from master.cli.main import main
+
+    path = tmp_path / "dots.toml"
+    path.write_text("a" + ".a" * 20_000 + " = 1\n")
+    assert main(["--config", str(path)]) == 2
+    assert "more than 100 dots" in capsys.readouterr().err
