@@ -19,6 +19,8 @@ from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.protocol.messages import TRAIN
+from es_queue.strategies import hooks
+from es_queue.strategies.averaged import AVERAGE
 from es_queue.strategies.base import (
     Batch,
     State,
@@ -27,8 +29,6 @@ from es_queue.strategies.base import (
     make_builder,
     validate_individuals,
 )
-from es_queue.strategies.capabilities import hooks
-from es_queue.strategies.wrappers.averaged import AVERAGE
 
 __all__ = ["CHECKS", "check_strategy", "run_generation", "sample_strategy"]
 

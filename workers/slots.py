@@ -57,7 +57,7 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
-from es_queue.strategies.capabilities.hooks import (
+from es_queue.strategies.hooks import (
     SlotDraw,
     centre_statistics,
     max_centres,

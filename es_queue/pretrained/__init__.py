@@ -52,7 +52,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     from es_queue.numerics.fingerprint import array_digest
     from es_queue.security.npz_reader import read_checkpoint
     from es_queue.strategies import strategy_class
-    from es_queue.strategies.capabilities.hooks import BuildsIndividuals
+    from es_queue.strategies.hooks import BuildsIndividuals
 
     path = run_folder / "checkpoints" / "best.npz"
     arrays, meta = read_checkpoint(path)

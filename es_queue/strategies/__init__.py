@@ -91,7 +91,7 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
     kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
     if "average_decay" in kind.used_settings() and config.average_decay:
         # start-up: few runs average
-        from es_queue.strategies.wrappers.averaged import averaged
+        from es_queue.strategies.averaged import averaged
 
         kind = averaged(kind)
     return kind

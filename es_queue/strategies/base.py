@@ -1,7 +1,7 @@
 """The base of strategies: ``ask`` builds individuals on workers, ``tell`` learns on the master.
 
 Strategies are pure functions of arrays: no Redis, no clock, no random state. Optional features are
-in ``capabilities``.
+in ``hooks``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.strategies.capabilities.hooks import (
+from es_queue.strategies.hooks import (
     Builder,
     BuildsIndividuals,
     Draw,

@@ -28,14 +28,14 @@ from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.capabilities.elite_evaluation import (
+from es_queue.strategies.elite_evaluation import (
     NO_EVALUATION,
     EliteEvaluation,
     best_reevaluated,
     elite_figure,
     rank_finite,
 )
-from es_queue.strategies.capabilities.hooks import (
+from es_queue.strategies.hooks import (
     Builder,
     BuildsIndividuals,
     LearntSpread,

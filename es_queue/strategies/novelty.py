@@ -28,7 +28,7 @@ from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import MEMBER, uniform
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.hooks import ComparesBehaviour, Draw, SeveralCentres
+from es_queue.strategies.hooks import ComparesBehaviour, Draw, SeveralCentres
 from es_queue.strategies.openai_es import SharedSigmaGradient
 from es_queue.strategies.shaping import utilities
 

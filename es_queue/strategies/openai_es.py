@@ -17,7 +17,7 @@ from es_queue.config.declarations import ScaleRule
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.gradient import GradientStrategy
+from es_queue.strategies.gradient import GradientStrategy
 from es_queue.strategies.optimizers import (
     Optimizer,
     chosen_optimizer,

@@ -20,7 +20,7 @@ from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one
 from es_queue.strategies.base import Batch, Info, State, mirror
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.gradient import AdaptiveSigma
 from es_queue.strategies.optimizers import chosen_optimizer, make_optimizer
 from es_queue.strategies.shaping import utilities
 

@@ -13,8 +13,8 @@ import numpy as np
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.capabilities.elite_evaluation import best_reevaluated, elite_figure
-from es_queue.strategies.capabilities.hooks import ReevaluatesBest
+from es_queue.strategies.elite_evaluation import best_reevaluated, elite_figure
+from es_queue.strategies.hooks import ReevaluatesBest
 
 
 class RandomSearch(ReevaluatesBest, Strategy):

@@ -19,7 +19,7 @@ from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import squared_less_one, steady_exp
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.gradient import AdaptiveSigma
 from es_queue.strategies.shaping import all_equal, blended_rank, with_failures_last
 
 

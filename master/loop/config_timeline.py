@@ -20,9 +20,8 @@ from es_queue.config.scaling import scale_factors
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.numerics.slot_plan import validate_noise_size
-from es_queue.strategies import make_strategy
+from es_queue.strategies import hooks, make_strategy
 from es_queue.strategies.base import Strategy
-from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.state import Change, RunState
 from master.loop.stopping import target_of

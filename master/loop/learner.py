@@ -22,8 +22,8 @@ from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import publication_generation
+from es_queue.strategies import hooks
 from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
-from es_queue.strategies.capabilities import hooks
 from master.collect.publication.closed_generation import (
     ClosedGeneration,
     PublicationSlice,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.strategies.capabilities.hooks import ComparesBehaviour
+from es_queue.strategies.hooks import ComparesBehaviour
 from master.collect.publication.closed_generation import ClosedGeneration
 from master.display.format import Record
 from master.loop.publisher import OpenGeneration

@@ -18,8 +18,8 @@ from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.messages import Task, token_number
+from es_queue.strategies import hooks
 from es_queue.strategies.base import Strategy
-from es_queue.strategies.capabilities import hooks
 from master.collect.answer_check import (
     AnswerChecker,
     PlannedSlots,

@@ -19,7 +19,7 @@ from es_queue.config.run_config import ASYNC, SYNC, RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
-from es_queue.strategies.capabilities import hooks
+from es_queue.strategies import hooks
 from master.collect.answer_check import AnswerChecker
 from master.collect.ledger import Ledger, LedgerContext, close_generation, shortest_prefix
 from master.collect.publication.closed_generation import (

@@ -21,10 +21,8 @@ TRAINING, CLOSING, FINAL = "training", "closing", "final"
 #: Names of a checkpoint's scalars.
 SCALARS = (
     *("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation"),
-    *("reproducible", "epoch", "numerics"),
+    *("reproducible", "epoch", "numerics", "origin", "recoveries", "noise"),
 )
-#: Checkpoints of version 0.1.0 have none of these, and no changes.
-LATER_SCALARS = ("origin", "recoveries", "noise")
 BEST_SCALARS = ("generation", "eval_mean", "confirmed")
 
 
@@ -136,7 +134,7 @@ class RunState:
     only with --rollback and --restart-deadlines; descent: changes only with the latter
     origin: the source of a warm start, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.collect.recovery_statistics``
-    noise: digest of the noise table; empty in a checkpoint from before this field
+    noise: digest of the noise table
     open: older publications, oldest first; only in the asynchronous schedule
     """
 
@@ -183,7 +181,7 @@ class RunState:
         best, anchor = self.best, self.anchor
         open_publications = [[older.publication, older.step_limit] for older in self.open]
         return {
-            **{name: getattr(self, name) for name in (*SCALARS, *LATER_SCALARS)},
+            **{name: getattr(self, name) for name in SCALARS},
             "best": None if best is None else {name: getattr(best, name) for name in BEST_SCALARS},
             "counters": asdict(self.counters),
             "changes": [asdict(change) for change in self.changes],
@@ -200,7 +198,7 @@ class RunState:
         sentence.
         """
         try:
-            best, anchor = values["best"], values.get("anchor")
+            best, anchor = values["best"], values["anchor"]
             if best is not None:
                 saved = without_prefix("best.", arrays)
                 genome = without_prefix("genome.", saved)
@@ -214,7 +212,7 @@ class RunState:
                 moments=RunningMoments.from_arrays(arrays),
                 best=best,
                 counters=Counters(**values["counters"]),
-                changes=tuple(Change(**change) for change in values.get("changes", ())),
+                changes=tuple(Change(**change) for change in values["changes"]),
                 anchor=anchor,
                 descent=CurrentDescent(**values.get("descent", {})),
                 open=tuple(
@@ -222,7 +220,6 @@ class RunState:
                     for publication in values.get("open", ())
                 ),
                 **{name: values[name] for name in SCALARS[2:]},
-                **{name: values[name] for name in LATER_SCALARS if name in values},
             )
         except (KeyError, TypeError, ValueError, DecodeError) as error:
             raise RunFolderError(

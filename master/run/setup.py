@@ -24,9 +24,8 @@ from es_queue.policies import initial_parameters, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import MAX_OBSERVATION
-from es_queue.strategies import make_strategy, strategy_class, try_strategy
+from es_queue.strategies import hooks, make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
-from es_queue.strategies.capabilities import hooks
 from master.loop.learner import Learner
 from master.loop.rollback import with_first_search
 from master.loop.state import RunState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,6 @@ from master.display.format import Record, finite_or_none
 from master.display.log_view import format_json_line
 
 METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
-LONGEST_HEADER = 4096
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 
@@ -104,22 +103,18 @@ class LineFile:
 
 
 class TableFile(LineFile):
-    """metrics.csv. A table that an earlier revision began keeps the columns of its header."""
+    """metrics.csv."""
 
     def __init__(self, path: Path) -> None:
         # Only numbers, so that nothing needs quotes.
         super().__init__(
             path,
-            lambda record: ",".join(format_cell(record.get(name)) for name in self._columns),
+            lambda record: ",".join(format_cell(record.get(name)) for name in TABLE_COLUMNS),
         )
-        self._columns: Sequence[str] = TABLE_COLUMNS
 
     def _open(self) -> int:
         handle = super()._open()
-        header = os.pread(handle, LONGEST_HEADER, 0).partition(b"\n")[0]
-        if header:
-            self._columns = header.decode("utf-8", "replace").split(",")
-        else:
+        if not os.fstat(handle).st_size:
             os.write(handle, ",".join(TABLE_COLUMNS).encode() + b"\n")
         return handle
 

@@ -22,8 +22,8 @@ from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.security.user_code import describe_error, named_modules, require_trust
+from es_queue.strategies import hooks
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
-from es_queue.strategies.capabilities import hooks
 from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
 from master.loop.config_timeline import strategy_of
 from master.loop.learner import batch_segments, slot_plans

@@ -159,7 +159,7 @@ def test_ctrl_c_twice_ends_everything_at_once(processes: Processes) -> None:
 TRAIN = """
 import json, sys
 from es_queue import RunConfig
-from master import train
+from es_queue import train
 values = json.loads(sys.argv[1])
 heard = []
 def hear(record):

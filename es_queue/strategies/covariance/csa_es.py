@@ -20,13 +20,13 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.portable import steady_exp
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSharedSigma
 from es_queue.strategies.covariance.recombination import (
     Constants,
     RankedSample,
     constants_for,
     rank,
 )
+from es_queue.strategies.gradient import AdaptiveSharedSigma
 
 
 class CSAES(AdaptiveSharedSigma):

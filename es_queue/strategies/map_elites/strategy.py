@@ -26,7 +26,7 @@ from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.security.npz_reader import MAX_FILE, typed_array
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.capabilities.hooks import (
+from es_queue.strategies.hooks import (
     Builder,
     BuildsIndividuals,
     ComparesBehaviour,

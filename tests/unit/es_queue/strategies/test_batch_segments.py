@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.strategies import Batch, make_strategy
+from es_queue.strategies import Batch, hooks, make_strategy
 from es_queue.strategies.base import BatchSegment
-from es_queue.strategies.capabilities import hooks
 from es_queue.strategies.shaping import utilities
 from tests.cases import each_case
 from tests.unit.es_queue.strategies.test_pgpe import (

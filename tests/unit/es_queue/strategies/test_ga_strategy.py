@@ -18,9 +18,9 @@ from es_queue.numerics.slot_plan import draw_parents
 from es_queue.protocol.messages import ELITE, TRAIN
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from es_queue.strategies.base import BatchSegment
-from es_queue.strategies.capabilities.elite_evaluation import EliteEvaluation
-from es_queue.strategies.capabilities.hooks import SlotDraw
+from es_queue.strategies.elite_evaluation import EliteEvaluation
 from es_queue.strategies.ga import rank_finite
+from es_queue.strategies.hooks import SlotDraw
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))

@@ -19,7 +19,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol.messages import TRAIN
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.base import BatchSegment
-from es_queue.strategies.capabilities.hooks import SlotDraw
+from es_queue.strategies.hooks import SlotDraw
 from es_queue.strategies.map_elites import Archive, MapElites, load_archive
 from es_queue.strategies.map_elites.cells import (
     CentroidCells,

@@ -12,7 +12,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.capabilities.elite_evaluation import best_and_centre, best_reevaluated
+from es_queue.strategies.elite_evaluation import best_and_centre, best_reevaluated
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))

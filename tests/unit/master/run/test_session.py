@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from es_queue import train
 from es_queue.config.changeable import validate_resume_changes
 from es_queue.errors import RunFolderError, UsageError
-from master import train
 from master.run.run_paths import RunPaths
 from master.run.session import newest_checkpoint
 from master.storage import checkpoint

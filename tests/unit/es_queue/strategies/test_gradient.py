@@ -11,13 +11,13 @@ from es_queue import testing
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.numerics.portable import steady_exp
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSharedSigma
+from es_queue.strategies.gradient import AdaptiveSharedSigma
 from es_queue.strategies.shaping import utilities
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
-HERE = "tests.unit.es_queue.strategies.capabilities.test_adaptive_sigma"
+HERE = "tests.unit.es_queue.strategies.test_adaptive_sigma"
 
 
 class SharedSigma(AdaptiveSharedSigma):

@@ -12,9 +12,9 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.strategies import State, Strategy, make_strategy
+from es_queue.strategies.averaged import AVERAGE, averaged
 from es_queue.strategies.novelty import Novelty
 from es_queue.strategies.snes import SNES
-from es_queue.strategies.wrappers.averaged import AVERAGE, averaged
 from tests.cases import each_case
 
 SIZE, DECAY = testing.SIZE, 0.75

@@ -1,4 +1,6 @@
-"""Learnt deviations, one per parameter or one for all: scheduled, and kept when settings change."""
+"""Strategies that move their mean by steps, and those that also learn their deviations: one per
+parameter or one for all.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,27 @@ import numpy as np
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
-from es_queue.strategies.capabilities.gradient import GradientStrategy
-from es_queue.strategies.capabilities.hooks import LearntSpread, MigratesState
+from es_queue.strategies.hooks import LearntSpread, MigratesState
+
+
+class GradientStrategy(Strategy):
+    """A strategy whose centre moves by a step, and then decays."""
+
+    settings: ClassVar[tuple[str, ...]] = (
+        "learning_rate",
+        "learning_rate_schedule",
+        "weight_decay",
+    )
+
+    def moved(self, parameters: Floats, step: Floats) -> Floats:
+        """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
+        return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
 
 
 class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
-    """A strategy whose state also has ``sigma``, float32 [n]."""
+    """A strategy whose state also has ``sigma``, float32 [n]: scheduled, and kept when settings
+    change.
+    """
 
     settings: ClassVar[tuple[str, ...]] = ("average_decay",)
 

@@ -10,10 +10,19 @@ from functools import cache
 
 import numpy as np
 
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.capabilities.hooks import require_plain
+from es_queue.strategies.hooks import (
+    BuildsIndividuals,
+    ComparesBehaviour,
+    ReevaluatesBest,
+    SeveralCentres,
+    SteadyState,
+)
 
+#: Strategies whose slots or centres have a meaning of their own.
+NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, ReevaluatesBest, SeveralCentres, SteadyState)
 #: The mean's name in the state.
 AVERAGE = "averaged_parameters"
 
@@ -50,6 +59,10 @@ class AveragedCentre(Strategy):
 @cache
 def averaged(kind: type[Strategy]) -> type[Strategy]:
     """``kind`` with an averaged centre. Raises UsageError for a strategy that cannot have one."""
-    require_plain(kind, "average_decay")
+    if issubclass(kind, NOT_PLAIN):
+        raise UsageError(
+            f"average_decay needs a strategy whose slots are all alike, and {kind.__name__} has "
+            "parents, elites or several centres: leave average_decay out, or use another strategy"
+        )
     facts = {"name": "", "__module__": kind.__module__}
     return type(f"Averaged{kind.__name__}", (AveragedCentre, kind), facts)

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
-from es_queue.strategies.capabilities.elite_evaluation import best_and_centre
+from es_queue.strategies.elite_evaluation import best_and_centre
 
 State = dict[str, NDArray[Any]]
 
@@ -106,21 +105,10 @@ def genome(strategy: object, state: State) -> State:
     return strategy.genome(state) if isinstance(strategy, BuildsIndividuals) else {}
 
 
-class Reevaluates(ABC):
-    """Some individuals are evaluated again, on fresh seeds, before the strategy learns."""
+class ReevaluatesBest:
+    """The best individuals are evaluated again, on fresh seeds, before the strategy learns."""
 
     reevaluates: ClassVar[bool] = True
-
-    @abstractmethod
-    def candidates(self, state: State, batch: Any) -> Integers:
-        """Slots to evaluate again before ``tell``, ascending, as a pure function of the first
-        results.
-        """
-
-
-class ReevaluatesBest(Reevaluates):
-    """The best individuals are evaluated again."""
-
     settings: ClassVar[tuple[str, ...]] = ("candidates", "elite_episodes")
     per_slot: ClassVar[int]
     config: RunConfig
@@ -133,13 +121,15 @@ class ReevaluatesBest(Reevaluates):
         return max_slots(self.config, self.per_slot)[TRAIN]
 
     def candidates(self, state: State, batch: Any) -> Integers:
-        """The best that succeeded, ties to the lower slot, and the current elite."""
+        """Slots to evaluate again before ``tell``, ascending: the best that succeeded, ties to the
+        lower slot, and the current elite.
+        """
         return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
 
 
 def candidates(strategy: object, state: State, batch: Any) -> Integers:
-    """None unless the strategy ``Reevaluates``."""
-    if isinstance(strategy, Reevaluates):
+    """None unless the strategy ``ReevaluatesBest``."""
+    if isinstance(strategy, ReevaluatesBest):
         return strategy.candidates(state, batch)
     return np.empty(0, np.int64)
 
@@ -266,16 +256,3 @@ def exchange_statistics(
     if isinstance(strategy, SeveralCentres):
         return strategy.exchange_statistics(before, after, moments)
     return after, moments
-
-
-#: Strategies whose slots or centres have a meaning of their own.
-NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, Reevaluates, SeveralCentres, SteadyState)
-
-
-def require_plain(kind: type, setting: str) -> None:
-    """Raises UsageError for a strategy that ``setting`` cannot be used with."""
-    if issubclass(kind, NOT_PLAIN):
-        raise UsageError(
-            f"{setting} needs a strategy whose slots are all alike, and {kind.__name__} has "
-            f"parents, elites or several centres: leave {setting} out, or use another strategy"
-        )

@@ -1,1 +1,0 @@
-"""Optional features of strategies: one capability per file."""

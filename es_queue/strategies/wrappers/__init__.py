@@ -1,1 +1,0 @@
-"""Classes that add something to any strategy whose slots are all alike."""
