@@ -17,7 +17,7 @@ from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
-HERE = "tests.unit.es_queue.strategies.test_adaptive_sigma"
+HERE = "tests.unit.es_queue.strategies.test_gradient"
 
 
 class SharedSigma(AdaptiveSharedSigma):
