@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.policies import NumpyPolicy
-from es_queue.strategies.capabilities.adaptive_sigma import AdaptiveSigma
+from es_queue.strategies.gradient import AdaptiveSigma
 
 
 class Fading(NumpyPolicy):
