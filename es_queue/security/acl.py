@@ -79,6 +79,10 @@ RQ_VISIBLE_KEYS = (
     keys.rq_wip("*"),
 )
 
+#: A worker that could write rq:suspended would stop the workers of all runs until a person resumes
+#: them.
+RQ_KEYS_BUT_SUSPENDED = ("~rq:[^s]*", "~rq:s[^u]*", f"%R~{keys.RQ_SUSPENDED}")
+
 #: Each user's rules, in order. Selectors are in parentheses; rights before them are outside.
 RULES: dict[str, tuple[str, ...]] = {
     MASTER: (
@@ -99,7 +103,7 @@ RULES: dict[str, tuple[str, ...]] = {
         "resetkeys",
         "resetchannels",
         f"&{keys.rq_pubsub('*')}",
-        f"~{keys.RQ_ANY_KEY}",
+        *RQ_KEYS_BUT_SUSPENDED,
         "-@all",
         *CONNECTION,
         *WORKERS_READS,

@@ -76,7 +76,7 @@ CELLS: list[tuple[str, str, str]] = [
     ("", f"HGETALL {LISTENER}", "mwv"),
     ("", f"HMGET {LISTENER} state state", "m-v"),
     ("", "EXISTS rq:suspended", "mwv"),
-    ("", "SET rq:suspended 1", "mw-"),
+    ("", "SET rq:suspended 1", "m--"),
     ("", f"SUBSCRIBE {CHANNEL}", "mw-"),
     ("", f"PUBLISH {CHANNEL} x", "---"),
     ("other people's keys", "GET theirs", "---"),

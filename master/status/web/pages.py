@@ -105,7 +105,7 @@ class RunMetrics:
             "refused_total",
             "Results that the master refused, by reason",
             [
-                ({"run": run, "reason": reason}, float(count))
+                ({"run": run, "reason": sanitize(reason, 100)}, float(count))
                 for run, reasons in self.data.get("refused", {}).items()
                 for reason, count in reasons.items()
             ],
