@@ -26,7 +26,6 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from es_queue.security.passwords import environment_without_redis
-from master.services.local_workers import HARDENED_CLASSES
 from master.services.private_server import PrivateServer
 
 BIN = Path(sys.executable).parent
@@ -183,7 +182,6 @@ def rehearse(plan: LossPlan, folder: Path) -> dict[str, Any]:
         with started_master(*words, folder=folder) as master:
             workers = {
                 **environment_without_redis(os.environ),
-                **HARDENED_CLASSES,
                 "RQ_REDIS_URL": server.url,
             }
             events, alive = lose_hosts(plan, master, workers, folder / "workers.log")

@@ -21,10 +21,10 @@ from es_queue import errors  # noqa: E402 - the checkout's own
 from es_queue.config.run_config import flag_name, option_fields, option_text  # noqa: E402
 from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
-from master.cli.worker_command import main as es_worker  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
 from tools import write_facts  # noqa: E402
+from workers.es_worker import main as es_worker  # noqa: E402
 from workers.play.cli import main as es_play  # noqa: E402
 
 WRITTEN = "<!-- written by tools/write_reference.py -->"

@@ -288,15 +288,14 @@ def send_report(channel: WorkerChannel, reason: str, **more: object) -> None:
     channel.report(json.dumps({**about, **more}))
 
 
-def worker_info(clocks: Clocks, hardened: bool = False) -> dict[str, str]:
+def worker_info(clocks: Clocks) -> dict[str, str]:
     """Texts for the worker's hash, by name; computed once per seat, takes milliseconds, never
     raises.
 
     versions: of the main packages; box2d: distributions that provide it; envpool: version, empty
     without it
     packages: folder from which workers and es_queue were imported, two if they differ; beat_ttl:
-    seconds after which a silent worker counts as gone; threads: of BLAS; cpu: model; hardened: yes
-    for a worker of workers.hardened_worker
+    seconds after which a silent worker counts as gone; threads: of BLAS; cpu: model
     """
     sources: dict[str, Callable[[], str]] = {
         "versions": host_info.versions,
@@ -306,7 +305,6 @@ def worker_info(clocks: Clocks, hardened: bool = False) -> dict[str, str]:
         "beat_ttl": lambda: f"{clocks.beat_ttl:g}",
         "threads": lambda: str(host_info.blas_threads()),
         "cpu": host_info.cpu_model,
-        "hardened": lambda: "yes" if hardened else "no",
     }
     return {name: text_or_empty(ask) for name, ask in sources.items()}
 

@@ -8,17 +8,13 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
 from es_queue.protocol.channel import PAUSED, RUNNING
-from es_queue.protocol.timing import SUPERVISOR_PID, Clocks
+from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.private_directory import host_private_directory
 from es_queue.security.sanitize import sanitize
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import redis
 
 FORGET_SECONDS = 24 * 3600.0
 MAX_TRACE = 4000
@@ -26,50 +22,35 @@ MAX_TRACE = 4000
 MAX_LINE = 2000
 
 
-class Seat:
-    def __init__(self, client: redis.Redis, run: str, nonce: str, job: Any, clocks: Clocks) -> None:
-        self._client: Any = client
-        self.run, self.nonce, self.clocks = run, nonce, clocks
-        self._hardened = bool(getattr(job, "hardened", False))
-        self._horse = (
-            is_horse()
-        )  # asked now: sit() installs a handler, and then every process would look like RQ's own
-        self._parent = os.getppid() if self._horse else None
-        self._supervisor = supervisor_of_local_worker()
-        self.queue, self.rq_name, self.timeout = job.origin, job.worker_name or "", int(job.timeout)
+def open_next(client: Any, queue: str, run: str, nonce: str, timeout: int) -> str:
+    """Open the next seat, while the run is running; if that fails, the master's SeatManager opens
+    one.
 
-    def open_next(self) -> str:
-        """Open the next seat, while the run is running; if that fails, the master's SeatManager
-        opens one.
+    Returns why this worker should not take this seat; usually empty. Seats outlive a killed
+    master, and would keep workers from live runs. A master takes its lease before it opens seats.
+    """
+    # start-up: redis
+    from es_queue.protocol.connection import ANY_ERROR
+    from es_queue.protocol.seats import open_seats, run_status
 
-        Returns why this worker should not take this seat; usually empty. Seats outlive a killed
-        master, and would keep workers from live runs. A master takes its lease before it opens
-        seats.
-        """
-        # start-up: redis
-        from es_queue.protocol.connection import ANY_ERROR
-        from es_queue.protocol.seats import open_seats, run_status
-
-        try:
-            state, led = run_status(self._client, self.run)
-            if not led:
-                return (
-                    "the run has no master"
-                    if state in (None, RUNNING, PAUSED)
-                    else f"the run is {state}"
-                )
-            if state == RUNNING:
-                open_seats(self._client, self.queue, self.run, self.nonce, 1, self.timeout)
-        except ANY_ERROR:
-            return ""
+    try:
+        state, led = run_status(client, run)
+        if not led:
+            has_ended = state not in (None, RUNNING, PAUSED)
+            return f"the run is {state}" if has_ended else "the run has no master"
+        if state == RUNNING:
+            open_seats(client, queue, run, nonce, 1, timeout)
+    except ANY_ERROR:
         return ""
+    return ""
 
-    def print_line(self, text: str) -> None:
-        """One line on the worker's terminal, without control characters, because ``text`` can come
-        from Redis or a run's code.
-        """
-        with suppress(OSError, ValueError):  # nobody may be there to read it any more
-            print(f"es-queue {self.run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
+
+def print_line(run: str, text: str) -> None:
+    """One line on the worker's terminal, without control characters, because ``text`` can come
+    from Redis or a run's code.
+    """
+    with suppress(OSError, ValueError):  # nobody may be there to read it any more
+        print(f"es-queue {run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
 
 
 def supervisor_of_local_worker() -> int | None:
@@ -86,12 +67,12 @@ def is_horse() -> bool:
 
 
 class CrashGuard:
-    """Counts, per RQ worker, seats that did not end cleanly; each makes the next one wait longer,
-    up to a minute.
+    """Counts, per worker, seats that did not end cleanly; each makes the next one wait longer, up
+    to a minute.
     """
 
-    def __init__(self, rq_name: str) -> None:
-        safe = "".join(letter if letter.isalnum() else "_" for letter in rq_name)[:80] or "worker"
+    def __init__(self, name: str) -> None:
+        safe = "".join(letter if letter.isalnum() else "_" for letter in name)[:80] or "worker"
         folder = host_private_directory()
         self._path = folder / f"{safe}.seat" if folder else None
         self._traces: TextIO | None = None  # open as long as the process may crash

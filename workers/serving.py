@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import redis
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
@@ -25,7 +26,7 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.protocol.connection import clone_client
 from es_queue.protocol.redis_channel import RedisWorkerChannel
 from es_queue.protocol.retry import Retry
-from es_queue.protocol.seats import is_other_run_waiting
+from es_queue.protocol.timing import Clocks
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl, Leaving
@@ -46,51 +47,91 @@ from workers.join import (
     validate_noise,
     wait_or_leave,
 )
-from workers.open_seat import CrashGuard, Seat, is_horse
+from workers.open_seat import CrashGuard, print_line
 from workers.parameter_cache import ParameterCache
 
+#: Why a worker left a run that another one may serve, so that es-worker sends it elsewhere.
+CANNOT_JOIN = "it cannot join this run, and another run is training"
 
-class ServedSeat(Seat):
-    def join_and_serve(self) -> None:
-        """Join, serve, leave; a seat that crashed before on this worker waits longer each time."""
+
+class Seat:
+    """A worker's place in a run for a while.
+
+    name: of the worker, as people see it
+    rq_name: of the RQ worker whose orders to stop count; empty if RQ did not start it
+    owns_process: whether this process exists only for the seat, so that it may end itself
+    parent, supervisor: processes that it must not outlive, see ``heartbeat.orphan_reason``
+    has_other_work: whether another run waits for a worker; asked if this run has no master, or
+    refuses this worker
+    say: takes what people at the worker's terminal should read
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        run: str,
+        clocks: Clocks,
+        name: str,
+        *,
+        rq_name: str = "",
+        owns_process: bool = False,
+        parent: int | None = None,
+        supervisor: int | None = None,
+        has_other_work: Callable[[redis.Redis], bool] = lambda client: False,
+        say: Callable[[str, str], None] = print_line,
+    ) -> None:
+        self._client, self.run, self.clocks, self.name = client, run, clocks, name
+        self._rq_name, self._owns_process = rq_name, owns_process
+        self._parent, self._supervisor = parent, supervisor
+        self._has_other_work, self._say = has_other_work, say
+
+    def say(self, text: str) -> None:
+        self._say(self.run, text)
+
+    def join_and_serve(self) -> str:
+        """Join, serve, leave; returns why it left. A seat that crashed before on this worker waits
+        longer each time.
+        """
         control = EpisodeControl()
-        install_sigterm(control)
+        if self._owns_process:
+            install_sigterm(control)
         reseed_global_generators()
         limit_blas_threads()
-        guard = CrashGuard(self.rq_name)
+        guard = CrashGuard(self.name)
         retry = Retry(on_outage=leave_in_outage(control, self._parent, self._supervisor))
         channel = RedisWorkerChannel(
-            self._client, self.run, make_worker_id(platform.node()), self.rq_name, retry
+            self._client, self.run, make_worker_id(platform.node()), self._rq_name, retry
         )
+        reason = ""
         try:
-            self._wait_after_crashes(guard.begin_seat(), control)
-            if self._horse and (trace := guard.start_trace(self.run)):
+            seconds = guard.begin_seat()
+            if self._rq_name:  # RQ would send the next seat at once
+                self._wait_after_crashes(seconds, control)
+            if self._owns_process and (trace := guard.start_trace(self.run)):
                 # Python's last words: the process that crashed could tell nobody.
-                reason = "the seat before this one crashed on this RQ worker"
-                send_report(channel, reason, trace=trace)
+                send_report(channel, "the seat before this one crashed on this worker", trace=trace)
             self._serve(channel, control)
+            guard.end_seat()
         except Leaving:
-            self.print_line(f"left: {control.leave_reason}")
             guard.end_seat()
         except EsQueueError as error:
-            self.print_line(f"left: {error}")
+            reason = str(error)
         except Exception as error:
             retry.give_up_after(0.0)
             with suppress(Exception):
                 trace = traceback.format_exc(limit=-12)
                 send_report(channel, repr(error)[:400], trace=trace)
-            self.print_line(f"left: {type(error).__name__}: {error}")
-        else:
-            self.print_line(f"left: {control.leave_reason}")
-            guard.end_seat()
+            reason = f"{type(error).__name__}: {error}"
         finally:
             channel.depart()
+        reason = reason or control.leave_reason
+        self.say(f"left: {reason}")
+        return reason
 
     def _wait_after_crashes(self, seconds: float, control: EpisodeControl) -> None:
         if seconds > 0:
-            self.print_line(
-                f"joins in {seconds:g} s: the last seat on RQ worker {self.rq_name} crashed or was "
-                "killed"
+            self.say(
+                f"joins in {seconds:g} s: the last seat on worker {self.name} crashed or was killed"
             )
             wait_or_leave(control, seconds, self.clocks.leave_poll)
 
@@ -103,14 +144,14 @@ class ServedSeat(Seat):
         about = {
             "host": platform.node(),
             "pid": str(os.getpid()),
-            "rq_name": self.rq_name,
+            "rq_name": self._rq_name,
             "backend": config.backend,
             "python": platform.python_version(),
             "block": "",
             "steps_per_second": "0",
             "late": "0",
             "joined": f"{time.time():.0f}",
-            **worker_info(self.clocks, self._hardened),
+            **worker_info(self.clocks),
         }
         block_worker: BlockWorker | None = None
         step_rate, busy = StepRate(control), BusyShare(control)
@@ -144,7 +185,7 @@ class ServedSeat(Seat):
                     block_worker = BlockWorker(
                         channel, joined.evaluator, self.clocks, joined.noise_digest
                     )
-                    self.print_line(
+                    self.say(
                         f"joined as {channel.worker}: {config.task}, {config.strategy}, "
                         f"{joined.backend} back end"
                     )
@@ -154,8 +195,10 @@ class ServedSeat(Seat):
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
                     reason = f"{cause}{error}"[:400]
                     if reason != printed:
-                        self.print_line(f"cannot join: {error}; it tries again")
+                        self.say(f"cannot join: {error}; it tries again")
                     about["refuses"] = printed = reason
+                    if not self._rq_name and self._has_other_work(self._client):
+                        control.leave(CANNOT_JOIN)
                     wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
                     refusals += 1
 
@@ -185,9 +228,9 @@ class ServedSeat(Seat):
 
             metrics = WorkerMetrics({"run": self.run, "worker": worker}, control, blocks)
             port = stack.enter_context(served_metrics(metrics, *endpoint))
-            self.print_line(f"metrics on port {port} of {endpoint[0]}")
+            self.say(f"metrics on port {port} of {endpoint[0]}")
         except (ImportError, OSError, UsageError, ValueError) as error:  # of an odd host name, too
-            self.print_line(f"no metrics: {error}")
+            self.say(f"no metrics: {error}")
         return stack
 
     def _make_heartbeat(
@@ -198,7 +241,7 @@ class ServedSeat(Seat):
             client,
             self.run,
             channel.worker,
-            self.rq_name,
+            self._rq_name,
             Retry(60, leave_in_outage(control, self._parent, self._supervisor)),
         )
 
@@ -213,7 +256,7 @@ class ServedSeat(Seat):
                 **control.playing,
                 trace=main_stack(),
             )
-            if self._horse:
+            if self._owns_process:
                 os.kill(os.getpid(), signal.SIGKILL)  # the report is written
 
         return Heartbeat(
@@ -226,11 +269,11 @@ class ServedSeat(Seat):
                 on_wall_limit=expire,
                 parent=self._parent,
                 supervisor=self._supervisor,
-                memory=config.worker_memory * 2**20 if self._horse else 0,
+                memory=config.worker_memory * 2**20 if self._owns_process else 0,
                 on_memory_limit=report,  # only a process of its own is replaced
-                has_other_work=lambda: is_other_run_waiting(client, self.queue, self.run),
+                has_other_work=lambda: self._has_other_work(client),
             ),
-            lambda text: self.print_line(f"{about().get('generation', '')} {text}"),
+            lambda text: self.say(f"{about().get('generation', '')} {text}"),
         )
 
 
@@ -259,17 +302,13 @@ def main_stack() -> str:
 
 
 def install_sigterm(control: EpisodeControl) -> None:
-    """In a forked horse, SIGTERM means leave cleanly; a worker that runs jobs itself keeps RQ's
-    handler.
-    """
-    if is_horse():
+    """SIGTERM means leave cleanly. A worker that runs jobs itself keeps RQ's handler."""
 
-        def leave(*_: object) -> None:
-            control.leave("SIGTERM")
+    def leave(*_: object) -> None:
+        control.leave("SIGTERM")
 
-        signal.signal(signal.SIGTERM, leave)
-        # A hardened worker holds them back until now.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+    signal.signal(signal.SIGTERM, leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
 def reseed_global_generators() -> None:

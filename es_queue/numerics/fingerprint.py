@@ -74,8 +74,8 @@ def limit_blas_threads() -> None:
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     threadpool_limits(limits=1)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 def bytes_digest(data: bytes | bytearray | memoryview) -> str:

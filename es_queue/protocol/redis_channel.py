@@ -450,23 +450,23 @@ class RedisWorkerChannel(_RedisSide, WorkerChannel):
             pipeline = self._client.pipeline(transaction=False).hmget(
                 self.keys.progress, "state", "give_way", "publication"
             )
-            pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date").exists(
-                keys.RQ_SUSPENDED
-            )
             pipeline.exists(self.keys.master).exists(self.keys.parameters(publication))
+            if self._rq_name:
+                pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date")
+                pipeline.exists(keys.RQ_SUSPENDED)
             replies: list[Any] = pipeline.execute()
             return replies
 
-        (state, give_way, newest), shutdown, suspended, has_master, has_parameters = self.retry(
-            read
-        )  # twice: yes
+        replies = self.retry(read)  # twice: yes
+        (state, give_way, newest), has_master, has_parameters, *orders = replies
+        shutdown, suspended = orders or (False, False)
         asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
         is_replaced = _text(newest) not in (None, publication)  # one that is lost opens again
         closed = bool(publication) and not has_parameters and is_replaced
         return WorkerFlags(
             _text(state),
             asked_to_leave,
-            bool(shutdown) and bool(self._rq_name),
+            bool(shutdown),
             bool(suspended),
             bool(has_master),
             closed,

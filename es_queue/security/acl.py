@@ -113,6 +113,7 @@ RULES: dict[str, tuple[str, ...]] = {
         f"(-@all +get +getrange +strlen +exists %R~{ANY.config} %R~{ANY.task} "
         f"%R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})",
         f"(-@all +hget +hmget +hstrlen +exists %R~{ANY.progress})",
+        f"(-@all +zrange %R~{keys.RUNS})",
         f"(-@all +blmove +lmove +lpush +expire ~{ANY.todo} ~{ANY.claims('*')})",
         f"(-@all +lrem +lrange +llen ~{ANY.claims('*')})",
         f"(-@all +xadd %W~{ANY.results('*')})",

@@ -16,8 +16,10 @@ from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
+from es_queue.protocol.redis_url import named_url
 from es_queue.security.private_directory import regular
 from es_queue.security.user_code import modules_named_by, require_trust
+from es_queue.util.cores import checked_workers, default_workers
 from master.cli.flags import (
     launch_names,
     make_parser,
@@ -25,8 +27,6 @@ from master.cli.flags import (
 from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
-from master.services.local_workers import checked_workers, default_workers
-from master.services.redis_url import named_url
 from master.storage.trackers import parse_trackers
 from master.sweep.seeds import parse_seeds
 

@@ -85,8 +85,10 @@ class SeatManager:
             if candidates:
                 close_seats(self._client, self._queue, self._run)
                 return self._workers_to_release(workers, candidates)
-            new_workers = len(set(workers) - self._known_workers)
-            self._known_workers = set(workers)
+            # Only RQ's workers take seats from the queue.
+            of_rq = {name for name, about in workers.items() if about.get("rq_name")}
+            new_workers = len(of_rq - self._known_workers)
+            self._known_workers = of_rq
             least = 2 if self._failed.count >= PAIRS_AFTER_FAILURES else 1
             fresh = open_seats(
                 self._client,

@@ -16,11 +16,11 @@ from es_queue.protocol.connection import redacted_url
 from es_queue.protocol.timing import Clocks
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.private_directory import replacing
+from es_queue.util.cores import default_workers
 from es_queue.util.file_lock import take_lock, try_lock, write_pid
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.services.child_process import LockedProcess, end_in_order, log_tail, module_command
-from master.services.local_workers import default_workers
 from master.services.private_server import START_SECONDS, PrivateServer, server_binary
 from master.services.supervisor_files import READY, SupervisorFiles, SupervisorSpec
 from master.services.tcp_access import resolve_listen_address

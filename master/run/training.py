@@ -110,12 +110,12 @@ def train(
     from es_queue.protocol.timing import clocks_from_environment
     from es_queue.security.passwords import with_password
     from es_queue.security.user_code import named_modules
+    from es_queue.util.cores import checked_workers
     from master.display.log_view import CallbackView, ProgressLine, SafeStream, is_notebook
     from master.display.notebook_view import NotebookView, notebook_display
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.session import Session
-    from master.services.local_workers import checked_workers
 
     if resume is None and ((config is None and env is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import es_queue
-from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.passwords import environment_without_redis
-from es_queue.util.number_ranges import parse_whole
 from master.services.child_process import (
     RestartTimer,
     end_in_order,
+    module_command,
     spawn_bound,
     wait_until,
 )
@@ -34,18 +33,9 @@ LOGGER = logging.getLogger("es_queue.services")
 #: begins anew.
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STOP_SECONDS = 10.0
-#: More workers per core are refused: starting them could take all memory of the host.
-MOST_PER_CORE = 64
 #: RQ ignores a second signal within one second of the first; later it ends its work horse and
 #: itself at once.
 SECOND_SIGNAL_SECONDS = 1.2
-
-#: RQ's classes for workers that run seats alone, unless the user's environment names classes of its
-#: own.
-HARDENED_CLASSES = {
-    "RQ_JOB_CLASS": "workers.hardened_worker.SeatJob",
-    "RQ_WORKER_CLASS": "workers.hardened_worker.SeatWorker",
-}
 
 #: A process for certain: its pid and its start time in clock ticks, for pids come back.
 ProcessId = tuple[int, str]
@@ -78,14 +68,16 @@ class WorkerProcess:
 
 
 class LocalWorkers:
-    """``count`` hardened RQ workers on ``queue``, each with a log ``worker-<n>.log`` in
-    ``log_folder``.
+    """``count`` workers of ``queue``, each with a log ``worker-<n>.log`` in ``log_folder``: plain
+    ``rq worker`` processes, or one ``es-worker``.
 
     They get the connection by RQ_REDIS_URL, because every user of the host can read a command line.
     Start them from the main thread, so that the kernel sends them SIGTERM when this process dies
     (Linux). They run in their own sessions, so the terminal's Ctrl-C does not reach them. All
     methods are for one thread.
 
+    shared: whether others can write to this Redis; a plain RQ worker would run on this host what
+    they put into the queue, so the workers are es-worker's
     noise_folder: of the noise table, None for the default
     """
 
@@ -95,16 +87,22 @@ class LocalWorkers:
         queue: str,
         redis_url: str,
         log_folder: Path,
+        shared: bool = False,
         noise_folder: Path | None = None,
     ) -> None:
         self._queue = queue
         self._redis_url = redis_url
         self._log_folder = log_folder
         self._noise_folder = noise_folder
-        self._processes = [WorkerProcess(number) for number in range(1, count + 1)]
+        self._count, self._shared = count, shared
+        self._processes = self._new_processes()
         host = socket.gethostname().split(".")[0]
         self._name_prefix = f"es-{host}-{os.getpid()}"
         self._orphans: set[ProcessId] = set()
+
+    def _new_processes(self) -> list[WorkerProcess]:
+        count = min(1, self._count) if self._shared else self._count
+        return [WorkerProcess(number) for number in range(1, count + 1)]
 
     def start(self) -> None:
         """Raises RunFolderError if a log cannot be written."""
@@ -133,7 +131,7 @@ class LocalWorkers:
         self._signal(signal.SIGKILL)
         signal_all(doomed, signal.SIGKILL)
         wait_until(self._are_gone, STOP_SECONDS)
-        self._processes = [WorkerProcess(worker.number) for worker in self._processes]
+        self._processes = self._new_processes()
         self._orphans = set()
 
     def kill(self) -> None:
@@ -175,10 +173,14 @@ class LocalWorkers:
     def _spawn(self, worker: WorkerProcess) -> None:
         # RQ refuses the name of a worker that it still believes to live, so each start has its own.
         name = f"{self._name_prefix}-{worker.number}-{secrets.token_hex(3)}"
-        path = self._log_folder / f"worker-{worker.number}.log"
+        log = "es-worker.log" if self._shared else f"worker-{worker.number}.log"
+        path = self._log_folder / log
         worker.start(self._command(name), path, self._environment(), self._redis_url)
 
     def _command(self, name: str) -> list[str]:
+        if self._shared:
+            words = ["--workers", str(self._count), "--log-dir", str(self._log_folder.absolute())]
+            return module_command("workers.es_worker", *words, self._queue)
         # -P and --path keep the current folder off Python's path. RQ appends the folder of our
         # packages, which need not be installed.
         home = str(Path(es_queue.__file__).resolve().parent.parent)
@@ -193,10 +195,8 @@ class LocalWorkers:
             from es_queue.numerics.noise_table import FOLDER_VARIABLE
 
             noise = {FOLDER_VARIABLE: str(self._noise_folder.absolute())}
-        classes = {} if HARDENED_CLASSES.keys() & os.environ.keys() else HARDENED_CLASSES
         return {
             **numeric_environment(),
-            **classes,
             **environment_without_redis(os.environ),
             **noise,
             SUPERVISOR_PID: str(os.getpid()),
@@ -268,55 +268,3 @@ def signal_all(processes: set[ProcessId], number: signal.Signals) -> None:
         if fields and fields[19] == started:
             with suppress(OSError):
                 os.kill(pid, number)
-
-
-def default_workers(root: Path = Path("/")) -> int:
-    """Cores of this process, by affinity and CPU quota, at least 1."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, int(min(cores, cpu_quota(root))))
-
-
-def checked_workers(given: object, place: str) -> int:
-    """A number of local workers. Raises UsageError, also for more than this host can start."""
-    cores = default_workers()
-    most = MOST_PER_CORE * cores
-    with suppress(ValueError):
-        if (count := parse_whole(str(given), 0)) <= most:
-            return count
-    raise UsageError(
-        f"workers is {given!r} in {place}: use a whole number from 0 to {most}, which is "
-        f"{MOST_PER_CORE} per core; this host has {cores} core{'s' * (cores > 1)}"
-    )
-
-
-def cpu_quota(root: Path = Path("/")) -> float:
-    """The tightest quota, in cores, of this control group (v1 or v2) and those above it."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    quotas = [float("inf")]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            own_group = base / path.lstrip("/")
-            # In a container the path is the host's and base itself is the container's own group.
-            quotas += [
-                group_quota(group)
-                for group in (base, own_group, *own_group.parents)
-                if group.is_relative_to(base)
-            ]
-    return min(quotas)
-
-
-def group_quota(group: Path) -> float:
-    """Of one control group, in cores; infinite if it has none."""
-    with suppress(OSError, ValueError):
-        quota, period = (group / "cpu.max").read_text().split()
-        return float("inf") if quota == "max" else int(quota) / int(period)
-    with suppress(OSError, ValueError):
-        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return float("inf") if int(quota) < 0 else int(quota) / int(period)
-    return float("inf")

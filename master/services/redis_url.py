@@ -1,15 +1,12 @@
-"""The Redis that the user names: its URL with the password, and warnings about exposure."""
+"""Warnings about a Redis that others can reach or read on the way."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from es_queue.errors import UsageError
 from es_queue.protocol.connection import (
     ANY_ERROR,
     is_encrypted,
@@ -19,53 +16,11 @@ from es_queue.protocol.connection import (
     verifies_certificate,
 )
 from es_queue.security.bounded_reads import to_text
-from es_queue.security.passwords import password_of, with_password
 from es_queue.security.sanitize import sanitize
 
-SCHEMES = ("redis://", "rediss://", "unix://")
-READABLE = "every user of this host can read the password on the command line: remove it from "
-SHOWN_PASSWORD = (
-    f"{READABLE}--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
-)
 SETTINGS = ("bind", "protected-mode")
 THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 SILENCE_HINT = "--insecure hides this warning"
-
-
-def named_url(
-    flag: str | None, password_file: str | None, warn: Callable[[str], None]
-) -> str | None:
-    """The URL of the flag, else of RQ's own variable, else of the usual one, with its password;
-    None if there is none.
-
-    warn: called about an unsafe place of the password. Raises UsageError, which contains no URL.
-    """
-    for source, url in {
-        "--redis-url": flag,
-        "RQ_REDIS_URL": os.environ.get("RQ_REDIS_URL"),
-        "REDIS_URL": os.environ.get("REDIS_URL"),
-    }.items():
-        if url and not url.startswith(SCHEMES):
-            raise UsageError(
-                f"{source} is not a Redis address: use redis://host:port/db, rediss:// for "
-                "TLS, or unix://path"
-            )
-        if url:
-            return add_password(url, flag, password_file, warn)
-    if password_file is not None:
-        raise UsageError(
-            "--redis-password-file belongs to a named Redis, and a private server needs no "
-            "password: give --redis-url or set RQ_REDIS_URL"
-        )
-    return None
-
-
-def add_password(
-    url: str, flag: str | None, password_file: str | None, warn: Callable[[str], None]
-) -> str:
-    if flag and password_of(flag) is not None:
-        warn(SHOWN_PASSWORD)
-    return with_password(url, None if password_file is None else Path(password_file), warn)
 
 
 # --- the network

@@ -159,6 +159,7 @@ class Supervisor:
                     self._spec.queue,
                     self._url(),
                     Path(self._spec.logs),
+                    shared=self._spec.server is None or self._spec.listen is not None,
                 )
             )
 

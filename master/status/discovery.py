@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.protocol.connection import url_from_environment
+from es_queue.protocol.redis_url import SHOWN_PASSWORD
 from es_queue.security.passwords import password_of, with_password
 from es_queue.util.run_folder import NamedRun, find_run, no_run_error, runs_folder
-from master.services.redis_url import SHOWN_PASSWORD
 from master.status.redis_reader import (
     RedisReader,
     RunDetails,

@@ -123,7 +123,6 @@ WORKER_TEXTS = (
     "box2d",
     "envpool",
     "packages",
-    "hardened",
 )
 WORKER_FIELDS = (
     *WORKER_TEXTS,

@@ -61,12 +61,11 @@ WORKER_COLUMNS = (
     "block",
     "late",
     "print",
-    "hard",
     "joined",
     "seen",
 )
 #: Columns of workers that are left out, in this order, if the terminal is too narrow.
-EXPENDABLE = ("joined", "late", "gen", "print", "pid", "hard", "busy", "block", "back end")
+EXPENDABLE = ("joined", "late", "gen", "print", "pid", "busy", "block", "back end")
 #: Below a table that has finished runs.
 TABLE_NOTE = "eval of a finished run: fresh episodes; best: the best evaluation in training"
 STYLES = {
@@ -340,8 +339,6 @@ def make_worker_table(details: RunDetails) -> FittingTable:
         hidden.add("busy")
     if len(fingerprints(details)) < 2:
         hidden.add("print")
-    if len({about.get("hardened") == "yes" for _, about in workers}) < 2:
-        hidden.add("hard")
     kept = [place for place, name in enumerate(WORKER_COLUMNS) if name not in hidden]
     rows = [format_worker_row(about, details.silent_seconds(name)) for name, about in workers]
     return FittingTable(
@@ -373,7 +370,6 @@ def format_worker_row(about: Mapping[str, str], silence: float | None) -> tuple[
         doing,
         format_whole(get("late")),
         sanitize(get("numerics", "")[:8]),
-        "yes" if get("hardened") == "yes" else "no",
         format_ago(get("joined")),
         "-" if silence is None else f"{format_duration(silence)} ago",
     )

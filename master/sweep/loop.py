@@ -28,6 +28,7 @@ from es_queue.protocol.connection import (
 )
 from es_queue.security.user_code import loose_modules
 from es_queue.util.command_path import format_command
+from es_queue.util.cores import default_workers
 from es_queue.util.file_lock import take_lock, write_pid
 from es_queue.util.run_folder import NamedRun
 from master.display.log_view import SafeStream
@@ -36,7 +37,7 @@ from master.run.launch import Launch
 from master.run.manifest import repro_command
 from master.run.run_paths import RunPaths
 from master.services.child_process import end_in_order
-from master.services.local_workers import LocalServices, LocalWorkers, default_workers
+from master.services.local_workers import LocalServices, LocalWorkers
 from master.services.private_server import PrivateServer
 from master.services.redis_url import (
     format_warning,
@@ -99,6 +100,7 @@ class SharedServices(LocalServices):
                     self._launch.queue,
                     self.url,
                     self._folder / "logs",
+                    not self.is_private or self._launch.listen is not None,
                     self._launch.noise_dir,
                 )
             )

@@ -103,17 +103,3 @@ def told(port: int, user: str, password: str, *words: str | int) -> object:
         return error
     finally:
         connection.disconnect()
-
-
-def hardened_environment() -> dict[str, str]:
-    """What makes ``rq worker`` a hardened one; empty where the classes are not there."""
-    from importlib.util import find_spec
-
-    names = {
-        "RQ_JOB_CLASS": "workers.hardened_worker.SeatJob",
-        "RQ_WORKER_CLASS": "workers.hardened_worker.SeatWorker",
-    }
-    return names if find_spec("workers.hardened_worker") is not None else {}
-
-
-HARDENED = hardened_environment()

@@ -21,7 +21,7 @@ import pytest
 from es_queue.protocol.connection import client_from_url
 from es_queue.security.passwords import PASSWORD, PASSWORD_FILE
 from tests.abuse import worlds_of_spies
-from tests.abuse.servers import HARDENED, WHEEL, serving
+from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 from tests.leaks import MARK, leaks_in, simple_password
 
@@ -148,8 +148,8 @@ def test_workers_that_crash_raise_or_time_out_leave_no_password_in_their_last_wo
     allowed = {"PYTHONPATH": str(folder), "ES_QUEUE_ALLOW": "installed,spies"}
     values = {**ENDLESS, "env": "spies:Failing-v0"}
     workers = [
-        processes.start(processes.rq, "worker", RQ_REDIS_URL=url_of(port), **allowed, **more)
-        for more in ({}, HARDENED)
+        processes.start(*command, RQ_REDIS_URL=url_of(port), **allowed)
+        for command in ((processes.rq, "worker"), (BIN / "es-worker", "--workers", 1))
     ]
     master = processes.start(
         BIN / "es-master",

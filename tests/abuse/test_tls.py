@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -21,7 +20,7 @@ from es_queue.protocol.connection import (
     validate_server,
 )
 from master.status.redis_reader import RedisReader
-from tests.abuse.servers import HARDENED, SYSTEM, WHEEL, needs_system_server, serving
+from tests.abuse.servers import SYSTEM, WHEEL, needs_system_server, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, flags, quiet_digest
 from tests.leaks import simple_password
 
@@ -99,26 +98,17 @@ def tls(papers: Papers, tmp_path: Path) -> Iterator[Callable[..., int]]:
         yield start
 
 
-WORKERS: list[Any] = [
-    pytest.param({}, id="plain"),
-    pytest.param(
-        HARDENED,
-        id="hardened",
-        marks=pytest.mark.skipif(not HARDENED, reason="there are no hardened classes"),
-    ),
-]
-
-
-@pytest.mark.parametrize("environment", WORKERS)
+@pytest.mark.parametrize("command", ["rq worker", "es-worker"])
 def test_a_whole_run_goes_over_tls_with_a_password_and_a_clients_certificate(
-    environment: dict[str, str], tls: Callable[..., int], papers: Papers, processes: Processes
+    command: str, tls: Callable[..., int], papers: Papers, processes: Processes
 ) -> None:
     password = simple_password("tls")
     url = papers.url(tls(clients="yes"), own="client")
     with client_from_url(url) as client:
         client.config_set("requirepass", password)
     secret = url.replace("rediss://", f"rediss://:{password}@")
-    worker = processes.start(processes.rq, "worker", RQ_REDIS_URL=secret, **environment)
+    program, *words = command.split()
+    worker = processes.start(BIN / program, *words, RQ_REDIS_URL=secret)
     master = processes.start(
         BIN / "es-master",
         *flags(VALUES),

@@ -141,13 +141,10 @@ def test_every_image_has_a_user_of_its_own_a_health_check_and_a_first_process_th
 
 
 @pytest.mark.parametrize("target", ["worker", "classic"])
-def test_workers_in_images_are_hardened(target: str) -> None:
-    from importlib import import_module
-
-    environment = check_steps.settings_of(STAGES, target).environment
-    for name in ("RQ_WORKER_CLASS", "RQ_JOB_CLASS", "RQ_CONNECTION_CLASS"):
-        module, _, attribute = environment[name].rpartition(".")
-        assert hasattr(import_module(module), attribute)
+def test_workers_in_images_run_no_job_of_rq(target: str) -> None:
+    settings = check_steps.settings_of(STAGES, target)
+    command = (*settings.entrypoint, *settings.command)
+    assert command == ("tini", "--", "es-worker", "--workers", "1")
 
 
 def test_the_classic_image_installs_what_people_installed_before_and_the_rest_of_ours() -> None:
@@ -331,7 +328,7 @@ SLURM = DOCKER / "slurm" / "es-queue.sbatch"
 
 def test_the_slurm_script_tells_srun_how_many_cores_a_node_gives() -> None:
     (step,) = re.findall(r"^ *srun (?:[^\n]*\\\n)*[^\n]*", SLURM.read_text(), re.MULTILINE)
-    assert '--cpus-per-task "$cores"' in step and '--num-workers "$cores"' in step
+    assert '--cpus-per-task "$cores"' in step and 'es-worker" --workers "$cores"' in step
 
 
 def test_the_slurm_script_says_what_it_misses() -> None:
@@ -469,7 +466,7 @@ def test_the_aws_template_launches_redis_a_master_and_a_group_of_workers_that_fi
     data = resources["WorkerTemplate"]["Properties"]["LaunchTemplateData"]
     begin = data["UserData"]["Fn::Base64"]["Sub"]
     assert "RQ_REDIS_URL=redis://worker@${MasterInterface.PrimaryPrivateIpAddress}\n" in begin
-    assert 'rq worker-pool --num-workers "$(nproc)"' in begin
+    assert "ExecStart=/opt/es-queue/bin/es-worker\n" in begin
     assert "systemctl enable --now es-worker" in begin
 
 

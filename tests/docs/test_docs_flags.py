@@ -14,11 +14,11 @@ from es_queue.config.resolution import resolve
 from es_queue.strategies import make_strategy
 from master.cli.flags import make_parser
 from master.cli.options import parse_command_line
-from master.cli.worker_command import main as es_worker
 from master.plot.command import main as es_plot
 from master.status.command import main as es_status
 from tests.docs.pages import FENCE, named, pages
 from tests.docs.test_docs_reference import writer
+from workers.es_worker import main as es_worker
 from workers.play.cli import main as es_play
 
 COMMAND = re.compile(r"\b(es-master|es-status|es-play|es-plot|es-worker)\b([^`\n#&|]*)")

@@ -14,12 +14,12 @@ from es_queue.config.run_config import RunConfig, flag_name
 from es_queue.errors import UsageError
 from master.cli.flags import make_parser
 from master.cli.main import main as es_master
-from master.cli.worker_command import main as es_worker
 from master.plot.command import main as es_plot
 from master.run.training import train
 from master.status.command import main as es_status
 from tests.docs.pages import named, pages
 from tests.docs.test_docs_reference import writer
+from workers.es_worker import main as es_worker
 from workers.play.cli import main as es_play
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -36,13 +36,14 @@ from tests.ring import QUICK, quick_config
 from tests.tiny import Script, eventually
 from tests.unit.workers.living import replace_heartbeat, replace_serving, serve_seat
 from tests.unit.workers.test_block_worker import Ring
-from tests.unit.workers.test_seat import JOB, Ending, Progress
+from tests.unit.workers.test_seat import Ending, Progress
 from workers import open_seat, parameter_cache, serving
 from workers.block_worker import BlockWorker
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import JoinResult, Refusal
-from workers.serving import ServedSeat
+from workers.open_seat import is_horse
+from workers.serving import Seat
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def seated(
             return JoinResult(who, TABLE.digest, "0" * 32, "stock")
 
         monkeypatch.setattr(serving, "join", joined)
-        seat = ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)  # type: ignore[arg-type]
+        seat = Seat(Progress(b"running"), "run", QUICK, "rq worker/1", owns_process=is_horse())  # type: ignore[arg-type]
         serve_seat(seat, channel, watch)
         return channel
 
@@ -215,7 +216,7 @@ def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
     for name in ("reseed_global_generators", "install_sigterm"):
         monkeypatch.setattr(serving, name, lambda *_: None)
 
-    def serve(self: ServedSeat, channel: MemoryWorkerChannel, watch: EpisodeControl) -> None:
+    def serve(self: Seat, channel: MemoryWorkerChannel, watch: EpisodeControl) -> None:
         channel.arrive(ABOUT, TTL)
         served.append(channel.worker)
         channel.claim(0.0)
@@ -225,7 +226,9 @@ def test_the_next_seat_of_an_rq_worker_keeps_nobodys_claims_alive(
 
     replace_serving(monkeypatch, serve)
     for _ in range(2):
-        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK).join_and_serve()
+        Seat(
+            Progress(b"running"), "run", QUICK, "rq worker/1", owns_process=is_horse()
+        ).join_and_serve()
     assert [one is not None and one.requeued for one in found] == [0, 4], (
         "what the first held is owed, although the second lives"
     )

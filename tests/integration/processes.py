@@ -205,6 +205,18 @@ class Processes:
             **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment},
         )
 
+    def es_worker(
+        self, url: str, *more: object, clocks: Clocks = CLOCKS, **environment: str
+    ) -> Started:
+        """``es-worker`` with one worker, unless ``more`` says otherwise."""
+        return self.start(
+            BIN / "es-worker",
+            *("--workers", 1, *more),
+            cwd=None,
+            RQ_REDIS_URL=url,
+            **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment},
+        )
+
     def master(
         self,
         *words: object,

@@ -1,4 +1,4 @@
-"""es-worker: as many workers as it is told, each started again when it ends, and none left."""
+"""es-worker: the workers of a host, which serve every run without RQ, and are started again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,58 @@ from pathlib import Path
 import pytest
 import redis
 
-from master.cli.worker_command import main as es_worker
 from tests.cases import each_case
 from tests.integration.processes import (
-    BIN,
+    CARTPOLE,
     WALKER,
     Master,
     Processes,
     Seen,
-    parent_of,
+    quiet_digest,
     wait_for,
 )
+from workers.es_worker import main as es_worker
+
+ENDLESS = {**WALKER, "generations": 10_000}
+CRASHING = """
+import os
+from pathlib import Path
+
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+TRAP = Path(__file__).with_name("trap")
+
+
+class Crashing(CartPoleEnv):
+    def step(self, action):
+        if TRAP.exists():
+            TRAP.unlink()
+            os.abort()
+        return super().step(action)
+
+
+gymnasium.register("Crashing-v0", entry_point=Crashing, max_episode_steps=500)
+"""
+
+
+def test_a_run_of_es_workers_ends_with_the_parameters_of_any_other(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    host = processes.es_worker(valkey_url, "--workers", 2)
+    plain = processes.worker(valkey_url)
+    run = start_master("mixed", {**WALKER, "block": 3})
+    seen = Seen(redis_client, "mixed")
+    seen.joined(plain)
+    wait_for(lambda: len(seen.workers()) == 3, "all have joined")
+    assert run.summary()["digest"] == quiet_digest(WALKER)
+    host.signal(signal.SIGTERM)
+    assert host.wait() == 0, host.said()
+    said = host.said()
+    assert said.count("mixed: joined: ") == 1 and said.count("mixed: left: the run is ") == 1
 
 
 def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
@@ -30,24 +71,98 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
     processes: Processes,
 ) -> None:
     seen = Seen(redis_client, "stay")
-    start_master("stay", {**WALKER, "generations": 10_000})
-    logs = processes.folder / "logs"
-    host = processes.start(
-        BIN / "es-worker", "--workers", 2, "--redis-url", valkey_url, "--log-dir", logs
-    )
+    start_master("stay", ENDLESS)
+    host = processes.es_worker(valkey_url, "--workers", 2, "--log-dir", processes.folder / "logs")
     first = wait_for(lambda: seats if len(seats := seen.workers()) == 2 else {}, "two have joined")
     victim = next(iter(first))
-    for pid in (parent_of(seen.horse(victim)), seen.horse(victim)):
-        os.kill(pid, signal.SIGKILL)
+    os.kill(seen.horse(victim), signal.SIGKILL)
     wait_for(lambda: len(seen.workers().keys() - {victim}) == 2, "another is in its place")
     wait_for(seen.has_reached(seen.generation() + 3), "the run goes on")
     host.signal(signal.SIGTERM)
     assert host.wait() == 0, host.said()
-    assert "was restarted" in host.said()
+    assert "was ended by SIGKILL while it served stay, and is started again" in host.said()
     held = [key for key in seen.all_claims() if victim not in key]
     assert held == [], "what the others had begun is handed back"
-    assert not any("rq" in command for command in processes.living().values())
     assert seen.progress()["state"] == "running"
+
+
+def test_two_runs_share_the_workers_of_a_host(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    for name in ("one", "two"):
+        start_master(name, ENDLESS)
+    runs = [Seen(redis_client, name) for name in ("one", "two")]
+    processes.es_worker(valkey_url, "--workers", 2)
+    wait_for(lambda: all(len(run.workers()) == 1 for run in runs), "each run has a worker")
+    for run in runs:
+        wait_for(run.has_reached(2), "both runs train")
+
+
+def test_es_workers_open_and_take_no_seat_of_rq(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    start_master("apart", ENDLESS)
+    seen = Seen(redis_client, "apart")
+    waiting = wait_for(lambda: redis_client.lrange("rq:queue:default", 0, -1), "a seat is open")
+    processes.es_worker(valkey_url, "--workers", 3)
+    wait_for(lambda: len(seen.workers()) == 3, "three have joined")
+    wait_for(seen.has_reached(seen.generation() + 3), "the run trains")
+    assert redis_client.lrange("rq:queue:default", 0, -1) == waiting
+
+
+def test_a_crash_of_an_environment_is_reported_and_its_worker_returns(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (processes.folder / "crashing.py").write_text(CRASHING)
+    monkeypatch.syspath_prepend(processes.folder)
+    start_master("crashes", {**CARTPOLE, "env": "crashing:Crashing-v0", "generations": 10_000})
+    seen = Seen(redis_client, "crashes")
+    allowed = {"PYTHONPATH": str(processes.folder), "ES_QUEUE_ALLOW": "installed,crashing"}
+    host = processes.es_worker(valkey_url, **allowed)
+    wait_for(seen.has_reached(1), "the run trains")
+    (processes.folder / "trap").touch()
+    wait_for(lambda: "was ended by SIGABRT" in host.said(), "the crash is named")
+    wait_for(seen.has_reached(seen.generation() + 2), "its successor plays on")
+    reports = b"".join(redis_client.lrange(seen.keys.errors, 0, -1))
+    assert b"the seat before this one crashed on this worker" in reports
+    assert b"crashing.py" in reports
+
+
+def test_workers_wait_for_a_redis_that_is_away_and_end_when_they_are_told(
+    processes: Processes, tmp_path: Path
+) -> None:
+    host = processes.es_worker("redis://127.0.0.1:1", TMPDIR=str(tmp_path))
+    wait_for(lambda: "es-worker: 1 worker for" in host.said(), "it has begun")
+    assert "does not answer yet: the workers wait" in host.said()
+    assert [path.name for path in tmp_path.glob("es-worker-*/*")] == ["worker-1.log"]
+    host.signal(signal.SIGINT)
+    assert host.wait() == 0
+    assert not list(tmp_path.glob("es-worker-*")), "its logs go with it"
+    assert host.said().count("does not answer") <= 2
+
+
+def test_the_time_of_a_host_can_be_limited(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    start_master("short", ENDLESS)
+    host = processes.es_worker(valkey_url, "--max-seconds", 8)
+    seen = Seen(redis_client, "short")
+    wait_for(seen.workers, "it has joined")
+    assert host.wait(60) == 0, host.said()
+    assert not seen.all_claims()
 
 
 @each_case(
@@ -55,6 +170,7 @@ def test_killed_workers_are_replaced_and_sigterm_hands_their_work_back(
     [
         ([], 2, "no Redis is named: give --redis-url or set RQ_REDIS_URL"),
         (["--redis-url", "redis://localhost", "--workers", "0"], 2, "--workers is 0"),
+        (["--redis-url", "redis://localhost", "--max-seconds", "-1"], 2, "use a number above 0"),
         (["--redis-url", "localhost"], 2, "--redis-url is not a Redis address"),
         (["--redis-url", "redis://127.0.0.1:1/abc"], 3, "is no database number: use /0"),
         (["--wokers", "2"], 2, "did you mean --workers?"),
@@ -71,23 +187,6 @@ def test_what_is_wrong_is_said_in_a_sentence(
         monkeypatch.delenv(name, raising=False)
     assert es_worker(words) == code
     assert sentence in capsys.readouterr().err
-
-
-def test_a_worker_that_ends_because_redis_does_not_answer_is_restarted_with_that_reason(
-    processes: Processes, tmp_path: Path
-) -> None:
-    host = processes.start(
-        *(BIN / "es-worker", "--workers", 1, "--redis-url", "redis://127.0.0.1:1"),
-        TMPDIR=str(tmp_path),
-    )
-    wait_for(lambda: "was restarted" in host.said(), "its worker has ended")
-    assert "worker 1 ended and was restarted: Redis at redis://127.0.0.1:1 does not answer; " in (
-        host.said()
-    )
-    assert [path.name for path in tmp_path.glob("es-worker-*/*")] == ["worker-1.log"]
-    host.signal(signal.SIGTERM)
-    assert host.wait() == 0
-    assert not list(tmp_path.glob("es-worker-*")), "its logs go with it"
 
 
 def test_a_refused_password_is_said_before_any_worker_begins(

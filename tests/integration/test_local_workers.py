@@ -16,7 +16,8 @@ from rq.job import Job
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from master.services.local_workers import LocalWorkers, default_workers
+from es_queue.util.cores import default_workers
+from master.services.local_workers import LocalWorkers
 from master.services.private_server import PrivateServer
 from tests.integration.household import ROOT, linux_only, running, wait_until
 from tests.integration.processes import CARTPOLE, Processes, flags
@@ -33,13 +34,6 @@ def session_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jobs of these tests are no seats: the user's own classes go before the hardened ones."""
-    monkeypatch.setenv("RQ_JOB_CLASS", "rq.job.Job")
-    monkeypatch.setenv("RQ_WORKER_CLASS", "rq.Worker")
-
-
 @pytest.fixture
 def make_workers(
     server: PrivateServer, client: redis.Redis, tmp_path: Path
@@ -47,7 +41,7 @@ def make_workers(
     made: list[LocalWorkers] = []
 
     def make(count: int = 1, queue: str = "default", noise: Path | None = None) -> LocalWorkers:
-        one = LocalWorkers(count, queue, server.url, tmp_path / "logs", noise)
+        one = LocalWorkers(count, queue, server.url, tmp_path / "logs", noise_folder=noise)
         made.append(one)
         one.start()
         return one
@@ -132,13 +126,11 @@ def test_the_current_folder_cannot_shadow_our_packages(
 ) -> None:
     (tmp_path / "es_queue").mkdir()
     (tmp_path / "es_queue" / "__init__.py").write_text("")
-    (tmp_path / "users_own.py").write_text("def answer(): return 42")
     monkeypatch.chdir(tmp_path)
     make_workers()
     assert result_of(run_job(client, "builtins.eval", "__import__('es_queue').__file__")) == str(
         ROOT / "es_queue" / "__init__.py"
     )
-    assert result_of(run_job(client, "users_own.answer")) == 42
 
 
 def test_the_terminals_ctrl_c_does_not_reach_a_worker(

@@ -18,7 +18,6 @@ EXCEPTIONS = {
     "tests/faults/soak.py": 1,
     "tests/faults/trial.py": 1,
     "tests/faults/worlds.py": 4,
-    "tests/integration/test_hardened.py": 1,
     "tests/tiny.py": 1,
     "tests/unit/workers/test_heartbeat.py": 1,
     "tests/unit/workers/test_parameter_cache.py": 1,

@@ -12,7 +12,6 @@ from tools.benchmarks.runs import Bench, Record, processes_of, resumed
 
 WATCHED = {
     "RQ_WORKER_CLASS": "tools.benchmarks.watched_worker.WatchedWorker",
-    "RQ_JOB_CLASS": "workers.hardened_worker.SeatJob",
 }
 
 

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rq import Worker
+
 from es_queue.protocol.messages import Block
 from es_queue.protocol.redis_channel import RedisWorkerChannel
-from workers.hardened_worker import SeatWorker
 
 #: Names the folder of those files.
 FOLDER = "ES_QUEUE_BENCHMARK_EVENTS"
@@ -52,7 +53,7 @@ class WatchedChannel(RedisWorkerChannel):
         note("drop", block, False)
 
 
-class WatchedWorker(SeatWorker):
+class WatchedWorker(Worker):
     def __init__(self, *given: Any, **options: Any) -> None:
         import es_queue.protocol.redis_channel as module
 

@@ -15,25 +15,25 @@ from tests.memory_channel import MemoryServer, MemoryWorkerChannel
 from tests.ring import QUICK
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
-from workers.serving import ServedSeat
+from workers.serving import Seat
 
 CLOCKS = replace(QUICK, leave_poll=0.01, beat=0.02)
 RUNNING = WorkerFlags("running")
 
 
-def serve_seat(seat: ServedSeat, channel: Any, watch: EpisodeControl) -> None:
+def serve_seat(seat: Seat, channel: Any, watch: EpisodeControl) -> None:
     """What a seat does once its channel is open."""
     seat._serve(channel, watch)
 
 
 def replace_serving(monkeypatch: pytest.MonkeyPatch, serve: Callable[..., None]) -> None:
     """Seats call ``serve(seat, channel, watch)`` once their channel is open."""
-    monkeypatch.setattr(ServedSeat, "_serve", serve)
+    monkeypatch.setattr(Seat, "_serve", serve)
 
 
 def replace_heartbeat(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any]) -> None:
     """The heartbeats of seats are what ``make(seat, channel, watch, config, about)`` gives."""
-    monkeypatch.setattr(ServedSeat, "_make_heartbeat", make)
+    monkeypatch.setattr(Seat, "_make_heartbeat", make)
 
 
 class Told(MemoryWorkerChannel):

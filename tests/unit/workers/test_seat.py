@@ -28,12 +28,15 @@ from tests.unit.workers.living import replace_heartbeat, replace_serving, serve_
 from workers import join, open_seat, parameter_cache, seat, serving
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
-from workers.open_seat import CrashGuard, Seat
-from workers.serving import ServedSeat
+from workers.open_seat import CrashGuard, is_horse
+from workers.serving import Seat
 
 JOB = SimpleNamespace(
     origin="default", worker_name="rq worker/1", timeout=960, id="es-run-abcdef-3"
 )
+
+
+RQ = "rq worker/1"
 
 
 class Progress:
@@ -59,8 +62,8 @@ class Progress:
         return [self.state, int(self.led)]
 
 
-def seat_on(client: Any) -> Seat:
-    return Seat(client, "run", "abcdef", JOB, QUICK)
+def open_next(client: Any) -> str:
+    return open_seat.open_next(client, "default", "run", "abcdef", 960)
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_the_next_seat_is_opened_while_the_run_is_running(opened: list[tuple[Any, ...]]) -> None:
-    assert seat_on(Progress(b"running")).open_next() == ""
+    assert open_next(Progress(b"running")) == ""
     assert opened == [("default", "run", "abcdef", 1, 960)]
 
 
@@ -79,7 +82,7 @@ def test_the_next_seat_is_opened_while_the_run_is_running(opened: list[tuple[Any
 def test_no_seat_is_opened_for_a_run_that_is_not_running(
     opened: list[tuple[Any, ...]], state: bytes | None
 ) -> None:
-    assert seat_on(Progress(state)).open_next() == ""
+    assert open_next(Progress(state)) == ""
     assert opened == []
 
 
@@ -94,7 +97,7 @@ REFUSALS = [
 def test_a_redis_that_is_away_or_refuses_does_not_end_the_seat(
     opened: list[tuple[Any, ...]], error: type[Exception]
 ) -> None:
-    assert seat_on(Progress(error("away"))).open_next() == ""
+    assert open_next(Progress(error("away"))) == ""
     assert opened == []
 
 
@@ -106,7 +109,7 @@ def test_a_seat_that_may_not_be_opened_does_not_end_this_one(
         raise refusal("READONLY")
 
     monkeypatch.setattr(seats, "open_seats", refuse)
-    assert seat_on(Progress(b"running")).open_next() == ""
+    assert open_next(Progress(b"running")) == ""
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_a_seat_of_a_run_without_a_master_ends_at_once_and_opens_no_other(
     monkeypatch.setattr(
         "es_queue.protocol.connection.clone_client", lambda _: Progress(state, led=False)
     )
-    monkeypatch.setattr(ServedSeat, "join_and_serve", lambda self: pytest.fail("it sat down"))
+    monkeypatch.setattr(Seat, "join_and_serve", lambda self: pytest.fail("it sat down"))
     seat.take()
     assert opened == [] and capsys.readouterr().out == f"es-queue run: left: {reason}\n"
 
@@ -162,7 +165,9 @@ def sitting(
 
     def sit(serve: Callable[..., None]) -> MemoryServer:
         replace_serving(monkeypatch, lambda _, channel, watch: serve(channel, watch))
-        ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK).join_and_serve()
+        Seat(
+            Progress(b"running"), "run", QUICK, RQ, rq_name=RQ, owns_process=is_horse()
+        ).join_and_serve()
         return server
 
     yield sit
@@ -194,13 +199,14 @@ def test_sigterm_makes_a_forked_horse_leave(
     assert capsys.readouterr().out.endswith("left: SIGTERM\n")
 
 
-def test_a_worker_that_runs_jobs_itself_keeps_its_handler_of_sigterm() -> None:
+def test_a_worker_that_runs_jobs_itself_keeps_its_handler_of_sigterm(sitting: Any) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, lambda *_: None)
         mine = signal.getsignal(signal.SIGTERM)
-        serving.install_sigterm(EpisodeControl())
-        assert signal.getsignal(signal.SIGTERM) is mine and not open_seat.is_horse()
+        assert not is_horse()
+        sitting(lambda channel, watch: watch.leave("it is over"))
+        assert signal.getsignal(signal.SIGTERM) is mine
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -310,7 +316,7 @@ def serving_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...,
         channel = MemoryWorkerChannel(
             MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef"
         )
-        seat = ServedSeat(Progress(b"running"), "run", "abcdef", JOB, QUICK)  # type: ignore[arg-type]
+        seat = Seat(Progress(b"running"), "run", QUICK, RQ, rq_name=RQ, owns_process=is_horse())  # type: ignore[arg-type]
         serve_seat(seat, channel, watch)
         return lives[0].about()
 
@@ -341,14 +347,12 @@ def test_the_hosts_file_of_a_run_goes_when_the_run_has_ended(
 def test_what_an_exception_says_cannot_act_on_the_workers_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    seat_on(Progress(b"running")).print_line(
-        "cannot join: \x1b[2J\x9b1m\nes-queue run: joined \u202eover"
-    )
+    open_seat.print_line("run", "cannot join: \x1b[2J\x9b1m\nes-queue run: joined \u202eover")
     assert (
         capsys.readouterr().out
         == "es-queue run: cannot join: \\x1b[2J\\x9b1m\\nes-queue run: joined \\u202eover\n"
     )
-    seat_on(Progress(b"running")).print_line("x" * 10**6)
+    open_seat.print_line("run", "x" * 10**6)
     assert len(capsys.readouterr().out) < 3000
 
 
@@ -385,7 +389,7 @@ def test_the_wait_after_crashes_is_said_and_ends_when_the_worker_is_told_to_leav
         patched.setattr(time, "sleep", told_to_leave)
         sitting(lambda *_: None)
     assert capsys.readouterr().out == (
-        "es-queue run: joins in 60 s: the last seat on RQ worker rq worker/1 crashed or was "
+        "es-queue run: joins in 60 s: the last seat on worker rq worker/1 crashed or was "
         "killed\nes-queue run: left: SIGTERM\n"
     )
     assert slept == [QUICK.leave_poll]

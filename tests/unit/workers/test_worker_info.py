@@ -17,9 +17,9 @@ from workers import heartbeat as worker_facts
 from workers import join, serving
 from workers.episode import EpisodeControl
 from workers.heartbeat import worker_info
-from workers.serving import ServedSeat
+from workers.serving import Seat
 
-NAMES = {"versions", "box2d", "envpool", "packages", "beat_ttl", "threads", "cpu", "hardened"}
+NAMES = {"versions", "box2d", "envpool", "packages", "beat_ttl", "threads", "cpu"}
 HOUSE = Path(__file__).resolve().parents[3]
 
 
@@ -57,7 +57,6 @@ def test_a_worker_tells_all_its_facts_as_short_texts() -> None:
         and "msgpack " in told["versions"]
     )
     assert int(told["threads"]) >= 1
-    assert told["hardened"] == "no" and worker_info(Clocks(), hardened=True)["hardened"] == "yes"
 
 
 def test_a_fact_that_cannot_be_told_is_empty_and_costs_no_seat(
@@ -88,9 +87,7 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
 
         def stop(self) -> None: ...
 
-    def life(
-        self: ServedSeat, channel: Any, given: EpisodeControl, config: Any, about: Any
-    ) -> Quiet:
+    def life(self: Seat, channel: Any, given: EpisodeControl, config: Any, about: Any) -> Quiet:
         lives.append(Quiet(about))
         return lives[0]
 
@@ -111,7 +108,7 @@ def test_a_worker_that_refuses_tells_its_facts_and_its_noise_digest_too(
     channel = MemoryWorkerChannel(
         MemoryServer(config=quick_config().to_json().encode()), "host-1-abcdef"
     )
-    serve_seat(ServedSeat(None, "run", "abcdef", Job, QUICK), channel, watch)  # type: ignore[arg-type]
+    serve_seat(Seat(None, "run", QUICK, "rq worker/1"), channel, watch)  # type: ignore[arg-type]
     told = lives[0].about()
     assert (
         told.keys() >= NAMES

@@ -1,7 +1,7 @@
 """The resident memory of a worker while it plays, beyond the noise table that all processes of a
 host share.
 
-Of the two local workers of a whole run, hardened as es-master starts them: the proportional set
+Of the two local workers of a whole run, as es-master starts them: the proportional set
 size (Pss: pages that several processes map are divided among them) of the process that plays and of
 the RQ worker around it, without what they map of the noise table.
 """

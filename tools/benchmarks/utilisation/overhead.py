@@ -1,7 +1,7 @@
 """What es-queue costs beside the episodes: CPU seconds of bare loops ÷ those of the whole run, for
 the same steps.
 
-The whole: es-master, its private server, supervisor and two hardened workers, over the same ten
+The whole: es-master, its private server, supervisor and two workers, over the same ten
 generations each time; user and system seconds of all its processes between the ends of two
 generations, so start-up is in neither side.
 Bare: two processes that play the very blocks that counted in a recorded run of those generations

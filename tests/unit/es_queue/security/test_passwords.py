@@ -16,6 +16,7 @@ import redis
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol import connection
 from es_queue.protocol.connection import client_from_url, clone_client, has_secret, redacted_url
+from es_queue.protocol.redis_url import SHOWN_PASSWORD
 from es_queue.security.passwords import (
     MAX_BYTES,
     PASSWORD,
@@ -27,7 +28,6 @@ from es_queue.security.passwords import (
     with_password,
 )
 from master.cli.options import parse_command_line
-from master.services.redis_url import SHOWN_PASSWORD
 from tests.cases import each_case
 from tests.leaks import MARK, password
 

@@ -188,7 +188,7 @@ ALONE = other_runs()
 
 
 def crowd(count: int, first: int = 0) -> dict[str, dict[str, str]]:
-    return {f"worker-{number:03}": {} for number in range(first, first + count)}
+    return {f"worker-{number:03}": {"rq_name": "rq"} for number in range(first, first + count)}
 
 
 # --- seats stay open
