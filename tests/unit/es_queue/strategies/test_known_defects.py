@@ -68,8 +68,6 @@ the_elite_of_a_generation_is_the_best_by_its_new_episodes |
 from __future__ import annotations
 
 import dataclasses
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,19 +96,6 @@ def played(who: Evaluator, kind: str, start: int, stop: int, size: int = 2, **mo
     )
     assert not answer.failures
     return answer.results
-
-
-def test_every_test_that_the_table_names_is_there() -> None:
-    assert __doc__ is not None
-    files = list(Path(__file__).parents[3].rglob("*.py"))
-    known = {path.stem for path in files} | {
-        name
-        for path in files
-        for name in re.findall(r"^def test_(\w+)", path.read_text("utf-8"), re.MULTILINE)
-    }
-    rows = [row.split("|")[3] for row in re.split(r"\n(?=\|)", __doc__) if row.startswith("| ")][1:]
-    named = {word for row in rows for word in re.findall(r"[a-z0-9_]{9,}", row) if "_" in word}
-    assert len(rows) > 25 and named - known == set()
 
 
 def test_no_noise_is_left_after_an_evaluation_nor_adds_up_over_several() -> None:

@@ -125,6 +125,7 @@ for one in (Crash, Leave, Hang, Loud):
 @pytest.fixture
 def plagues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plagues.py").write_text(PLAGUES)
+    monkeypatch.setenv("ES_QUEUE_ALLOW", "plagues")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[4]))
     monkeypatch.chdir(tmp_path)
 
@@ -145,7 +146,10 @@ def test_an_environment_that_crashes_or_hangs_does_not_take_the_doctor_with_it()
     assert time.monotonic() - began < 60
 
 
-def test_a_module_that_is_not_there_is_told_with_where_it_is_looked_for() -> None:
+def test_a_module_that_is_not_there_is_told_with_where_it_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ES_QUEUE_ALLOW", "no_such_module_here")
     (tried,) = probe_environments([RunConfig(env="no_such_module_here:X-v0")])
     one = doctor_host.check_environment(tried)
     assert one.state == FAILED and "no_such_module_here" in one.text and "PYTHONPATH" in one.fix

@@ -81,12 +81,10 @@ class Commands:
 
     def poll_flags(self, publication: str) -> tuple[bytes, int]:
         own = self._keys
-        look = packed("HMGET", own.progress, "state", "give_way", "publication") + packed(
-            "HEXISTS", self._rq, "shutdown_requested_date"
-        )
-        return look + packed("EXISTS", keys.RQ_SUSPENDED) + packed("EXISTS", own.master) + packed(
-            "EXISTS", own.parameters(publication)
-        ), 5
+        look = packed("HMGET", own.progress, "state", "give_way", "publication")
+        look += packed("EXISTS", own.master) + packed("EXISTS", own.parameters(publication))
+        orders = packed("HEXISTS", self._rq, "shutdown_requested_date")
+        return look + orders + packed("EXISTS", keys.RQ_SUSPENDED), 5
 
     def parameters(self, publication: str, start: int, size: int) -> tuple[bytes, int]:
         return packed(
