@@ -232,7 +232,7 @@ class Processes:
             *words,
             *given,
             cwd=cwd,
-            **{VARIABLE: clocks_text(clocks), **environment},
+            **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment},
         )
 
     def living(self) -> dict[int, str]:
