@@ -4,7 +4,6 @@ from __future__ import annotations
 
 #: By the name of the setting or flag, with underscores: a clause after "was removed: ".
 REMOVED: dict[str, str] = {
-    "keep_slots": "use keep_generations",
     "style": "es-plot writes PDF and SVG, which scale to any width",
     "preprocessing": (
         "use --env-arg obs_type=ram for the memory of an Atari game; images are Gymnasium's, "
