@@ -41,6 +41,7 @@ def of_test(name: str) -> Mutant:
     return replace(SUM, tests=(f"tests/test_sums.py::{name}",))
 
 
+@pytest.mark.slow
 def test_a_mutant_is_caught_by_a_test_that_fails_or_hangs_and_by_no_other(small: Path) -> None:
     names = ("test_a_sum", "test_a_wait", "test_nothing", "test_wrong", "test_away")
     mutants = [of_test(name) for name in names]
