@@ -46,6 +46,7 @@ from es_queue.protocol.redis_url import named_url
 from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.private_directory import no_link
 from es_queue.security.sanitize import sanitize
+from es_queue.security.web_access import token_from_environment
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
     CommandParser,
@@ -121,6 +122,8 @@ def work_until_told(given: argparse.Namespace) -> None:
         raise UsageError("--workers is 0, so nothing would be done: use 1 or more")
     seconds = float("inf") if given.max_seconds is None else parse_seconds(given.max_seconds)
     endpoint = metrics_endpoint()
+    if endpoint is not None:
+        token_from_environment(warn)
     url = named_url(given.redis_url, given.redis_password_file, warn)
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")

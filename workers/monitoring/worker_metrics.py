@@ -1,4 +1,5 @@
-"""A worker's metrics for Prometheus, served by the worker's own process.
+"""A worker's metrics for Prometheus, served by the worker's own process: for a Host of its own, and
+with the token if the user has set one.
 
 This module loads prometheus_client, so only a worker that serves metrics imports it.
 """
@@ -6,16 +7,31 @@ This module loads prometheus_client, so only a worker that serves metrics import
 from __future__ import annotations
 
 import errno
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
+from es_queue.security.web_access import (
+    HOST,
+    has_token,
+    is_host_allowed,
+    plain_host,
+    token_from_environment,
+)
 from es_queue.util.metrics_endpoint import LAST_PORT, make_metric
 from workers.episode import EpisodeControl
 from workers.heartbeat import resident_memory
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 #: The workers of a host take this many ports in turn.
 PORTS = 256
@@ -53,24 +69,59 @@ class WorkerMetrics(Collector):
             yield make_metric(f"worker_{name}", text, [(self._labels, max(0.0, value))])
 
 
+class SilentHandler(WSGIRequestHandler):
+    """Logs no request: an address may contain the token."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
 def served_metrics(metrics: WorkerMetrics, address: str, first_port: int) -> Iterator[int]:
     """Serve ``metrics`` on the first free port from ``first_port`` on; yields the port. Raises
-    OSError if there is none.
+    OSError if there is none, and UsageError for an unusable token.
     """
+    token = token_from_environment()
     registry = CollectorRegistry()
     registry.register(metrics)
+    application = guarded(make_wsgi_app(registry), address, token)
+
+    class MetricsServer(ThreadingWSGIServer):
+        address_family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
+
     last = min(first_port + PORTS - 1, LAST_PORT)
     for port in range(first_port, last + 1):
         try:
-            server, thread = start_http_server(port, address, registry)
+            server = make_server(address, port, application, MetricsServer, SilentHandler)
             break
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == last:
                 raise
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         yield port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def guarded(application: WSGIApplication, address: str, token: str | None) -> WSGIApplication:
+    """The application, for requests to loopback or to this address, and with the token if there is
+    one.
+    """
+    match = HOST.fullmatch(f"[{address}]" if ":" in address else address)
+    hosts = {plain_host(match)} if match is not None else set()
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        if not is_host_allowed(environ.get("HTTP_HOST"), hosts):
+            status, text = "421 Misdirected Request", "these metrics have no such host name"
+        elif token is not None and not has_token(environ, token):
+            status, text = "403 Forbidden", "these metrics need Authorization: Bearer TOKEN"
+        else:
+            return application(environ, start_response)
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{text}\n".encode()]
+
+    return answer

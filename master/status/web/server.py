@@ -19,7 +19,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, WSGITask
 
 from master.services.tcp_access import Address
-from master.status.web.pages import SECURITY_HEADERS, Reply, WebRoutes, text_reply
+from master.status.web.pages import JSON, SECURITY_HEADERS, Reply, WebRoutes, text_reply
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -28,33 +28,36 @@ if TYPE_CHECKING:
 import argparse
 import errno
 import ipaddress
+import json
+import secrets
 from contextlib import closing, suppress
 
 from es_queue.errors import UsageError
 from es_queue.protocol.keys import checked_run_id
 from es_queue.security.sanitize import sanitize
+from es_queue.security.web_access import (
+    HOST,
+    TOKEN,
+    TOKEN_FILE,
+    has_token,
+    has_token_in_address,
+    is_host_allowed,
+    is_loopback,
+    plain_host,
+    token_from_environment,
+)
 from master.display.log_view import SafeStream
 from master.services.tcp_access import is_address, parse_address
 from master.status.watch import signals_as_interrupts
 from master.status.web.queries import DashboardQueries
 
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", 8642
-#: A Host header: a name or an address, and perhaps a port.
-HOST = re.compile(
-    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
-)
 
 
 def parse_web_address(text: str) -> Address:
     """Parse ``ADDRESS:PORT``; the defaults are loopback and port 8642. Raises UsageError."""
     given = parse_address(text, "web")
     return Address(given.host or LOOPBACK, given.port or DEFAULT_PORT)
-
-
-def is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host.lower() == "localhost"
 
 
 def named_hosts(names: Iterable[str]) -> frozenset[str]:
@@ -75,20 +78,6 @@ def named_hosts(names: Iterable[str]) -> frozenset[str]:
     return frozenset(hosts)
 
 
-def is_host_allowed(header: str | None, hosts: Collection[str] = ()) -> bool:
-    """Whether a request with this Host header is for this page: under a loopback name or address,
-    or one of ``hosts``.
-
-    Any other name can be a stranger's that leads here (DNS rebinding), whose page could read the
-    reply.
-    """
-    match = HOST.fullmatch(header or "")
-    if match is None:
-        return False
-    host = plain_host(match)
-    return is_loopback(host) or host in hosts
-
-
 def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
     """The names and addresses, in addition to loopback's, under which a page at this address
     answers.
@@ -97,12 +86,6 @@ def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
     """
     anywhere = is_address(address.host) and ipaddress.ip_address(address.host).is_unspecified
     return named_hosts([*names, *([] if anywhere else [address.host])])
-
-
-def plain_host(match: re.Match[str]) -> str:
-    """Lower case, no dot behind it, an address in its short form."""
-    host = (match["six"] or match["name"]).lower().rstrip(".")
-    return str(ipaddress.ip_address(host)) if is_address(host) else host
 
 
 def bind_error(address: Address, error: OSError) -> UsageError:
@@ -145,11 +128,23 @@ MISDIRECTED = (
 )
 
 
-class PageApplication:
-    """Answers GET and HEAD of the page's paths under loopback names and ``hosts``."""
+#: Whether the page answers, for probes of containers. It needs no token and tells nothing else.
+HEALTH_PATH = "/healthz"
+FORBIDDEN = (
+    "this page needs its token: open the address that es-status printed, with ?token=, or send "
+    "the header Authorization: Bearer TOKEN"
+)
 
-    def __init__(self, routes: WebRoutes, hosts: Collection[str]) -> None:
-        self._routes, self._hosts = routes, hosts
+
+class PageApplication:
+    """Answers GET and HEAD of the page's paths under loopback names and ``hosts``, to requests with
+    the token. The address with the token sets a cookie, so that no further address contains it.
+    """
+
+    def __init__(self, routes: WebRoutes, hosts: Collection[str], token: str, port: int) -> None:
+        self._routes, self._hosts, self._token = routes, hosts, token
+        # Browsers send a cookie to all ports of a host, so each page has a name of its own.
+        self._cookie = f"es-queue-{port}"
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         try:
@@ -165,11 +160,27 @@ class PageApplication:
             return text_reply(405, f"this page is read-only: use {ALLOWED}", Allow=ALLOWED)
         if not is_host_allowed(environ.get("HTTP_HOST"), self._hosts):
             return text_reply(421, MISDIRECTED)
-        reply = self._routes.reply(environ["PATH_INFO"])
+        path = environ["PATH_INFO"]
+        if path == HEALTH_PATH:
+            return text_reply(200, "the page answers")
+        if not has_token(environ, self._token, self._cookie):
+            return forbidden_reply(path)
+        if path == "/" and has_token_in_address(environ, self._token):
+            cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+            moved = "the page is at / without the token"
+            return text_reply(303, moved, **{"Location": "/", "Set-Cookie": cookie})
+        reply = self._routes.reply(path)
         tag = reply.headers.get("ETag")
         if tag is not None and tag in environ.get("HTTP_IF_NONE_MATCH", ""):
             return Reply(304, reply.media_type, b"", reply.headers)
         return reply.compress() if "gzip" in environ.get("HTTP_ACCEPT_ENCODING", "") else reply
+
+
+def forbidden_reply(path: str) -> Reply:
+    """In the form in which the page's script reads what is wrong, if it asks."""
+    if path.startswith("/api/"):
+        return Reply(403, JSON, json.dumps({"trouble": FORBIDDEN}).encode())
+    return text_reply(403, FORBIDDEN)
 
 
 def status_line(reply: Reply) -> str:
@@ -247,6 +258,7 @@ class WebServer(TcpWSGIServer):
     """Serves pages until it is interrupted. Raises OSError if it cannot listen.
 
     Args:
+        token: What each request must show.
         names: Further hosts under which the page answers.
 
     Raises:
@@ -255,7 +267,9 @@ class WebServer(TcpWSGIServer):
 
     channel_class = PageChannel
 
-    def __init__(self, address: Address, routes: WebRoutes, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, address: Address, routes: WebRoutes, token: str, names: Iterable[str] = ()
+    ) -> None:
         self.is_local, self.hosts = is_loopback(address.host), hosts_of(address, names)
         family = address_family(address)
         listening = socket.create_server(
@@ -266,7 +280,7 @@ class WebServer(TcpWSGIServer):
         # waitress reports what clients do wrong, which would fill the terminal.
         logging.getLogger("waitress").setLevel(logging.CRITICAL)
         super().__init__(
-            PageApplication(routes, self.hosts),
+            PageApplication(routes, self.hosts, token, listening.getsockname()[1]),
             _sock=listening,
             adj=Adjustments(**LIMITS),
             sockinfo=(family, listening.type, listening.proto, listening.getsockname()),
@@ -301,9 +315,9 @@ class WebServer(TcpWSGIServer):
 
 
 EXPOSURE_WARNING = (
-    "WARNING: anyone who reaches {place} can read the page: names and settings of runs, hosts, "
-    "and tracebacks. It has no password and no encryption. To keep it private, leave the address "
-    "out and use  ssh -L {port}:localhost:{port} THIS-HOST"
+    "WARNING: the page at {place} has no encryption: anyone who can read its network traffic sees "
+    "the token and the page, with names and settings of runs, hosts, and tracebacks. To keep it "
+    "private, leave the address out and use  ssh -L {port}:localhost:{port} THIS-HOST"
 )
 
 
@@ -315,12 +329,14 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
     address = parse_web_address(given.web)
     names = given.web_host or ()
     hosts_of(address, names)
+    chosen = token_from_environment(lambda text: err.write_line(f"es-status: WARNING: {text}"))
+    token = chosen or secrets.token_urlsafe(32)
     queries = DashboardQueries(given, given.every)
     if given.run is not None:
         queries.run(given.run)
     else:
         queries.runs()
-    with signals_as_interrupts(), closing(make_server(address, queries, names)) as server:
+    with signals_as_interrupts(), closing(make_server(address, queries, token, names)) as server:
         if not server.is_local:
             err.write_line(
                 f"es-status: {EXPOSURE_WARNING.format(place=address, port=address.port)}"
@@ -331,16 +347,21 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
                 "--web-host NAME"
             )
         anchor = "" if given.run is None else f"#run={checked_run_id(given.run)}"
-        out.write_line(f"{page_url(address)}{anchor}  (Ctrl-C stops the page; runs continue)")
+        # A token that the user has chosen stays out of the logs of a service.
+        shown = f"?token={token}" if chosen is None else ""
+        hint = f"with ?token= and the token of {TOKEN} or {TOKEN_FILE}; " if chosen else ""
+        out.write_line(
+            f"{page_url(address)}{shown}{anchor}  ({hint}Ctrl-C stops the page; runs continue)"
+        )
         server.serve_forever()
     return 0
 
 
 def make_server(
-    address: Address, queries: DashboardQueries, names: Iterable[str] = ()
+    address: Address, queries: DashboardQueries, token: str, names: Iterable[str] = ()
 ) -> WebServer:
     try:
-        return WebServer(address, WebRoutes(queries), names)
+        return WebServer(address, WebRoutes(queries), token, names)
     except OSError as error:
         raise bind_error(address, error) from None
 
