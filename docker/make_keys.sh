@@ -11,6 +11,7 @@ for user in master worker viewer; do
   cp "$fresh/keys/$user.password" "/keys/$user/$user.password"
 done
 cp "$fresh/keys/viewer.password" /keys/redis/viewer.password
+cp "$fresh/keys/web.token" /keys/viewer/web.token
 # Last, for it says that all the others are there.
 cp "$fresh/keys/users.acl" /keys/redis/.users.acl
 mv /keys/redis/.users.acl /keys/redis/users.acl

@@ -37,14 +37,14 @@ def record_page(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         words = ["--env", "CartPole-v1", "--seeds", "1-3", "--run", "cartpole"]
         subprocess.run([BIN / "es-master", *words], cwd=folder, check=True)
-        page = f"http://{address}/#run=cartpole-s2&with=cartpole-s1%20cartpole-s3"
         browser = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
         browser += ["--virtual-time-budget=5000", f"--window-size={size}"]
         with subprocess.Popen(
             [BIN / "es-status", "--web", address], cwd=folder, stdout=subprocess.PIPE
         ) as server:
             assert server.stdout is not None
-            server.stdout.readline()  # it listens
+            url = server.stdout.readline().split()[0].decode()  # it listens
+            page = f"{url}#run=cartpole-s2&with=cartpole-s1%20cartpole-s3"
             try:
                 subprocess.run([*browser, f"--screenshot={out.resolve()}", page], check=True)
             finally:

@@ -22,6 +22,8 @@ MASTER, WORKER, VIEWER = "master", "worker", "viewer"
 USERS = (MASTER, WORKER, VIEWER)
 SCALER, SCALER_FLAG = "scaler", "--scaler"
 ACL_FILE = "users.acl"
+#: The token of the page of es-status, for ES_QUEUE_WEB_TOKEN_FILE.
+TOKEN_FILE = "web.token"
 
 ANY = keys.ANY_RUN
 
@@ -168,14 +170,16 @@ def format_acl(passwords: Mapping[str, str]) -> str:
 
 
 def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Path]:
-    """Write the ACL file and each user's password file, readable only by their owner; returns the
-    passwords' paths by user.
+    """Write the ACL file, each user's password file and the page's token, readable only by their
+    owner; returns the passwords' paths by user.
 
     Raises UsageError if one exists already, RunFolderError if the folder cannot be written.
     """
     paths = {user: folder / f"{user}.password" for user in users}
     existing = [
-        path for path in (folder / ACL_FILE, *paths.values()) if path.exists() or path.is_symlink()
+        path
+        for path in (folder / ACL_FILE, folder / TOKEN_FILE, *paths.values())
+        if path.exists() or path.is_symlink()
     ]
     if existing:
         raise UsageError(f"{existing[0]} exists already and may be in use: give another folder")
@@ -184,6 +188,7 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for user, path in paths.items():
             _write_private(path, passwords[user] + "\n")
+        _write_private(folder / TOKEN_FILE, secrets.token_urlsafe(32) + "\n")
         _write_private(folder / ACL_FILE, format_acl(passwords))
     except OSError as error:
         raise RunFolderError(
@@ -206,7 +211,9 @@ admin on >PASSWORD ~* &* +@all
    export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password \
 RQ_CONNECTION_CLASS={CONNECTION_CLASS}
    rq worker
-4. es-status --redis-url redis://viewer@HOST --redis-password-file {folder / "viewer.password"}"""
+4. es-status --redis-url redis://viewer@HOST --redis-password-file {folder / "viewer.password"}
+   For a page with a fixed token, add  --web  and set
+   ES_QUEUE_WEB_TOKEN_FILE={folder / TOKEN_FILE}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -95,6 +95,15 @@ def is_host_allowed(header: str | None, hosts: Collection[str] = ()) -> bool:
     return is_loopback(host) or host in hosts
 
 
+def listening_hosts(address: str) -> frozenset[str]:
+    """The Host of a server that listens on this name or address; none if it is all addresses."""
+    match = HOST.fullmatch(f"[{address}]" if ":" in address else address)
+    host = plain_host(match) if match is not None else ""
+    with suppress(ValueError):
+        host = "" if ipaddress.ip_address(host).is_unspecified else host
+    return frozenset({host} if host else ())
+
+
 def plain_host(match: re.Match[str]) -> str:
     """Lower case, no dot behind it, an address in its short form."""
     host = (match["six"] or match["name"]).lower().rstrip(".")

@@ -166,7 +166,8 @@ def test_one_command_makes_users_with_fresh_passwords_that_are_their_owners_alon
         cwd=HOUSE,
     )
     files = {path.name: path for path in folder.iterdir()}
-    assert set(files) == {"users.acl", "master.password", "worker.password", "viewer.password"}
+    passwords_of = {f"{user}.password" for user in acl.USERS}
+    assert set(files) == {"users.acl", "web.token", *passwords_of}
     assert {path.stat().st_mode & 0o777 for path in files.values()} == {
         0o600
     } and folder.stat().st_mode & 0o777 == 0o700

@@ -139,8 +139,12 @@ def look_at_the_page(household: Household) -> None:
     address = f"127.0.0.1:{free_port()}"
     page = household.status("lp", "--web", address, "--every", "0.2")
     wait_for(lambda: "http://" in page.said(), "the page is served")
+    token = page.said().split()[0].partition("?token=")[2]
     for path in ("", "api/runs", "api/runs/lp", "api/runs/lp/errors", "metrics"):
-        with urllib.request.urlopen(f"http://{address}/{path}", timeout=20) as answer:
+        asked = urllib.request.Request(
+            f"http://{address}/{path}", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as answer:
             text = answer.read().decode()
         assert "lp" in text or not path
         assert path == "" or path == "metrics" or json.loads(text).get("trouble") is None, text

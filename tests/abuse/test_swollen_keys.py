@@ -104,8 +104,8 @@ class Victim:
         return said + seen.stderr, *map(int, peak.split())  # type: ignore[return-value]
 
     @contextmanager
-    def page(self) -> Iterator[tuple[str, int]]:
-        """es-status --web: its address and its process."""
+    def page(self) -> Iterator[tuple[str, str, int]]:
+        """es-status --web: its address, its token and its process."""
         address = f"127.0.0.1:{free_port()}"
         process = subprocess.Popen(
             [BIN / "es-status", "--web", address],
@@ -116,8 +116,9 @@ class Victim:
         )
         assert process.stdout is not None
         try:
-            assert "http://" in process.stdout.readline()
-            yield f"http://{address}", process.pid
+            url, found, token = process.stdout.readline().split()[0].partition("/?token=")
+            assert url == f"http://{address}" and found
+            yield url, token, process.pid
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(SECONDS)
@@ -299,9 +300,10 @@ def test_the_doctor_stays_small(swollen: Victim) -> None:
     ids=lambda one: one.__name__,
 )
 def test_the_page_stays_small_and_answers(swollen: Victim) -> None:
-    with swollen.page() as (url, pid):
+    with swollen.page() as (url, token, pid):
         for path in ("/", "/api/runs", "/api/runs/walk", "/api/runs/walk/errors", "/metrics"):
-            with urllib.request.urlopen(url + path, timeout=SECONDS) as reply:
+            asked = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(asked, timeout=SECONDS) as reply:
                 reply.read()
         peak = int(
             next(

@@ -195,11 +195,16 @@ def test_the_page_is_served_by_the_user_who_may_only_look(cluster: Cluster) -> N
         entrypoint="tini -- es-status",
         RQ_REDIS_URL=url,
         ES_QUEUE_REDIS_PASSWORD_FILE="/keys/viewer.password",
+        ES_QUEUE_WEB_TOKEN_FILE="/keys/web.token",
+    )
+    token = (cluster.folder / "keys/viewer/web.token").read_text().strip()
+    scrape = urllib.request.Request(
+        f"http://{address}/metrics", headers={"Authorization": f"Bearer {token}"}
     )
 
     def told() -> str:
         try:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
+            with urllib.request.urlopen(scrape, timeout=5) as reply:
                 return str(reply.read().decode())
         except OSError:
             return ""

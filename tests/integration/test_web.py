@@ -67,7 +67,7 @@ def served(processes: Processes, url: str, *more: object) -> tuple[str, Started]
         BIN / "es-status", *more, "--web", address, "--every", "0.3", "--redis-url", url
     )
     wait_for(lambda: "http://" in process.out.read_text(), "the page is served")
-    return f"http://{address}/", process
+    return process.out.read_text().split()[0].partition("#")[0], process
 
 
 def tile(page: Any, label: str) -> str:
@@ -388,7 +388,7 @@ def test_hostile_texts_are_shown_as_they_are_and_nothing_is_too_wide(
     url, _ = served(processes, valkey_url)
     for size in (WIDE, NARROW):
         page.set_viewport_size(size)
-        page.goto(f"{url}?{size['width']}#run=walker-1")
+        page.goto(f"{url}&{size['width']}#run=walker-1")
         looks_until(
             page, lambda: HOSTILE[:20] in page.locator("#refusing").inner_text(), "the run is shown"
         )

@@ -20,10 +20,9 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from es_queue.security.web_access import (
-    HOST,
     has_token,
     is_host_allowed,
-    plain_host,
+    listening_hosts,
     token_from_environment,
 )
 from es_queue.util.metrics_endpoint import LAST_PORT, make_metric
@@ -111,8 +110,7 @@ def guarded(application: WSGIApplication, address: str, token: str | None) -> WS
     """The application, for requests to loopback or to this address, and with the token if there is
     one.
     """
-    match = HOST.fullmatch(f"[{address}]" if ":" in address else address)
-    hosts = {plain_host(match)} if match is not None else set()
+    hosts = listening_hosts(address)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         if not is_host_allowed(environ.get("HTTP_HOST"), hosts):

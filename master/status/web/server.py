@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 import argparse
 import errno
-import ipaddress
 import json
 import secrets
 from contextlib import closing, suppress
@@ -43,6 +42,7 @@ from es_queue.security.web_access import (
     has_token_in_address,
     is_host_allowed,
     is_loopback,
+    listening_hosts,
     plain_host,
     token_from_environment,
 )
@@ -84,8 +84,7 @@ def hosts_of(address: Address, names: Iterable[str]) -> frozenset[str]:
 
     Raises UsageError.
     """
-    anywhere = is_address(address.host) and ipaddress.ip_address(address.host).is_unspecified
-    return named_hosts([*names, *([] if anywhere else [address.host])])
+    return named_hosts(names) | listening_hosts(address.host)
 
 
 def bind_error(address: Address, error: OSError) -> UsageError:

@@ -7,14 +7,9 @@ import socket
 import pytest
 
 from es_queue.errors import UsageError
+from es_queue.security.web_access import is_host_allowed, is_loopback
 from master.services.tcp_access import Address
-from master.status.web.server import (
-    bind_error,
-    hosts_of,
-    is_host_allowed,
-    is_loopback,
-    parse_web_address,
-)
+from master.status.web.server import bind_error, hosts_of, parse_web_address
 from tests.cases import each_case
 
 

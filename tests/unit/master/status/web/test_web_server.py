@@ -28,6 +28,8 @@ from master.status.web.queries import CachedQuery, DashboardQueries
 from master.status.web.server import WebServer
 from tests.cases import each_case
 
+TOKEN = "a-token-of-the-tests"
+LOCAL = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -68,7 +70,7 @@ def looks() -> DashboardQueries:
 @contextmanager
 def served(host: str = "127.0.0.1", names: Sequence[str] = ()) -> Iterator[WebServer]:
     """A page on a free port, as es-status serves it."""
-    server = WebServer(Address(host, 0), WebRoutes(looks()), names)
+    server = WebServer(Address(host, 0), WebRoutes(looks()), TOKEN, names)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -98,6 +100,7 @@ def asked(
         path,
         headers={
             "Host": "localhost",
+            "Authorization": f"Bearer {TOKEN}",
             **{name.replace("_", "-"): value for name, value in headers.items()},
         },
     )
@@ -183,7 +186,7 @@ def test_a_run_is_told_with_its_settings_and_whole_curves(page: WebServer) -> No
     ],
 )
 def test_what_is_not_there_is_404_and_leads_nowhere(page: WebServer, path: str) -> None:
-    answer = raw(page, b"GET " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = raw(page, b"GET " + path.encode() + b" HTTP/1.1\r\n" + LOCAL + b"\r\n")
     assert answer.split(b" ")[1] in (b"404", b"400"), answer[:200]
     assert b"root:" not in answer and b"def " not in answer
 
@@ -201,7 +204,7 @@ def test_a_body_is_refused_before_it_is_read(page: WebServer) -> None:
 
 
 def test_one_connection_has_one_request(page: WebServer) -> None:
-    answer = raw(page, b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+    answer = raw(page, (b"GET /icon.svg HTTP/1.1\r\n" + LOCAL + b"\r\n") * 3)
     assert answer.count(b"HTTP/1.1 200") == 1 and b"Connection: close" in answer
 
 
@@ -221,7 +224,7 @@ def test_requests_beyond_those_that_may_wait_are_closed_and_the_rest_is_answered
     ]
     try:
         for client in clients:
-            client.sendall(b"GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.sendall(b"GET /api/runs HTTP/1.1\r\n" + LOCAL + b"\r\n")
         closed, _, _ = select.select(clients, [], [], 20)
         assert closed and all(client.recv(100) == b"" for client in closed)
         goes_on.set()
@@ -234,7 +237,7 @@ def test_requests_beyond_those_that_may_wait_are_closed_and_the_rest_is_answered
 
 
 def test_head_is_a_get_without_its_body(page: WebServer) -> None:
-    answer = raw(page, b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = raw(page, b"HEAD / HTTP/1.1\r\n" + LOCAL + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n")
     assert f"Content-Length: {asked(page, '/')[1]['Content-Length']}".encode() in answer
 
