@@ -5,6 +5,7 @@ to them.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import urllib.request
@@ -139,7 +140,7 @@ def look_at_the_page(household: Household) -> None:
     address = f"127.0.0.1:{free_port()}"
     page = household.status("lp", "--web", address, "--every", "0.2")
     wait_for(lambda: "http://" in page.said(), "the page is served")
-    token = page.said().split()[0].partition("?token=")[2]
+    token = re.split("[=# ]", page.out.read_text())[1]
     for path in ("", "api/runs", "api/runs/lp", "api/runs/lp/errors", "metrics"):
         asked = urllib.request.Request(
             f"http://{address}/{path}", headers={"Authorization": f"Bearer {token}"}
