@@ -225,14 +225,17 @@ class Processes:
         cwd: Path | None = None,
         **environment: str,
     ) -> Started:
-        """``es-master``; without a URL it has a private server."""
+        """``es-master``, which may import the tests' own environments also for a run that it
+        resumes; without a URL it has a private server.
+        """
         given = ("--redis-url", url) if url else ()
+        own = os.environ[ALLOW].removeprefix("installed,")
         return self.start(
             BIN / "es-master",
             *words,
             *given,
             cwd=cwd,
-            **{VARIABLE: clocks_text(clocks), ALLOW: os.environ[ALLOW], **environment},
+            **{VARIABLE: clocks_text(clocks), ALLOW: own, **environment},
         )
 
     def living(self) -> dict[int, str]:
