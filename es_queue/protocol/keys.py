@@ -170,6 +170,7 @@ RQ_ANY_KEY = "rq:*"
 RQ_SUSPENDED = "rq:suspended"
 RQ_WORKERS = "rq:workers"
 RQ_QUEUES = "rq:queues"
+RQ_GROUPS = "rq:groups"
 #: Of a worker, a queue, a job, or a queue and a job.
 rq_worker = "rq:worker:{}".format
 rq_workers = "rq:workers:{}".format
@@ -177,7 +178,9 @@ rq_pubsub = "rq:pubsub:{}".format
 rq_wip = "rq:wip:{}".format
 rq_queue = "rq:queue:{}".format
 rq_failed = "rq:failed:{}".format
+rq_finished = "rq:finished:{}".format
 rq_job = "rq:job:{}".format
+rq_dependencies = "rq:job::{}:dependencies".format  # two colons: RQ's own way
 rq_results = "rq:results:{}".format
 rq_intermediate = "rq:queue:{}:intermediate".format
 rq_first_seen = "rq:queue:{}:intermediate:first_seen:{}".format

@@ -1,13 +1,14 @@
-"""Create Redis users with least privilege: python -m es_queue.security.acl FOLDER [--scaler]
+"""Create Redis users with least privilege: python -m es_queue.security.acl FOLDER
 
 Writes users.acl and a password file for each of master, worker and viewer, and prints how to use
-them. --scaler adds a user for an autoscaler that counts open seats. Needs Redis 7 or Valkey.
+them. Needs Redis 7 or Valkey.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,30 @@ from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.security.passwords import PASSWORD_FILE
 from es_queue.security.private_directory import create_new
+from es_queue.security.sanitize import sanitize
+from es_queue.util.command_parser import CommandParser, add_options
 
 MASTER, WORKER, VIEWER = "master", "worker", "viewer"
 USERS = (MASTER, WORKER, VIEWER)
-SCALER, SCALER_FLAG = "scaler", "--scaler"
+SCALER = "scaler"
+DEFAULT_QUEUE = "default"
+#: Of a queue whose name is part of a right: no space, and no letter that a pattern reads otherwise.
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 ACL_FILE = "users.acl"
 #: The token of the page of es-status, for ES_QUEUE_WEB_TOKEN_FILE.
 TOKEN_FILE = "web.token"
 
 ANY = keys.ANY_RUN
+
+OPTIONS = """
+folder FOLDER
+    new folder, or one without such files
+--queue NAME
+    RQ queue of the workers: a plain rq worker with the worker's password may touch the keys of no
+    other queue; see es-master --queue [default: default]
+--scaler
+    add a user for an autoscaler that counts the open seats of that queue
+"""
 
 
 def _each(commands: str) -> tuple[str, ...]:
@@ -81,95 +97,126 @@ RQ_VISIBLE_KEYS = (
     keys.rq_wip("*"),
 )
 
-#: A worker that could write rq:suspended would stop the workers of all runs until a person resumes
-#: them.
-RQ_KEYS_BUT_SUSPENDED = ("~rq:[^s]*", "~rq:s[^u]*", f"%R~{keys.RQ_SUSPENDED}")
+#: How the id of a seat begins, see keys.seat_id.
+SEATS = ("es-*", "es_-*")
 
-#: Each user's rules, in order. Selectors are in parentheses; rights before them are outside.
-RULES: dict[str, tuple[str, ...]] = {
-    MASTER: (
-        "resetkeys",
-        "resetchannels",
-        f"&{keys.rq_pubsub('*')}",
-        f"~{keys.ANY_KEY}",
-        f"~{keys.RQ_ANY_KEY}",
-        "-@all",
-        *CONNECTION,
-        *READS,
-        *WRITES,
-        *SUBSCRIBE,
-        *ABOUT_THE_SERVER,
-        *_each("scan evalsha script|load"),
-    ),
-    WORKER: (
-        "resetkeys",
-        "resetchannels",
-        f"&{keys.rq_pubsub('*')}",
-        *RQ_KEYS_BUT_SUSPENDED,
-        "-@all",
-        *CONNECTION,
-        *WORKERS_READS,
-        *WRITES,
-        *SUBSCRIBE,
-        *ABOUT_THE_SERVER,
-        f"(-@all +get +getrange +strlen +exists %R~{ANY.config} %R~{ANY.task} "
-        f"%R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})",
-        f"(-@all +hget +hmget +hstrlen +exists %R~{ANY.progress})",
-        f"(-@all +zrange %R~{keys.RUNS})",
-        f"(-@all +blmove +lmove +lpush +expire ~{ANY.todo} ~{ANY.claims('*')})",
-        f"(-@all +lrem +lrange +llen ~{ANY.claims('*')})",
-        f"(-@all +xadd %W~{ANY.results('*')})",
-        f"(-@all +hset +pexpire +expire +del ~{ANY.worker('*')})",
-        f"(-@all +sadd +expire ~{ANY.workers})",
-        f"(-@all +rpush +ltrim +expire ~{ANY.errors})",
-        f"(-@all +incr +incrby ~{ANY.seatno})",
-    ),
-    VIEWER: (
-        "resetkeys",
-        "resetchannels",
-        f"%R~{keys.ANY_KEY}",
-        *(f"%R~{pattern}" for pattern in RQ_VISIBLE_KEYS),
-        "-@all",
-        *CONNECTION,
-        *READS,
-        *ABOUT_THE_SERVER,
-        "+scan",
-    ),
+
+def seat_keys(queue: str) -> tuple[str, ...]:
+    """The patterns of RQ's keys that a plain ``rq worker`` of one queue needs for its seats.
+
+    A worker that could write rq:suspended, or another queue's keys, would stop other runs until a
+    person repairs them.
+    """
+    of_queue = (
+        keys.rq_queue,
+        keys.rq_intermediate,
+        keys.rq_wip,
+        keys.rq_failed,
+        keys.rq_finished,
+        keys.rq_workers,
+        keys.rq_cleaning,
+    )
+    of_seat = (keys.rq_job, keys.rq_dependencies, keys.rq_results, keys.rq_executions)
+    return (
+        *(f"~{key(queue)}" for key in of_queue),
+        *(f"~{keys.rq_first_seen(queue, seat)}" for seat in SEATS),
+        *(f"~{key(seat)}" for key in (*of_seat, keys.rq_execution) for seat in SEATS),
+        f"~{keys.RQ_WORKERS}",
+        f"~{keys.rq_worker('*')}",
+        f"%R~{keys.RQ_SUSPENDED}",
+        f"%R~{keys.RQ_GROUPS}",
+    )
+
+
+def rules(user: str, queue: str = DEFAULT_QUEUE) -> tuple[str, ...]:
+    """The user's rules, in order. Selectors are in parentheses; rights before them are outside."""
+    if user == MASTER:
+        return (
+            "resetkeys",
+            "resetchannels",
+            f"&{keys.rq_pubsub('*')}",
+            f"~{keys.ANY_KEY}",
+            f"~{keys.RQ_ANY_KEY}",
+            "-@all",
+            *CONNECTION,
+            *READS,
+            *WRITES,
+            *SUBSCRIBE,
+            *ABOUT_THE_SERVER,
+            *_each("scan evalsha script|load"),
+        )
+    if user == WORKER:
+        return (
+            "resetkeys",
+            "resetchannels",
+            f"&{keys.rq_pubsub('*')}",
+            *seat_keys(queue),
+            "-@all",
+            *CONNECTION,
+            *WORKERS_READS,
+            *WRITES,
+            *SUBSCRIBE,
+            *ABOUT_THE_SERVER,
+            f"(-@all +sadd %W~{keys.RQ_QUEUES})",
+            f"(-@all +get +getrange +strlen +exists %R~{ANY.config} %R~{ANY.task} "
+            f"%R~{ANY.parameters('*')} %R~{ANY.master} %R~{ANY.iteration})",
+            f"(-@all +hget +hmget +hstrlen +exists %R~{ANY.progress})",
+            f"(-@all +zrange %R~{keys.RUNS})",
+            f"(-@all +blmove +lmove +lpush +expire ~{ANY.todo} ~{ANY.claims('*')})",
+            f"(-@all +lrem +lrange +llen ~{ANY.claims('*')})",
+            f"(-@all +xadd %W~{ANY.results('*')})",
+            f"(-@all +hset +pexpire +expire +del ~{ANY.worker('*')})",
+            f"(-@all +sadd +expire ~{ANY.workers})",
+            f"(-@all +rpush +ltrim +expire ~{ANY.errors})",
+            f"(-@all +incr +incrby ~{ANY.seatno})",
+        )
+    if user == VIEWER:
+        return (
+            "resetkeys",
+            "resetchannels",
+            f"%R~{keys.ANY_KEY}",
+            *(f"%R~{pattern}" for pattern in RQ_VISIBLE_KEYS),
+            "-@all",
+            *CONNECTION,
+            *READS,
+            *ABOUT_THE_SERVER,
+            "+scan",
+        )
     # KEDA counts with its own script. A script has its user's rights, so it can only count, or run
     # for ever.
-    SCALER: (
+    return (
         "resetkeys",
         "resetchannels",
-        f"~{keys.rq_queue('*')}",
+        f"~{keys.rq_queue(queue)}",
         "-@all",
         *CONNECTION,
         *_each("eval type llen"),
-    ),
-}
+    )
 
 
-def format_user_line(user: str, password: str | None) -> str:
+def format_user_line(user: str, password: str | None, queue: str = DEFAULT_QUEUE) -> str:
     """password: None disables the user."""
     who = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password is not None else "off"
-    return f"user {user} reset {who} sanitize-payload {' '.join(RULES[user])}"
+    return f"user {user} reset {who} sanitize-payload {' '.join(rules(user, queue))}"
 
 
-def selectors_of(user: str) -> list[str]:
+def selectors_of(user: str, queue: str = DEFAULT_QUEUE) -> list[str]:
     """The user's rules only as selectors, which remove no right that another user has."""
-    words = RULES[user]
+    words = rules(user, queue)
     root = " ".join(word for word in words if not word.startswith(("(", "reset")))
     return [f"({root})", *(word for word in words if word.startswith("("))]
 
 
-def format_acl(passwords: Mapping[str, str]) -> str:
+def format_acl(passwords: Mapping[str, str], queue: str = DEFAULT_QUEUE) -> str:
     """An ACL file: no access without a password, and a line for each user."""
     users = dict.fromkeys((*USERS, *passwords))
-    return "\n".join(
-        ["user default off", *(format_user_line(user, passwords.get(user)) for user in users), ""]
-    )
+    lines = (format_user_line(user, passwords.get(user), queue) for user in users)
+    return "\n".join(["user default off", *lines, ""])
 
 
-def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Path]:
+def write_acl_files(
+    folder: Path, users: Sequence[str] = USERS, queue: str = DEFAULT_QUEUE
+) -> dict[str, Path]:
     """Write the ACL file, each user's password file and the page's token, readable only by their
     owner; returns the passwords' paths by user.
 
@@ -189,7 +236,7 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
         for user, path in paths.items():
             _write_private(path, passwords[user] + "\n")
         _write_private(folder / TOKEN_FILE, secrets.token_urlsafe(32) + "\n")
-        _write_private(folder / ACL_FILE, format_acl(passwords))
+        _write_private(folder / ACL_FILE, format_acl(passwords, queue))
     except OSError as error:
         raise RunFolderError(
             f"the folder {folder} cannot be written ({error.strerror}); give one that you "
@@ -198,7 +245,8 @@ def write_acl_files(folder: Path, users: Sequence[str] = USERS) -> dict[str, Pat
     return paths
 
 
-def format_instructions(folder: Path) -> str:
+def format_instructions(folder: Path, queue: str) -> str:
+    of_queue = "" if queue == DEFAULT_QUEUE else f" {queue}"
     return f"""\
 {folder / ACL_FILE} defines the users master, worker and viewer; their passwords are in the same \
 folder.
@@ -210,29 +258,28 @@ admin on >PASSWORD ~* &* +@all
 3. Copy worker.password to each worker host. There:
    export RQ_REDIS_URL=redis://worker@HOST {PASSWORD_FILE}=$PWD/worker.password \
 RQ_CONNECTION_CLASS={CONNECTION_CLASS}
-   rq worker
+   rq worker{of_queue}    or, without RQ,  es-worker{of_queue}
 4. es-status --redis-url redis://viewer@HOST --redis-password-file {folder / "viewer.password"}
    For a page with a fixed token, add  --web  and set
    ES_QUEUE_WEB_TOKEN_FILE={folder / TOKEN_FILE}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    extra_users = (SCALER,) if words[1:] == [SCALER_FLAG] else ()
-    if words in (["-h"], ["--help"]):
-        print(__doc__)
-        return 0
+    parser = CommandParser("python -m es_queue.security.acl", __doc__.partition(": ")[0])
+    add_options(parser, OPTIONS, folder={"type": Path}, queue={"default": DEFAULT_QUEUE})
     try:
-        if len(words) != 1 + len(extra_users) or words[0].startswith("-") or not words[0]:
+        given = parser.parse_words(argv)
+        if not QUEUE_NAME.fullmatch(given.queue):
             raise UsageError(
-                "give one folder, for an ACL file and three passwords: python -m "
-                f"es_queue.security.acl FOLDER, or FOLDER {SCALER_FLAG}"
+                f"--queue is {sanitize(given.queue, 80)!r}: use up to 80 letters, digits, '_', "
+                "'.', ':' and '-'"
             )
-        write_acl_files(Path(words[0]), (*USERS, *extra_users))
+        users = (*USERS, SCALER) if given.scaler else USERS
+        write_acl_files(given.folder, users, given.queue)
     except EsQueueError as error:
         print(f"es_queue.security.acl: {error}", file=sys.stderr)
         return error.exit_code
-    print(format_instructions(Path(words[0])))
+    print(format_instructions(given.folder, given.queue))
     return 0
 
 

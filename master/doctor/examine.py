@@ -13,6 +13,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from es_queue.protocol.connection import (
     verifies_certificate,
 )
 from es_queue.protocol.messages import MAX_TASK, Task
+from es_queue.security.acl import DEFAULT_QUEUE
 from es_queue.util import host_info
 from es_queue.util.run_folder import runs_folder
 from master.display.log_view import SafeStream
@@ -65,7 +67,6 @@ from master.status.run_folders import RunFolder
 MOST_SERVERS = 8
 MOST_LISTENERS = 1000
 SETTINGS = ("bind", "protected-mode", "save", "client-output-buffer-limit")
-DEFAULT_QUEUE = "default"
 
 
 def run_doctor(
@@ -182,7 +183,7 @@ def examine_server(client: ReadOnlyClient, given: argparse.Namespace, notes: Fin
     """Returns whether it responds."""
     try:
         notes.add(*doctor_server.check_server(read_server(client)))
-        notes.add(check_rights(client, given.run or "doctor"))
+        notes.add(check_rights(client, given.run))
     except (RedisError, CommandDenied) as error:
         # The sentence has its own fix: about a password, TLS, rights, or a server that is away.
         text = str(error).removesuffix(f"; {START_SERVER}")
@@ -225,15 +226,19 @@ def read_server(client: ReadOnlyClient) -> doctor_server.ServerState:
     )
 
 
-def check_rights(client: ReadOnlyClient, run: str) -> Finding:
+def check_rights(client: ReadOnlyClient, run: str | None) -> Finding:
+    seen = None
+    with suppress(RedisError):
+        seen = client.server.find_run(run) if run is not None else None
+    queue = (seen.progress.get("queue") if seen is not None else None) or DEFAULT_QUEUE
     try:
         tried = [
-            client.denied_commands(commands(run, DEFAULT_QUEUE))
+            client.denied_commands(commands(run or "doctor", queue))
             for commands in (doctor_rights.master_commands, doctor_rights.worker_commands)
         ]
     except CommandDenied as why:
         return doctor_rights.unknown_rights(why)
-    return doctor_rights.check_rights(client.user, *tried)
+    return doctor_rights.check_rights(client.user, *tried, queue)
 
 
 # --- this host

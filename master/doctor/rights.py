@@ -11,6 +11,7 @@ from master.doctor.finding import Finding, failed, named, ok, unknown, warning
 from master.doctor.look import Command
 
 PROBE_WORKER, PROBE_PUBLICATION, PROBE_SCRIPT_DIGEST = "doctor-1-000000", "0.1-00000000", "0" * 40
+PROBE_SEAT = keys.seat_id("doctor", "000000", 1)
 MOST_LISTED = 6
 #: A user who may send none of these can only read.
 WRITE_COMMANDS = {"HSET", "XADD", "BLMOVE", "RPUSH"}
@@ -62,7 +63,7 @@ def master_commands(run: str, queue: str) -> list[Command]:
         ("LREM", run_keys.commands, "0", ""),
         *seat_commands(run, queue),
         ("ZREVRANGEBYSCORE", keys.rq_failed(queue), "1", "0"),
-        ("XREVRANGE", keys.rq_results(PROBE_WORKER), "+", "-", "COUNT", "1"),
+        ("XREVRANGE", keys.rq_results(PROBE_SEAT), "+", "-", "COUNT", "1"),
     ]
 
 
@@ -108,23 +109,23 @@ def worker_commands(run: str, queue: str) -> list[Command]:
         (
             "BLMOVE",
             keys.rq_queue(queue),
-            f"{keys.rq_queue(queue)}:intermediate",
+            keys.rq_intermediate(queue),
             "LEFT",
             "RIGHT",
             "0.001",
         ),
-        ("ZADD", keys.rq_wip(queue), "0", PROBE_WORKER),
+        ("ZADD", keys.rq_wip(queue), "0", PROBE_SEAT),
     ]
 
 
 def seat_commands(run: str, queue: str) -> list[Command]:
     """To open and close a seat: master and worker need both."""
-    job, waiting = keys.rq_job("doctor"), keys.rq_queue(queue)
+    job, waiting = keys.rq_job(PROBE_SEAT), keys.rq_queue(queue)
     return [
         ("INCRBY", keys.RunKeys(run).seatno, "1"),
         ("LRANGE", waiting, "0", "0"),
-        ("LREM", waiting, "0", PROBE_WORKER),
-        ("RPUSH", waiting, PROBE_WORKER),
+        ("LREM", waiting, "0", PROBE_SEAT),
+        ("RPUSH", waiting, PROBE_SEAT),
         ("SADD", keys.RQ_QUEUES, waiting),
         ("HSET", job, "status", ""),
         ("DEL", job),
@@ -133,7 +134,10 @@ def seat_commands(run: str, queue: str) -> list[Command]:
 
 @named("rights")
 def check_rights(
-    user: str, as_master: Sequence[Command] | None, as_worker: Sequence[Command] | None
+    user: str,
+    as_master: Sequence[Command] | None,
+    as_worker: Sequence[Command] | None,
+    queue: str,
 ) -> Finding:
     """as_master, as_worker: refused commands of each, None if not even a transaction is allowed."""
     is_reader = as_worker is None or {command[0] for command in as_worker} >= WRITE_COMMANDS
@@ -158,41 +162,14 @@ def check_rights(
     text = (
         f"{user} can run neither es-master nor a worker; {whom} lacks: {format_commands(missing)}"
     )
-    return failed(text, format_rights_fix(user, role, missing))
+    return failed(text, format_rights_fix(user, role, queue))
 
 
-def format_rights_fix(user: str, role: str, missing: Sequence[Command]) -> str:
-    """Grants each missing command if they are few, else all rights of the role."""
-    granted: dict[str, set[str]] = {}
-    for command in missing:
-        name = "|".join(command[:2]).lower() if command[0] == "SCRIPT" else command[0].lower()
-        granted.setdefault(name, set()).update(patterns_of(command))
-    selectors = [
-        f"'(-@all +{name} {' '.join(sorted(patterns))})'".replace(" )", ")")
-        for name, patterns in granted.items()
-    ]
-    rights = " ".join(
-        selectors if len(selectors) <= MOST_LISTED else map(quote, selectors_of(role))
-    )
+def format_rights_fix(user: str, role: str, queue: str) -> str:
     return (
-        "ask an administrator to grant it; on Redis 7 or later:\nredis-cli ACL SETUSER "
-        f"{quote(user)} {rights}"
+        "ask an administrator to grant all rights of that role; on Redis 7 or later:\nredis-cli "
+        f"ACL SETUSER {quote(user)} {' '.join(map(quote, selectors_of(role, queue)))}"
     )
-
-
-def patterns_of(command: Command) -> set[str]:
-    """Patterns for a command's keys and channels, equal for every run."""
-    patterns = set()
-    for part in command[1:]:
-        kind, _, rest = part.partition(":")
-        if part == keys.RUNS or (kind == "rq" and ":" not in rest):
-            patterns.add(f"~{part}")
-        elif kind == "es":
-            suffix, *more = rest.split(":")[1:]
-            patterns.add(f"~es:*:{suffix}{':*' if more else ''}")
-        elif kind == "rq":
-            patterns.add(f"{'&' if command[0] == 'SUBSCRIBE' else '~'}rq:{rest.split(':')[0]}:*")
-    return patterns
 
 
 def format_commands(commands: Iterable[Command]) -> str:

@@ -10,7 +10,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from es_queue.protocol.keys import RunKeys, rq_job, rq_pubsub, rq_queue, rq_worker
+from es_queue.protocol.keys import (
+    RQ_GROUPS,
+    RQ_QUEUES,
+    RunKeys,
+    rq_cleaning,
+    rq_failed,
+    rq_job,
+    rq_pubsub,
+    rq_queue,
+    rq_wip,
+    rq_worker,
+    rq_workers,
+)
 
 OWN = RunKeys("a-run")
 PUBLICATION, SEAT, HOLDER = "0.1-00000000", "es-a-run-abcdef-1", "host-1-000000"
@@ -73,16 +85,36 @@ CELLS: list[tuple[str, str, str]] = [
     ("", f"RPUSH {QUEUE} {SEAT}", "mw-"),
     ("", f"LRANGE {QUEUE} 0 -1", "mwv"),
     ("", f"LPOS {QUEUE} {SEAT}", "---"),
+    ("", f"LMOVE {QUEUE} {QUEUE}:intermediate LEFT LEFT", "mw-"),
+    ("", f"ZADD {rq_wip('default')} 0 {SEAT}", "mw-"),
+    ("", f"SET {rq_cleaning('default')} x EX 1", "mw-"),
+    ("", f"SMEMBERS {rq_job(':' + SEAT)}:dependencies", "mw-"),
+    ("", f"SADD {RQ_QUEUES} {QUEUE}", "mw-"),
+    ("", f"SMEMBERS {RQ_QUEUES}", "m-v"),
+    ("", f"DEL {RQ_QUEUES}", "m--"),
+    ("", f"SMEMBERS {RQ_GROUPS}", "mw-"),
+    ("", f"SADD {RQ_GROUPS} x", "m--"),
     ("", f"HGETALL {LISTENER}", "mwv"),
     ("", f"HMGET {LISTENER} state state", "m-v"),
     ("", "EXISTS rq:suspended", "mwv"),
     ("", "SET rq:suspended 1", "m--"),
     ("", f"SUBSCRIBE {CHANNEL}", "mw-"),
     ("", f"PUBLISH {CHANNEL} x", "---"),
+    ("RQ's other queues", f"RPUSH {rq_queue('other')} {SEAT}", "m--"),
+    ("", f"LRANGE {rq_queue('other')} 0 -1", "m-v"),
+    ("", f"DEL {rq_queue('other')}", "m--"),
+    ("", f"LMOVE {rq_queue('other')} {QUEUE} LEFT LEFT", "m--"),
+    ("", f"ZADD {rq_wip('other')} 0 {SEAT}", "m--"),
+    ("", f"ZADD {rq_failed('other')} 0 {SEAT}", "m--"),
+    ("", f"SADD {rq_workers('other')} {LISTENER}", "m--"),
+    ("", f"SET {rq_cleaning('other')} x", "m--"),
+    ("", f"HGETALL {rq_job('job')}", "m--"),
+    ("", f"HSET {rq_job('job')} status queued", "m--"),
+    ("", "SET rq:scheduler-lock:default x", "m--"),
     ("other people's keys", "GET theirs", "---"),
     ("", "SET theirs x", "---"),
     ("", "DEL theirs", "---"),
-    ("", "LMOVE theirs rq:mine LEFT LEFT", "---"),
+    ("", f"LMOVE theirs {QUEUE} LEFT LEFT", "---"),
     ("", "SUBSCRIBE theirs", "---"),
     ("", "SCAN 0", "m-v"),
     ("", "KEYS *", "---"),

@@ -101,7 +101,7 @@ def test_the_doctor_finds_each_user_fit_for_its_part(guarded: int, user: str, to
         look.denied_commands(commands("a-run", "default"))
         for commands in (doctor_rights.master_commands, doctor_rights.worker_commands)
     ]
-    found = doctor_rights.check_rights(look.user, *tried)
+    found = doctor_rights.check_rights(look.user, *tried, "default")
     server.close()
     assert told_by in found.text and found.state != "failed", found
 
@@ -185,6 +185,15 @@ def test_one_command_makes_users_with_fresh_passwords_that_are_their_owners_alon
         ] == [b"PONG"] * 3
 
 
+def test_the_workers_of_a_named_queue_may_touch_no_other(tmp_path: Path) -> None:
+    assert acl.main([str(tmp_path / "keys"), "--queue", "gpu"]) == 0
+    password = (tmp_path / "keys" / "worker.password").read_text().strip()
+    with serving("valkey", tmp_path, "--aclfile", tmp_path / "keys" / "users.acl") as port:
+        assert told(port, "worker", password, "RPUSH", "rq:queue:gpu", "x") == 1
+        for name in ("default", "gpu2", "g"):
+            assert refused(told(port, "worker", password, "RPUSH", f"rq:queue:{name}", "x"))
+
+
 def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
     acl.write_acl_files(tmp_path / "keys")
     before = {path: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
@@ -203,6 +212,13 @@ def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sen
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
         acl.write_acl_files(tmp_path / "file" / "keys")
-    for words in ([], ["a", "b"], ["--other"]):
+    for words, problem in (
+        ([], "FOLDER is missing"),
+        (["a", "b"], "the command line has 'b'"),
+        (["--other"], "FOLDER is missing"),
+        (["a", "--other"], "the command line has the unknown flag '--other'"),
+        (["a", "--queue", "x y"], "--queue is 'x y': use "),
+        (["a", "--queue", "*"], "--queue is '*': use "),
+    ):
         assert acl.main(words) == 2
-        assert capsys.readouterr().err.startswith("es_queue.security.acl: give one folder")
+        assert capsys.readouterr().err.startswith(f"es_queue.security.acl: {problem}")

@@ -130,7 +130,7 @@ def test_no_user_may_send_what_copies_one_value_again_and_again_or_searches_a_li
     """Neither RQ nor es-queue sends them. A worker may send HMGET to a run's progress alone."""
     for user in USERS:
         assert allowed(guarded, user) & {"mget", "lpos", "linsert", "lset", "lindex"} == set(), user
-    reply = asked(guarded, "ACL", "DRYRUN", acl.WORKER, "HMGET", "rq:h", "f")
+    reply = asked(guarded, "ACL", "DRYRUN", acl.WORKER, "HMGET", "rq:worker:w", "f")
     assert isinstance(reply, bytes) and b"no permissions" in reply
 
 

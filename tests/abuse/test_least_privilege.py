@@ -208,7 +208,7 @@ def test_a_run_is_led_worked_for_and_watched_and_nothing_that_it_needs_is_denied
 def test_es_worker_needs_no_right_on_a_key_of_rq(household: Household) -> None:
     seen = Seen(household.client, "lp")
     values = {**CARTPOLE, "generations": 6}
-    rules = [rule for rule in acl.RULES[acl.WORKER] if "rq:" not in rule]
+    rules = [rule for rule in acl.rules(acl.WORKER) if "rq:" not in rule]
     household.client.execute_command("ACL", "SETUSER", "worker", "clearselectors", *rules)
     worker = household.es_worker()
     master = household.master(*flags(values), "--run", "lp", "--json")

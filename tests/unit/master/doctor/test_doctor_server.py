@@ -297,27 +297,15 @@ MASTER, WORKER = (
 def test_a_users_rights_are_told_by_what_it_may_be(
     as_master: Any, as_worker: Any, state: str, words: str
 ) -> None:
-    one = doctor_rights.check_rights("ann", as_master, as_worker)
+    one = doctor_rights.check_rights("ann", as_master, as_worker, "q")
     assert one.state == state and words in one.text and bool(one.fix) == (state != OK)
 
 
-def test_what_a_user_misses_is_granted_command_by_command_and_for_all_runs() -> None:
-    missing = [
-        ("EXPIRE", "es:walker-1:todo", "60"),
-        ("EXPIRE", "es:walker-1:workers", "60"),
-        ("HSET", "es:walker-1:worker:doctor-1-000000", "host", ""),
-        ("SUBSCRIBE", "rq:pubsub:doctor"),
-        ("SADD", "rq:queues", "rq:queue:q"),
-        ("SCRIPT", "LOAD", "return 1"),
-    ]
-    line = doctor_rights.format_rights_fix("a b", "worker", missing).split("\n")[1]
-    assert line == (
-        "redis-cli ACL SETUSER 'a b' '(-@all +expire ~es:*:todo ~es:*:workers)' '(-@all +hset "
-        "~es:*:worker:*)' "
-        "'(-@all +subscribe &rq:pubsub:*)' '(-@all +sadd ~rq:queue:* ~rq:queues)' '(-@all "
-        "+script|load)'"
-    )
-    whole = doctor_rights.format_rights_fix("ann", "master", MASTER).split("\n")[1]
+def test_what_a_user_misses_is_granted_for_all_runs_and_one_queue() -> None:
+    line = doctor_rights.format_rights_fix("a b", "worker", "q").split("\n")[1]
+    assert line.startswith("redis-cli ACL SETUSER 'a b' '(&rq:pubsub:* ~rq:queue:q ")
+    assert "reset" not in line and "'(-@all +incr +incrby ~es:*:seatno)'" in line
+    whole = doctor_rights.format_rights_fix("ann", "master", "q").split("\n")[1]
     assert (
         whole.startswith("redis-cli ACL SETUSER ann '(&rq:pubsub:* ~es:* ~rq:* ")
         and "reset" not in whole
