@@ -232,13 +232,13 @@ def check_rights(client: ReadOnlyClient, run: str | None) -> Finding:
         seen = client.server.find_run(run) if run is not None else None
     queue = (seen.progress.get("queue") if seen is not None else None) or DEFAULT_QUEUE
     try:
-        tried = [
+        as_master, as_worker = (
             client.denied_commands(commands(run or "doctor", queue))
             for commands in (doctor_rights.master_commands, doctor_rights.worker_commands)
-        ]
+        )
     except CommandDenied as why:
         return doctor_rights.unknown_rights(why)
-    return doctor_rights.check_rights(client.user, *tried, queue)
+    return doctor_rights.check_rights(client.user, as_master, as_worker, queue)
 
 
 # --- this host
