@@ -18,17 +18,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.ordered_sums import ArrayNoise
-from es_queue.protocol.messages import TRAIN
-from es_queue.strategies import hooks
 from es_queue.strategies.averaged import AVERAGE
-from es_queue.strategies.base import (
-    Batch,
-    State,
-    Strategy,
-    centre_of,
-    make_builder,
-    validate_individuals,
-)
+from es_queue.strategies.base import Batch, State, Strategy, validate_individuals
 
 __all__ = ["CHECKS", "check_strategy", "run_generation", "sample_strategy"]
 
@@ -62,10 +53,9 @@ def sphere(policies: NDArray[Any]) -> Doubles:
 def run_generation(strategy: Strategy, state: State, seed: int) -> Batch:
     slots = strategy.config.population // strategy.per_slot
     indices = np.random.default_rng(seed).choice(50_000, slots, replace=False)
-    build, published = make_builder(strategy, NOISE), strategy.published(state)
-    rows = NOISE.views(indices, 0, strategy.size)
-    draws = [hooks.SlotDraw(TRAIN, 0, k, int(indices[k]), rows[k]) for k in range(slots)]
-    built = [build(published, strategy.sigma(state), draw) for draw in draws]
+    build, published = strategy.builder(NOISE), strategy.published(state)
+    sigma = strategy.sigma(state)
+    built = [build(published, sigma, 0, slot, index) for slot, index in enumerate(indices.tolist())]
     for pair in built:
         validate_individuals(strategy, pair, (strategy.per_slot, strategy.size))
     individuals = np.stack(built)
@@ -77,9 +67,9 @@ def with_extra_results(strategy: Strategy, state: State, batch: Batch) -> Batch:
     """The batch with the second results of its candidates, no better than the first, and with the
     behaviour of the centres.
     """
-    published, count = strategy.published(state), hooks.centre_count(strategy, state)
+    published, count = strategy.published(state), strategy.centre_count(state)
     draw = partial(np.full, strategy.size, dtype=np.float32)
-    rows = [centre_of(strategy, published, slot, draw) for slot in range(1, count)]
+    rows = [strategy.centre_of(published, slot, draw) for slot in range(1, count)]
     centres = np.array(rows, np.float32).reshape(-1, strategy.size)
     if count > 1:
         batch = replace(batch, centre_fitness=sphere(centres))
@@ -91,7 +81,7 @@ def with_extra_results(strategy: Strategy, state: State, batch: Batch) -> Batch:
             centre_behaviour=centres[:, :2],
         )
     first = batch.fitness[:, 0].tolist()
-    slots = hooks.candidates(strategy, state, batch).tolist()
+    slots = strategy.candidates(state, batch).tolist()
     again = [first[slot] if slot < len(first) else -np.inf for slot in slots]
     return replace(batch, elite_fitness=np.array(again))
 

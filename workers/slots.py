@@ -50,18 +50,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Forward, Policy
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
-from es_queue.strategies.base import (
-    Strategy,
-    centre_of,
-    make_builder,
-    strategy_failure,
-    validate_individuals,
-)
-from es_queue.strategies.hooks import (
-    SlotDraw,
-    centre_statistics,
-    max_centres,
-)
+from es_queue.strategies.base import Strategy, strategy_failure, validate_individuals
 from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
     ActionNoise,
@@ -129,7 +118,7 @@ class JobPlanner:
             kind: max_slots(widest, strategy.per_slot)[kind] for kind in messages.TRAINED
         }
         self._max_slots[messages.ELITE] *= strategy.reevaluates
-        self._max_slots[messages.CENTRE] = max_centres(strategy)
+        self._max_slots[messages.CENTRE] = strategy.max_centres
 
     def has_block(self, block: Block) -> bool:
         """Whether the run can have these slots; a block's text can contain any numbers.
@@ -191,7 +180,7 @@ class JobPlanner:
                 -1,
                 fresh if slot else first.seeds[0, :1],
                 rules,
-                self._statistics(task, centre_statistics(self._strategy, published, slot)),
+                self._statistics(task, self._strategy.centre_statistics(published, slot)),
                 False,
                 None if slot else int(first.noise_keys[0]),
                 behave,
@@ -285,7 +274,7 @@ class SlotPlayer:
 
     def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
         self._parts, self._table, self._control = parts, table, control
-        self._build = make_builder(parts.strategy, table)
+        self._build = parts.strategy.builder(table)
         self._draw = partial(initial_parameters, parts.config, parts.policy)
         self._actions = ActionMap(parts.spec.action, parts.config.action_bound)
 
@@ -297,14 +286,10 @@ class SlotPlayer:
     def individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
         """float32[individuals, size] of one slot."""
         strategy, size = self._parts.strategy, self._parts.policy.size
-        if job.index < 0 and not (
-            job.kind == messages.ELITE and self._parts.config.schedule == ASYNC
-        ):
-            return centre_of(strategy, published, job.centre, self._draw)[None]
-        noise: Floats = self._table.row(max(0, job.index), size)
-        drawn = SlotDraw(job.kind, task.generation, job.slot, job.index, noise)
+        if job.kind not in (messages.TRAIN, messages.ELITE):
+            return strategy.centre_of(published, job.centre, self._draw)[None]
         try:
-            individuals = self._build(published, task.sigma, drawn)
+            individuals = self._build(published, task.sigma, task.generation, job.slot, job.index)
         except (OSError, MemoryError, BaseTimeoutException):
             raise
         except Exception as error:

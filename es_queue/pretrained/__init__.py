@@ -52,7 +52,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     from es_queue.numerics.fingerprint import array_digest
     from es_queue.security.npz_reader import read_checkpoint
     from es_queue.strategies import strategy_class
-    from es_queue.strategies.hooks import BuildsIndividuals
+    from es_queue.strategies.base import Strategy
 
     path = run_folder / "checkpoints" / "best.npz"
     arrays, meta = read_checkpoint(path)
@@ -62,7 +62,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     if named_modules(config) or not NAME.fullmatch(config.env):
         raise UsageError(f"{config.task} needs code that is not part of es-queue")
     about = {**meta, "command": command, "digest": array_digest(arrays["parameters"])}
-    seeds = issubclass(strategy_class(config), BuildsIndividuals)
+    seeds = strategy_class(config).genome is not Strategy.genome
     data = (
         format_seed_list(path, arrays, about).encode() + b"\n"
         if seeds

@@ -13,16 +13,9 @@ import numpy as np
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.hooks import (
-    BuildsIndividuals,
-    ComparesBehaviour,
-    ReevaluatesBest,
-    SeveralCentres,
-    SteadyState,
-)
 
-#: Strategies whose slots or centres have a meaning of their own.
-NOT_PLAIN = (BuildsIndividuals, ComparesBehaviour, ReevaluatesBest, SeveralCentres, SteadyState)
+#: Methods of strategies whose slots or centres have a meaning of their own.
+NOT_PLAIN = ("builder", "batch_slots", "centre_of", "candidates")
 #: The mean's name in the state.
 AVERAGE = "averaged_parameters"
 
@@ -59,7 +52,8 @@ class AveragedCentre(Strategy):
 @cache
 def averaged(kind: type[Strategy]) -> type[Strategy]:
     """``kind`` with an averaged centre. Raises UsageError for a strategy that cannot have one."""
-    if issubclass(kind, NOT_PLAIN):
+    own = any(getattr(kind, name) is not getattr(Strategy, name) for name in NOT_PLAIN)
+    if own or kind.reevaluates or kind.wants_behaviour:
         raise UsageError(
             f"average_decay needs a strategy whose slots are all alike, and {kind.__name__} has "
             "parents, elites or several centres: leave average_decay out, or use another strategy"

@@ -1,14 +1,14 @@
 """The base of strategies: ``ask`` builds individuals on workers, ``tell`` learns on the master.
 
-Strategies are pure functions of arrays: no Redis, no clock, no random state. Optional features are
-in ``hooks``.
+Strategies are pure functions of arrays: no Redis, no clock, no random state. A strategy defines
+``tell``, and each of the other methods for which the default is not right.
 """
 
 from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,20 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.declarations import ScaleRule, StrategyFacts
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
+from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.strategies.hooks import (
-    Builder,
-    BuildsIndividuals,
-    Draw,
-    SeveralCentres,
-    SteadyState,
-    candidates,
-    centre_count,
-)
+from es_queue.numerics.slot_plan import max_slots
+from es_queue.protocol.messages import TRAIN
+from es_queue.strategies.elite_evaluation import best_and_centre
 from es_queue.strategies.shaping import BY_SIGN
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
@@ -41,66 +36,53 @@ Info = dict[str, float]
 #: A figure of ``learn`` where there was no step because the new state was not finite.
 NOT_FINITE = "not_finite"
 
-
-@dataclass(frozen=True)
-class BatchSegment:
-    """Rows of a batch, up to ``stop``, that were perturbed from an older state than the learning
-    one.
-
-    spread: that state's ``Strategy.spread``
-    """
-
-    stop: int
-    spread: Floats
+#: (what is published, sigma, generation, slot, noise index) -> the slot's individuals, float32
+#: [per_slot, size]. An index of -1 is that of an elite that is evaluated again without a mutation.
+Builder = Callable[[Floats, float, int, int, int], Floats]
+#: The number of a centre -> first parameters of its own, by the policy and --init.
+Draw = Callable[[int], Floats]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A closed generation in slot order: the individuals and their results.
+    """What a generation learns from, as columns: S rows of one slot each, in the order of
+    publications and slots. A value is NaN where the slot failed on every worker.
 
-    generation:  the one that closes
-    slot_plans:  int64[S, 2], generation and slot of each row; None if row k is slot k of
-    ``generation``
-    elite_slots: int64[k, 2], generation and slot of each of ``elite_fitness``; None if they are
-    those of ``candidates``
-    segments:    in the asynchronous schedule, the states that perturbed the rows, in order; else
-    none
+    noise_indices:    int64 [S], each slot's place in the noise
+    fitness:          float64 [S, per_slot]; of a pair, θ + σε comes first
+    elite_fitness:    float64 [k], mean fitness of evaluated elites on fresh seeds
+    spreads:          (rows, ``Strategy.spread``) of each publication that the rows come from, in
+                      order; empty for all rows of the state that learns
+    behaviour:        float32 [S, per_slot, b], if the strategy ``wants_behaviour``
+    centre_fitness:   float64 [c], of the centres from slot 1 on
+    centre_behaviour: float32 [c, b], theirs
+    generation:       the one that closes
+    slot_plans:       int64 [S, 2], generation and slot of each row; by default, row k is slot k
+    elite_slots:      int64 [k, 2], generation and slot of each of ``elite_fitness``: those that
+                      ``candidates`` names, in its order, or results of ``elite_slot_count``
     """
 
     noise: NoiseRows
-    noise_indices: Integers  # [S], one a slot
-    fitness: Doubles  # [S, per_slot]: plus, minus; NaN: failed everywhere
-    #: [k]: mean fitness on fresh seeds of those whom ``candidates`` names, in its order; NaN:
-    #: failed everywhere.
+    noise_indices: Integers
+    fitness: Doubles
     elite_fitness: Doubles = field(default_factory=lambda: np.empty(0))
-    segments: Sequence[BatchSegment] = ()
-    #: float32 [S, per_slot, b], how individuals behaved, where the strategy ``wants_behaviour``;
-    #: NaN: failed everywhere.
+    spreads: Sequence[tuple[slice, Floats]] = ()
     behaviour: Floats = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
-    #: Fitness float64 [k] and behaviour float32 [k, b] of the other ``centres``, in their order;
-    #: NaN: failed everywhere.
     centre_fitness: Doubles = field(default_factory=lambda: np.empty(0))
     centre_behaviour: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
     generation: int = 0
-    slot_plans: Integers | None = None
-    elite_slots: Integers | None = None
+    slot_plans: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    elite_slots: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
-    def plans(self) -> Integers:
-        """int64[S, 2]: generation and slot of each row."""
-        slots = len(self.noise_indices)
-        if self.slot_plans is None:
-            return np.stack([np.full(slots, self.generation), np.arange(slots)], axis=1)
-        return self.slot_plans
+    def __post_init__(self) -> None:
+        if not len(self.slot_plans):
+            rows = np.arange(len(self.noise_indices))
+            plans = np.stack([np.full(len(rows), self.generation), rows], axis=1)
+            object.__setattr__(self, "slot_plans", plans)
 
-    def by_spread(self, spread: Floats) -> list[tuple[slice, Floats]]:
-        """(rows, spread) of each segment; without segments, all rows with the state's own
-        ``spread``.
-        """
-        starts = [0, *(part.stop for part in self.segments)]
-        ends = zip(starts, self.segments, strict=False)  # the last start has no segment
-        return [(slice(start, part.stop), part.spread) for start, part in ends] or [
-            (slice(None), spread)
-        ]
+    def by_spread(self, own: Floats) -> Sequence[tuple[slice, Floats]]:
+        """``spreads``, or all rows with the spread of the state that learns."""
+        return self.spreads or [(slice(None), own)]
 
 
 class Strategy(ABC):
@@ -124,7 +106,7 @@ class Strategy(ABC):
     optimizers: ClassVar[tuple[str, ...]] = ()
     #: What a larger population is worth, by optimizer; "" without optimizers.
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {}
-    #: True when it can learn from a batch of several publications (``Batch.segments``).
+    #: True when it can learn from a batch of several publications (``Batch.spreads``).
     asynchronous: ClassVar[bool] = False
     #: Deviation of the perturbations when the configuration says 0.
     SIGMA: ClassVar[float]
@@ -144,9 +126,10 @@ class Strategy(ABC):
     @classmethod
     def used_settings(cls) -> tuple[str, ...]:
         """The names of the settings of this class and of its bases, in order."""
-        return tuple(
-            sorted({name for base in cls.__mro__ for name in vars(base).get("settings", ())})
-        )
+        names = {name for base in cls.__mro__ for name in vars(base).get("settings", ())}
+        names |= {"candidates", "elite_episodes"} if cls.reevaluates else set()
+        names |= {"behaviour"} if cls.wants_behaviour else set()
+        return tuple(sorted(names))
 
     @classmethod
     def facts(cls) -> StrategyFacts:
@@ -159,7 +142,7 @@ class Strategy(ABC):
             cls.scale_rules,
         )
 
-    # --- what is published, and what workers do with it
+    # --- the first state, and a state from elsewhere
 
     def start(self, parameters: Floats) -> State:
         """The state before the first generation, from float32 [size]. Raises ValueError for another
@@ -169,13 +152,88 @@ class Strategy(ABC):
             raise ValueError(f"parameters of shape {parameters.shape} for a policy of {self.size}")
         return {"parameters": np.array(parameters, np.float32)}
 
+    def begin(
+        self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
+    ) -> State:
+        """``start``'s state with the run's first observation statistics, other first parameters,
+        and behaviours of so many numbers. Raises UsageError for settings that do not fit.
+        """
+        return state
+
+    def migrate_state(self, state: State, before: Any) -> State:
+        """``state`` of the strategy ``before``, converted for this strategy's settings and
+        generation.
+        """
+        return state
+
+    def validate_state(self, state: State, behaviour_size: int) -> None:  # noqa: B027 # optional
+        """Raises RunFolderError for a checkpoint's state that these settings cannot have, with
+        behaviours of so many numbers.
+        """
+
+    # --- what is published
+
     def published(self, state: State) -> Floats:
-        """The published vector, float32 [published_size]."""
+        """The published vector, float32 [n]; the unperturbed policy comes first."""
         return state["parameters"]
 
     def digest_input(self, state: State, published: Floats) -> Floats:
         """The input of the run's digest, from the published vector."""
         return published
+
+    def sigma(self, state: State) -> float:
+        """The deviation of the perturbations, for workers (as float32) and for people."""
+        return (self.config.sigma or self.SIGMA) * self.pace.sigma
+
+    @property
+    def step_rate(self) -> float | None:
+        """The learning rate in effect; None for a strategy without one."""
+        return None
+
+    def spread(self, state: State) -> Floats:
+        """What ``tell`` needs to learn from this state's perturbations in a later generation,
+        float32 [n].
+        """
+        return np.empty(0, np.float32)
+
+    # --- which slots are played
+
+    def batch_slots(self) -> int:
+        """How many training slots a generation learns from, unless --min-steps demands more."""
+        return self.config.population // self.per_slot
+
+    def elite_slot_count(self, state: State, generation: int) -> int:
+        """How many elites are evaluated from the publication of a generation on: slots 0, 1, …"""
+        return 0
+
+    def candidates(self, state: State, batch: Batch) -> Integers:
+        """Slots to evaluate again before ``tell``, ascending: if the strategy ``reevaluates``, the
+        best that succeeded, ties to the lower slot, and the current elite. None in the asynchronous
+        schedule.
+        """
+        if not self.reevaluates or self.config.schedule == ASYNC:
+            return np.empty(0, np.int64)
+        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
+
+    @property
+    def centre_slot(self) -> int:
+        """The slot number for evaluating the centre again: the one after all that a generation can
+        have.
+        """
+        return max_slots(self.config, self.per_slot)[TRAIN]
+
+    @property
+    def max_centres(self) -> int:
+        """The most centre slots of a generation; slot 0 is the unperturbed policy."""
+        return 1
+
+    def centre_count(self, state: State) -> int:
+        """Number of centre slots in the state's generation; those from 1 on have seeds of their
+        own, for ``tell``.
+        """
+        return 1
+
+    # --- what workers do with it
 
     def fits(self, size: int, observations: int) -> bool:
         """Whether a publication can have this many floats, for policies with this many
@@ -187,13 +245,14 @@ class Strategy(ABC):
         """The unperturbed policy, float32 [size]."""
         return published[: self.size]
 
-    def sigma(self, state: State) -> float:
-        """The deviation of the perturbations, for workers (as float32) and for people."""
-        return (self.config.sigma or self.SIGMA) * self.pace.sigma
+    def centre_of(self, published: Floats, slot: int, draw: Draw) -> Floats:
+        """The policy of a centre slot, float32 [size]."""
+        return self.centre(published)
 
-    @property
-    def step_rate(self) -> float | None:
-        """The learning rate in effect; None for a strategy without one."""
+    def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
+        """Mean and deviation float32 [d] of a centre slot's observations; None for the
+        generation's.
+        """
         return None
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
@@ -206,6 +265,22 @@ class Strategy(ABC):
         single: Floats = self.centre(published) + steps
         return single[:, np.newaxis]
 
+    def builder(self, noise: NoiseRows) -> Builder:
+        """The builder of training and elite slots in one process, which can have a cache; by
+        default, ``ask`` slot by slot.
+        """
+
+        def build(
+            published: Floats, sigma: float, generation: int, slot: int, index: int
+        ) -> Floats:
+            if index < 0:
+                return self.centre(published)[np.newaxis]
+            (row,) = noise.views(np.array([index]), 0, self.size)
+            individuals: Floats = self.ask(published, sigma, row[np.newaxis])[0]
+            return individuals
+
+        return build
+
     # --- what the master learns
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Info]:
@@ -214,33 +289,14 @@ class Strategy(ABC):
         Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step
         before decay over ``norm``), sigma (the next generation's), no_step (1: the state is
         unchanged). There is no step if every individual failed, if the strategy finds nothing to
-        learn, or if the new state or a figure would not be finite. Raises ValueError if the batch's
-        shapes disagree, or if the second results of ``candidates`` are missing.
+        learn, or if the new state or a figure would not be finite. Raises ValueError if fitness
+        does not fit the slots.
         """
-        expected_shape = (len(batch.noise_indices), self.per_slot)
-        if batch.fitness.shape != expected_shape:
-            raise ValueError(
-                f"fitness has shape {batch.fitness.shape}, but must have {expected_shape}"
-            )
-        handles_all_failed = isinstance(self, SteadyState) and self.handles_all_failed
-        if not np.isfinite(batch.fitness).any() and not handles_all_failed:
+        shape = (len(batch.noise_indices), self.per_slot)
+        if batch.fitness.shape != shape:
+            raise ValueError(f"fitness has shape {batch.fitness.shape}, but must have {shape}")
+        if not np.isfinite(batch.fitness).any() and not self.handles_all_failed:
             return self.stay(state)
-        expected_count = len(
-            candidates(self, state, batch) if batch.elite_slots is None else batch.elite_slots
-        )
-        if batch.elite_fitness.shape != (expected_count,):
-            raise ValueError(
-                f"elite_fitness has shape {batch.elite_fitness.shape}, not {expected_count}"
-            )
-        if self.wants_behaviour and (
-            batch.behaviour.shape[:2] != expected_shape
-            or len(batch.centre_behaviour) != centre_count(self, state) - 1
-        ):
-            raise ValueError(
-                f"behaviour has shape {batch.behaviour.shape}, with "
-                f"{len(batch.centre_behaviour)} of centres, but must have {expected_shape} and "
-                f"{centre_count(self, state) - 1}"
-            )
         # What overflows is seen, and dropped, below.
         with np.errstate(over="ignore", invalid="ignore"):
             try:
@@ -260,6 +316,11 @@ class Strategy(ABC):
         succeeded.
         """
 
+    @property
+    def handles_all_failed(self) -> bool:
+        """Whether ``tell`` also learns if every individual failed."""
+        return False
+
     def stay(self, state: State) -> tuple[State, Info]:
         """The result of ``learn`` when there is no step."""
         return dict(state), self.figures(state, 0.0, 0.0, no_step=True)
@@ -277,20 +338,23 @@ class Strategy(ABC):
             "no_step": float(no_step),
         }
 
+    def exchange_statistics(
+        self, before: State, after: State, moments: RunningMoments
+    ) -> tuple[State, RunningMoments]:
+        """The state ``after`` a generation and its observation statistics, ready for the next
+        generation.
+        """
+        return after, moments
 
-def make_builder(strategy: Strategy, noise: NoiseRows) -> Builder:
-    """The builder of individuals in one process: the strategy's own, or ``ask`` slot by slot."""
-    if isinstance(strategy, BuildsIndividuals):
-        return strategy.builder(noise)
-    return lambda published, sigma, drawn: strategy.ask(published, sigma, drawn.noise[np.newaxis])[
-        0
-    ]
+    def genome(self, state: State) -> State:
+        """How the centre was made, for seed lists; empty if only its numbers define it."""
+        return {}
 
-
-def centre_of(strategy: Strategy, published: Floats, slot: int, draw: Draw) -> Floats:
-    if isinstance(strategy, SeveralCentres):
-        return strategy.centre_of(published, slot, draw)
-    return strategy.centre(published)
+    def behaviour_note(self, behaviour: Floats) -> str:
+        """What people should change after a generation with these behaviours, float32 [k, b]; empty
+        for nothing.
+        """
+        return ""
 
 
 def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:

@@ -26,8 +26,7 @@ from es_queue.genetics.parent_cache import ParentCache
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import draw_parents
-from es_queue.protocol.messages import ELITE
-from es_queue.strategies.base import Batch, Info, State, Strategy
+from es_queue.strategies.base import Batch, Builder, Info, State, Strategy
 from es_queue.strategies.elite_evaluation import (
     NO_EVALUATION,
     EliteEvaluation,
@@ -35,20 +34,12 @@ from es_queue.strategies.elite_evaluation import (
     elite_figure,
     rank_finite,
 )
-from es_queue.strategies.hooks import (
-    Builder,
-    BuildsIndividuals,
-    LearntSpread,
-    ReevaluatesBest,
-    SlotDraw,
-    SteadyState,
-)
 
 #: Parents, unless the settings say.
 PARENTS = 20
 
 
-class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy):
+class GA(Strategy):
     """Individuals are parent + σε. The ``truncation`` parents are the elite, unmutated, and the
     best others.
 
@@ -59,6 +50,7 @@ class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy
     name = "ga"
     per_slot = 1
     asynchronous = True
+    reevaluates = True
     settings: ClassVar[tuple[str, ...]] = ("truncation",)
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
     #: want Uber's 0.002 to 0.005.
@@ -121,7 +113,9 @@ class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy
         """Caches decoded parents. Raises ValueError for an invalid table."""
         cache, current = ParentCache(noise), list[tuple[Floats, ParentTable]]()
 
-        def build(published: Floats, sigma: float, drawn: SlotDraw) -> Floats:
+        def build(
+            published: Floats, sigma: float, generation: int, slot: int, index: int
+        ) -> Floats:
             if not current or current[0][0] is not published:
                 table = decode_parent_table(
                     published[2 * self.size :], self.config.noise_size - self.size + 1
@@ -129,15 +123,13 @@ class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy
                 cache.open(published[self.size : 2 * self.size], table)
                 current[:] = [(published, table)]
             table = current[0][1]
-            if drawn.kind == ELITE and self.is_steady:
-                candidate = drawn.slot // self.config.elite_episodes
-                if candidate >= len(table.elite_candidates):
+            if index < 0:  # an elite: in the asynchronous schedule, a slot is an episode of one
+                candidate = slot // self.config.elite_episodes
+                if not self.is_steady or candidate >= len(table.elite_candidates):
                     return self.centre(published)[np.newaxis]
                 return cache.parent(int(table.elite_candidates[candidate]))[np.newaxis]
-            row = draw_parents(
-                self.config.seed, drawn.generation, np.array([drawn.slot]), len(table.parents)
-            )
-            return cache.child(int(table.parents[row[0]]), drawn.index, sigma)[np.newaxis]
+            row = draw_parents(self.config.seed, generation, np.array([slot]), len(table.parents))
+            return cache.child(int(table.parents[row[0]]), index, sigma)[np.newaxis]
 
         return build
 
@@ -157,12 +149,12 @@ class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy
         return {"index": mutations.index, "sigma": mutations.sigma}
 
     def batch_slots(self) -> int:
-        """An eighth of the population: parents are soon replaced."""
-        return max(1, self.config.population // self.BATCHES)
+        """In the asynchronous schedule an eighth of the population: parents are soon replaced."""
+        return max(1, self.config.population // (self.BATCHES if self.is_steady else 1))
 
     def elite_slot_count(self, state: State, generation: int) -> int:
         """Slots of the trial that begins in the generation, one episode each."""
-        if int(state["trial_generation"]) == generation:
+        if self.is_steady and int(state["trial_generation"]) == generation:
             return EliteEvaluation.from_arrays(state).slots
         return 0
 
@@ -198,8 +190,7 @@ class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy
     def _improve_steadily(self, state: State, batch: Batch) -> tuple[State, Info]:
         family, window, fitness = self._add_children(state, batch)
         evaluation = EliteEvaluation.from_arrays(state)
-        if batch.elite_slots is not None:
-            evaluation = evaluation.with_results(batch.elite_slots, batch.elite_fitness)
+        evaluation = evaluation.with_results(batch.elite_slots, batch.elite_fitness)
         elite, elite_fitness = int(state["parents"][0]), np.nan
         answered = int(state["answered"]) + len(batch.fitness)
         if evaluation.is_over(batch.generation, self.config.max_lag):
@@ -246,7 +237,7 @@ class GA(ReevaluatesBest, LearntSpread, BuildsIndividuals, SteadyState, Strategy
 
     def _parents_and_sigmas(self, state: State, batch: Batch) -> tuple[Integers, Floats]:
         """The parent's name and σ of each row, int64 [S] and float32 [S]."""
-        plans = batch.plans()
+        plans = batch.slot_plans
         names, sigma = np.empty(len(plans), np.int64), np.empty(len(plans), np.float32)
         for rows, spread in batch.by_spread(self.spread(state)):
             high, low = spread[1:].astype(np.int64).reshape(2, -1)

@@ -13,7 +13,6 @@ import numpy as np
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.ordered_sums import norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
-from es_queue.strategies.hooks import LearntSpread, MigratesState
 
 
 class GradientStrategy(Strategy):
@@ -30,7 +29,7 @@ class GradientStrategy(Strategy):
         return np.float32(1 - self.config.weight_decay * self.pace.decay) * (parameters + step)
 
 
-class LearntSigma(LearntSpread, MigratesState, GradientStrategy):
+class LearntSigma(GradientStrategy):
     """A strategy whose state also has ``sigma``, float32 [n]: scheduled, and kept when settings
     change.
     """

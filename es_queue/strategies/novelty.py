@@ -27,8 +27,7 @@ from es_queue.numerics.normals import CHUNK, ChunkGenerator
 from es_queue.numerics.ordered_sums import norm
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import MEMBER, uniform
-from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.hooks import ComparesBehaviour, Draw, SeveralCentres
+from es_queue.strategies.base import Batch, Draw, Info, State
 from es_queue.strategies.openai_es import SharedSigmaGradient
 from es_queue.strategies.shaping import utilities
 
@@ -105,7 +104,7 @@ WEIGHT_STEP, STAGNATION_LIMIT = 0.05, 50
 FIRST_CHUNK = 2**40
 
 
-class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
+class Novelty(SharedSigmaGradient):
     """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member of the meta-population, u by novelty and by
     reward.
 
@@ -116,6 +115,7 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
     """
 
     name = "novelty"
+    wants_behaviour = True
     settings: ClassVar[tuple[str, ...]] = (
         "behaviour_episodes",
         "novelty",
@@ -217,7 +217,9 @@ class Novelty(SeveralCentres, ComparesBehaviour, SharedSigmaGradient):
 
     # --- observation statistics, each member its own
 
-    def begin_centres(self, state: State, moments: RunningMoments, draw: Draw) -> State:
+    def begin(
+        self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
+    ) -> State:
         """All members begin with the same statistics. Raises UsageError if the first parameters are
         not drawn.
         """

@@ -14,10 +14,9 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
 from es_queue.strategies.base import Batch, Info, State, Strategy
 from es_queue.strategies.elite_evaluation import best_reevaluated, elite_figure
-from es_queue.strategies.hooks import ReevaluatesBest
 
 
-class RandomSearch(ReevaluatesBest, Strategy):
+class RandomSearch(Strategy):
     """Individuals are first + σ ε. The elite is the best on fresh episodes, among itself and the
     individuals with the best first results.
 
@@ -27,6 +26,7 @@ class RandomSearch(ReevaluatesBest, Strategy):
 
     name = "random_search"
     per_slot = 1
+    reevaluates = True
     #: Some tens of normalised inputs of a unit then add up to about 1.
     SIGMA = 0.2
 

@@ -20,7 +20,7 @@ from es_queue.config.scaling import scale_factors
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.numerics.slot_plan import validate_noise_size
-from es_queue.strategies import hooks, make_strategy
+from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
 from master.loop.state import Change, RunState
@@ -69,7 +69,7 @@ class ConfigTimeline:
         """
         state = replace(state, changes=(*state.changes, *changes))
         strategy = self.learner_at(state).strategy
-        return replace(state, strategy=hooks.migrate_state(strategy, state.strategy, before))
+        return replace(state, strategy=strategy.migrate_state(state.strategy, before))
 
     def refusal(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str:
         """Why a run with ``changes`` cannot also have ``settings`` from a generation on; empty if

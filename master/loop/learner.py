@@ -22,8 +22,7 @@ from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.return_statistics import ReturnStatistics
 from es_queue.protocol.messages import publication_generation
-from es_queue.strategies import hooks
-from es_queue.strategies.base import Batch, BatchSegment, NoiseRows, Strategy
+from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master.collect.publication.closed_generation import (
     ClosedGeneration,
     PublicationSlice,
@@ -64,15 +63,15 @@ class Learner:
             arrays.noise_indices,
             self.fitness(arrays),
             self.reevaluated_fitness(closed.reevaluations),
-            batch_segments(closed.used),
+            batch_spreads(closed.used),
             generation=state.generation,
-            slot_plans=slot_plans(used) if used else None,
-            elite_slots=slot_plans(closed.tried) if used else None,
+            slot_plans=slot_plans(used),
+            elite_slots=slot_plans(closed.tried),
             **self.behaviour_arrays(closed),
         )
         after, figures = self.strategy.learn(state.strategy, batch)
-        after, moments = hooks.exchange_statistics(
-            self.strategy, state.strategy, after, self._merge_moments(state, closed)
+        after, moments = self.strategy.exchange_statistics(
+            state.strategy, after, self._merge_moments(state, closed)
         )
         limit = self._step_limit_rule.next_limit(
             state.step_limit,
@@ -96,7 +95,7 @@ class Learner:
         batch = Batch(
             self.noise, columns.noise_indices, self.fitness(columns), generation=state.generation
         )
-        slots: list[int] = hooks.candidates(self.strategy, state.strategy, batch).tolist()
+        slots: list[int] = self.strategy.candidates(state.strategy, batch).tolist()
         return slots
 
     def fitness(self, columns: ResultArrays) -> Doubles:
@@ -193,13 +192,17 @@ class Learner:
             state.generation,
             eval_mean,
             confirmed,
-            hooks.genome(self.strategy, state.strategy),
+            self.strategy.genome(state.strategy),
         )
 
 
-def batch_segments(used: Sequence[PublicationSlice]) -> list[BatchSegment]:
+def batch_spreads(used: Sequence[PublicationSlice]) -> list[tuple[slice, Floats]]:
+    """The rows of each publication in a batch, with its spread."""
     ends = accumulate(len(part.slots) for part in used)
-    return [BatchSegment(stop, part.spread) for stop, part in zip(ends, used, strict=True)]
+    return [
+        (slice(end - len(part.slots), end), part.spread)
+        for end, part in zip(ends, used, strict=True)
+    ]
 
 
 def slot_plans(slots: ReevaluatedSlots) -> Integers:

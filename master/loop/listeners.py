@@ -11,7 +11,6 @@ from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.strategies.hooks import ComparesBehaviour
 from master.collect.publication.closed_generation import ClosedGeneration
 from master.display.format import Record
 from master.loop.publisher import OpenGeneration
@@ -115,7 +114,7 @@ class SinkListener(GenerationListener):
         """The strategy's note, at most every so many generations."""
         learner, number = report.generation.learner, report.generation.state.generation
         is_due = number >= self._last_noted + NOTED_EVERY
-        if not (is_due and isinstance(learner.strategy, ComparesBehaviour)):
+        if not (is_due and learner.strategy.wants_behaviour):
             return
         behaviour = learner.behaviour(report.closed.counted, learner.strategy.per_slot)
         note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))

@@ -18,7 +18,6 @@ from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol import messages
 from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.messages import Task, token_number
-from es_queue.strategies import hooks
 from es_queue.strategies.base import Strategy
 from master.collect.answer_check import (
     AnswerChecker,
@@ -243,7 +242,7 @@ class Publisher:
             kinds.add(messages.ELITE)
         most = {
             **max_slots(learner.config, strategy.per_slot),
-            messages.CENTRE: hooks.max_centres(strategy),
+            messages.CENTRE: strategy.max_centres,
         }
         limits = {kind: count for kind, count in most.items() if kind in kinds}
         shape, count = result_shape(learner), max(1, limits.get(messages.TRAIN, 0))
@@ -309,7 +308,7 @@ def required_slots(state: RunState, learner: Learner) -> dict[str, int]:
     evaluation = learner.is_evaluation_due(state)
     required = {messages.EVAL: config.eval_episodes} if evaluation else {}
     if state.stage == TRAINING:
-        required[messages.CENTRE] = hooks.centre_count(strategy, state.strategy)
+        required[messages.CENTRE] = strategy.centre_count(state.strategy)
         required[messages.TRAIN] = config.population // strategy.per_slot
     return required
 

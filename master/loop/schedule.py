@@ -19,7 +19,6 @@ from es_queue.config.run_config import ASYNC, SYNC, RunConfig
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.return_statistics import return_statistics
 from es_queue.protocol import messages
-from es_queue.strategies import hooks
 from master.collect.answer_check import AnswerChecker
 from master.collect.ledger import Ledger, LedgerContext, close_generation, shortest_prefix
 from master.collect.publication.closed_generation import (
@@ -132,13 +131,13 @@ class AsynchronousSchedule(ClosingSchedule):
             return super().open(opening)
         state, strategy = opening.state, opening.learner.strategy
         carried = self._carried_over or CarriedOver(restore_open_publications(opening))
-        batch, most = hooks.batch_slots(strategy), opening.required[messages.TRAIN]
+        batch, most = strategy.batch_slots(), opening.required[messages.TRAIN]
         required = {**opening.required, messages.TRAIN: max(1, batch - len(carried.unused))}
         newest = PriorPublication(
             opening.publication,
             opening.make_checker(state, required),
             state.step_limit,
-            hooks.spread(strategy, state.strategy),
+            strategy.spread(state.strategy),
         )
         self._batch = AsyncBatch(newest, BatchSize(batch, most), carried)
         ledger = Ledger(
@@ -148,7 +147,7 @@ class AsynchronousSchedule(ClosingSchedule):
             opening.context,
             closing=self._batch,
         )
-        elites = range(hooks.elite_slot_count(strategy, state.strategy, state.generation))
+        elites = range(strategy.elite_slot_count(state.strategy, state.generation))
         ledger.require_slots(messages.ELITE, elites)
         return ledger
 

@@ -24,7 +24,7 @@ from es_queue.policies import initial_parameters, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import MAX_OBSERVATION
-from es_queue.strategies import hooks, make_strategy, strategy_class, try_strategy
+from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
 from master.loop.rollback import with_first_search
@@ -59,7 +59,7 @@ class Setup:
         states = [state.strategy, *([state.anchor.strategy] if state.anchor else ())]
         try:
             for strategy_state in states:
-                hooks.validate_state(self.strategy, strategy_state, self.spec.behaviour_size)
+                self.strategy.validate_state(strategy_state, self.spec.behaviour_size)
         except (RunFolderError, UsageError) as error:
             raise RunFolderError(f"the checkpoint cannot be resumed: {error}") from None
 
@@ -75,14 +75,10 @@ class Setup:
         statistics = moments or RunningMoments.empty(self.spec.observation_size)
         state = RunState(
             0,
-            hooks.begin_behaviours(
-                self.strategy,
-                hooks.begin_centres(
-                    self.strategy,
-                    self.strategy.start(first),
-                    statistics,
-                    partial(initial_parameters, self.config, self.policy),
-                ),
+            self.strategy.begin(
+                self.strategy.start(first),
+                statistics,
+                partial(initial_parameters, self.config, self.policy),
                 self.spec.behaviour_size,
             ),
             statistics,

@@ -22,11 +22,10 @@ from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.security.user_code import describe_error, named_modules, require_trust
-from es_queue.strategies import hooks
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
 from master.loop.config_timeline import strategy_of
-from master.loop.learner import batch_segments, slot_plans
+from master.loop.learner import batch_spreads, slot_plans
 from master.loop.publisher import run_digest
 from master.loop.state import CurrentDescent, RollbackPoint, RunState
 from master.storage import checkpoint
@@ -151,7 +150,7 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
         state,
         generation=following,
         descent=descent,
-        strategy=hooks.migrate_state(next_strategy, after, strategy),
+        strategy=next_strategy.migrate_state(after, strategy),
         moments=step.moments,
         step_limit=step.step_limit,
         changes=changes,
@@ -172,22 +171,19 @@ def make_batch(
         [noise_indices_of(config, strategy, name, slots) for name, slots in used]
     )
     failed = np.isnan(step.fitness).all(axis=1)
-    parts = batch_segments(
-        [PublicationSlice(name, slots, spreads[name]) for name, slots in step.used]
-    )
-    drawn, tried = (slot_plans(step.used), slot_plans(step.tried)) if step.used else (None, None)
+    parts = [PublicationSlice(name, slots, spreads[name]) for name, slots in step.used]
     return Batch(
         noise,
         np.where(failed, 0, indices),
         step.fitness,
         step.again,
-        parts,
+        batch_spreads(parts),
         step.behaviour,
         step.centre_fitness,
         step.centre_behaviour,
         step.generation,
-        drawn,
-        tried,
+        slot_plans(step.used),
+        slot_plans(step.tried),
     )
 
 
@@ -220,7 +216,7 @@ def perturbation_spreads(
     """
     known = {
         **{publication.publication: publication.spread for publication in state.open},
-        step.publication: hooks.spread(strategy, state.strategy),
+        step.publication: strategy.spread(state.strategy),
     }
     missing = [name for name, _ in step.used if name not in known]
     if missing:
@@ -239,7 +235,7 @@ def open_publications(
     published = OpenPublication(
         step.publication,
         state.step_limit,
-        hooks.spread(strategy, state.strategy),
+        strategy.spread(state.strategy),
         np.empty((0, 2), np.int64),
     )
     return tuple(

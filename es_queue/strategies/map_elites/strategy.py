@@ -23,17 +23,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats, Integers
+from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.security.npz_reader import MAX_FILE, typed_array
-from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.hooks import (
-    Builder,
-    BuildsIndividuals,
-    ComparesBehaviour,
-    LearntSpread,
-    SlotDraw,
-    ValidatesState,
-)
+from es_queue.strategies.base import Batch, Builder, Draw, Info, State, Strategy
 from es_queue.strategies.map_elites.archive import Archive
 from es_queue.strategies.map_elites.cells import (
     CVT,
@@ -62,7 +55,7 @@ MOST_UPDATES = 2**40
 MAX_ARCHIVE_BYTES = MAX_FILE // 2
 
 
-class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesState, Strategy):
+class MapElites(Strategy):
     """Individuals are children of elites; the unperturbed policy is the elite with the greatest
     fitness.
 
@@ -73,6 +66,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
     name: ClassVar[str] = "map_elites"
     per_slot: ClassVar[int] = 1
     asynchronous: ClassVar[bool] = True
+    wants_behaviour: ClassVar[bool] = True
     compares_generations: ClassVar[bool] = True
     #: σ of the paper on ``iso_line``; parameters of policies are about 1.
     SIGMA: ClassVar[float] = 0.01
@@ -101,14 +95,16 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
                 f"{MAX_ARCHIVE_BYTES // (4 * self.size)} cells"
             )
 
-    def begin_behaviours(self, state: State, numbers: int) -> State:
+    def begin(
+        self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
+    ) -> State:
         """With the cells, whose centroids can take long."""
         if self.config.archive == CVT:
             LOGGER.info(
-                f"computing {math.prod(self.config.cells):,} centroids of {numbers} numbers for "
-                "the archive"
+                f"computing {math.prod(self.config.cells):,} centroids of {behaviour_size} numbers "
+                "for the archive"
             )
-        return {**state, **self.archive(state, numbers).to_arrays()}
+        return {**state, **self.archive(state, behaviour_size).to_arrays()}
 
     def behaviour_note(self, behaviour: Floats) -> str:
         """Bounds that most behaviours are outside of make an archive of its edge."""
@@ -128,13 +124,13 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
             f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
         )
 
-    def validate_state(self, state: State, numbers: int) -> None:
+    def validate_state(self, state: State, behaviour_size: int) -> None:
         """Its archive and what is drawn by number."""
         archive = Archive.read(self.config, state, self.size)
-        if archive.cells and len(archive.cells.low) != numbers:
+        if archive.cells and len(archive.cells.low) != behaviour_size:
             raise RunFolderError(
                 f"its behaviours have {len(archive.cells.low)} numbers, but those of this run have "
-                f"{numbers}"
+                f"{behaviour_size}"
             )
         typed_array(state, "parameters", np.float32, (self.size,))
         updates = typed_array(state, "updates", np.int64, ())
@@ -179,11 +175,14 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         """Decodes the parents of each publication once. Raises ValueError for invalid ones."""
         current: list[tuple[Floats, Parents]] = []
 
-        def build(published: Floats, sigma: float, drawn: SlotDraw) -> Floats:
+        def build(
+            published: Floats, sigma: float, generation: int, slot: int, index: int
+        ) -> Floats:
             if not current or current[0][0] is not published:
                 current[:] = [(published, Parents.decode(published[self.size :], self.size))]
-            plan = np.array([[drawn.generation, drawn.slot]])
-            return self.children(current[0][1], sigma, plan, drawn.noise[np.newaxis])
+            (row,) = noise.views(np.array([index]), 0, self.size)
+            plan = np.array([[generation, slot]])
+            return self.children(current[0][1], sigma, plan, row[np.newaxis])
 
         return build
 
@@ -192,10 +191,6 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         line = self.config.line_sigma if self.config.emitter == ISO_LINE else 0.0
         normals = line_normals(self.config.seed, plans)
         return parents.children(plans[:, 1], noise, normals, (sigma, line))
-
-    def genome(self, state: State) -> State:
-        """Nothing: only its numbers define an elite."""
-        return {}
 
     # --- what the master learns
 
@@ -242,7 +237,7 @@ class MapElites(ComparesBehaviour, LearntSpread, BuildsIndividuals, ValidatesSta
         """The very vectors that workers played, float32 [k, size], of the ascending rows
         ``chosen`` of the batch.
         """
-        plans, built = batch.plans(), np.empty((len(chosen), self.size), np.float32)
+        plans, built = batch.slot_plans, np.empty((len(chosen), self.size), np.float32)
         for rows, spread in batch.by_spread(self.spread(state)):
             within = np.flatnonzero(np.isin(chosen, np.arange(len(plans))[rows]))
             if not len(within):

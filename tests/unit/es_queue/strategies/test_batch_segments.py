@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.strategies import Batch, hooks, make_strategy
-from es_queue.strategies.base import BatchSegment
+from es_queue.numerics.arrays import Floats
+from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.shaping import utilities
 from tests.cases import each_case
 from tests.unit.es_queue.strategies.test_pgpe import (
@@ -29,25 +29,25 @@ OLD = np.linspace(0.5, 0.2, SIZE).astype(np.float32)
 FIRST = 4
 
 
-def learnt(parts: list[BatchSegment], **settings: Any) -> dict[str, np.ndarray]:
+def learnt(parts: list[tuple[slice, Floats]], **settings: Any) -> dict[str, np.ndarray]:
     strategy = made(
         optimizer="sgd", learning_rate=1.0, momentum=0.0, sigma_max_change=0.99, **settings
     )
-    return strategy.learn(
-        {**strategy.start(START), "sigma": SIGMA}, replace(BATCH, segments=parts)
-    )[0]
+    return strategy.learn({**strategy.start(START), "sigma": SIGMA}, replace(BATCH, spreads=parts))[
+        0
+    ]
 
 
 def test_one_part_of_the_states_own_deviations_gives_the_bits_of_a_batch_without_parts() -> None:
     strategy = made()
     own = strategy.spread({"sigma": SIGMA})
     for name, value in learnt([]).items():
-        assert np.array_equal(value, learnt([BatchSegment(PAIRS, own)])[name]), name
-        assert np.array_equal(value, learnt([BatchSegment(PAIRS, own.copy())])[name]), name
+        assert np.array_equal(value, learnt([(slice(None), own)])[name]), name
+        assert np.array_equal(value, learnt([(slice(None), own.copy())])[name]), name
 
 
 def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
-    after = learnt([BatchSegment(FIRST, OLD), BatchSegment(PAIRS, SIGMA)])
+    after = learnt([(slice(0, FIRST), OLD), (slice(FIRST, PAIRS), SIGMA)])
     shaped = utilities("centered-rank", BATCH.fitness)
     centre, deviation = np.zeros(SIZE), np.zeros(SIZE)
     for row, ((plus, minus), index) in enumerate(zip(shaped - shaped.mean(), INDICES, strict=True)):
@@ -68,13 +68,11 @@ def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
 def test_a_step_without_deviations_in_it_is_the_same_for_any_parts(strategy: str) -> None:
     made = make_strategy(RunConfig(strategy=strategy, population=2 * PAIRS), SIZE)
     state = made.start(START)
-    assert hooks.spread(made, state).size == 0
-    parts = [
-        BatchSegment(FIRST, hooks.spread(made, state)),
-        BatchSegment(PAIRS, hooks.spread(made, state)),
-    ]
+    nothing = made.spread(state)
+    assert nothing.size == 0
+    parts = [(slice(0, FIRST), nothing), (slice(FIRST, PAIRS), nothing)]
     plain, mixed = (
-        made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, segments=some))[0]
+        made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, spreads=some))[0]
         for some in ((), parts)
     )
     assert all(np.array_equal(plain[name], mixed[name]) for name in plain)

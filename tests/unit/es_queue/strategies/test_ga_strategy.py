@@ -15,12 +15,9 @@ from es_queue.genetics.mutation_chain import Floats, Lineage, apply_mutations
 from es_queue.genetics.mutation_chain import MutationChain as Chain
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.numerics.slot_plan import draw_parents
-from es_queue.protocol.messages import ELITE, TRAIN
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.base import BatchSegment
 from es_queue.strategies.elite_evaluation import EliteEvaluation
 from es_queue.strategies.ga import rank_finite
-from es_queue.strategies.hooks import SlotDraw
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
@@ -75,7 +72,9 @@ def children(
         build(
             published,
             strategy.sigma(state),
-            SlotDraw(TRAIN, generation, slot, index, NOISE.noise[index : index + SIZE]),
+            generation,
+            slot,
+            index,
         )[0]
         for slot, index in enumerate(indices)
     ]
@@ -144,7 +143,7 @@ def test_children_of_the_next_generation_are_those_of_the_drawn_parents() -> Non
     assert set(drawn.tolist()) == {0, 1, 2}
     build, published, seen = strategy.builder(NOISE), strategy.published(state), parents_of(state)
     for slot in (0, 1, 17, 199):
-        child = build(published, 0.5, SlotDraw(TRAIN, 1, slot, 40, NOISE.noise[40 : 40 + SIZE]))[0]
+        child = build(published, 0.5, 1, slot, 40)[0]
         assert (
             child.tobytes()
             == (
@@ -260,6 +259,20 @@ def steady(**settings: Any) -> Strategy:
     return made(**{"schedule": "async", "population": 4, "max_lag": 3, **settings})
 
 
+def test_the_strategy_itself_knows_what_each_schedule_plays() -> None:
+    """The master asks the same in both: no answer is of the other schedule."""
+    results = {"population": 80, "candidates": 2}
+    sync, steadily = made(**results), steady(**results)
+    assert (sync.batch_slots(), steadily.batch_slots()) == (80, 10)
+    some = Batch(NOISE, INDICES[:3], np.array([[1.0], [3.0], [2.0]]))
+    assert sync.candidates(sync.start(FIRST), some).tolist() == [1, 2, 80]
+    assert steadily.candidates(steadily.start(FIRST), some).tolist() == []
+    assert sync.elite_slot_count(sync.start(FIRST), 0) == 0
+    published = sync.published(sync.start(FIRST))
+    elite = sync.builder(NOISE)(published, 0.5, 0, 80, -1)
+    assert elite.tobytes() == FIRST.tobytes() and elite.shape == (1, SIZE)
+
+
 def answered(
     state: State,
     generation: int,
@@ -269,9 +282,13 @@ def answered(
 ) -> Batch:
     """A batch of (generation, slot, fitness), and elites as (generation, slot, fitness)."""
     drawn = np.array([(one, slot) for one, slot, _ in rows])
-    ends = {one: stop for stop, (one, _, _) in enumerate(rows, 1)}
+    stops = {one: stop for stop, (one, _, _) in enumerate(rows, 1)}
+    starts = [0, *stops.values()]
     tried = np.array([(one, slot) for one, slot, _ in again], np.int64).reshape(-1, 2)
-    parts = [BatchSegment(stop, spreads[one]) for one, stop in ends.items()]
+    parts = [
+        (slice(start, stop), spreads[one])
+        for start, (one, stop) in zip(starts, stops.items(), strict=False)
+    ]
     return Batch(
         NOISE,
         np.array([1000 * one + slot for one, slot, _ in rows]),
@@ -341,7 +358,9 @@ def test_a_late_child_is_its_own_parents_whatever_has_died_out_meanwhile() -> No
         == build(
             strategy.published(states[1]),
             0.5,
-            SlotDraw(TRAIN, 1, slot, 1000 + slot, NOISE.noise[:SIZE]),
+            1,
+            slot,
+            1000 + slot,
         )[0].tobytes()
     )
 
@@ -365,10 +384,7 @@ def test_an_elite_evaluation_begins_after_a_population_and_is_played_by_the_work
     ] == [0, 0, 0, 0, 6]
     published, family = strategy.published(states[4]), Lineage.from_arrays(states[4])
     build = strategy.builder(NOISE)
-    played = [
-        build(published, 0.5, SlotDraw(ELITE, 4, slot, -1, NOISE.noise[:SIZE]))[0].tobytes()
-        for slot in range(6)
-    ]
+    played = [build(published, 0.5, 4, slot, -1)[0].tobytes() for slot in range(6)]
     second, fourth = (
         family.decode(int(states[4]["window"][place]), NOISE).tobytes() for place in (1, 3)
     )

@@ -16,10 +16,8 @@ import pytest
 from es_queue import testing
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.protocol.messages import TRAIN
+from es_queue.numerics.normalization import RunningMoments
 from es_queue.strategies import Batch, State, make_strategy
-from es_queue.strategies.base import BatchSegment
-from es_queue.strategies.hooks import SlotDraw
 from es_queue.strategies.map_elites import Archive, MapElites, load_archive
 from es_queue.strategies.map_elites.cells import (
     CentroidCells,
@@ -88,7 +86,9 @@ def test_the_cells_are_made_before_the_first_generation(caplog: pytest.LogCaptur
     """They can take long, and the settings may fit no behaviour of the environment."""
     strategy = made(archive="cvt", cells=(30,))
     with caplog.at_level("INFO", "es_queue"):
-        state = strategy.begin_behaviours(strategy.start(np.zeros(SIZE, np.float32)), 2)
+        state = strategy.begin(
+            strategy.start(np.zeros(SIZE, np.float32)), RunningMoments.empty(2), np.zeros, 2
+        )
     assert caplog.messages == ["computing 30 centroids of 2 numbers for the archive"]
     assert np.array_equal(state["archive_centroids"], centroids_of(30, 2))
     strategy.validate_state(state, 2)
@@ -225,7 +225,9 @@ def generation(strategy: MapElites, state: State, number: int) -> tuple[Batch, n
             build(
                 published,
                 strategy.sigma(state),
-                SlotDraw(TRAIN, number, slot, index, NOISE.noise[index : index + SIZE]),
+                number,
+                slot,
+                index,
             )
             for slot, index in enumerate(indices.tolist())
         ]
@@ -266,9 +268,9 @@ def test_a_batch_of_several_publications_is_learnt_from_the_parents_of_each() ->
         behaviour=np.concatenate([old.behaviour, new.behaviour]),
         generation=4,
         slot_plans=np.array(plans),
-        segments=[
-            BatchSegment(32, strategy.spread(first)),
-            BatchSegment(64, strategy.spread(second)),
+        spreads=[
+            (slice(0, 32), strategy.spread(first)),
+            (slice(32, 64), strategy.spread(second)),
         ],
     )
     after, _ = strategy.learn(second, both)

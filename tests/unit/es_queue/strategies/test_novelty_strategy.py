@@ -179,14 +179,6 @@ def test_nsra_trusts_the_reward_less_after_long_without_a_better_centre_and_more
     assert weights[-4:] == pytest.approx([0.95, 1.0, 1.0, 1.0])
 
 
-def test_batches_without_behaviours_are_an_error() -> None:
-    strategy = made()
-    state = strategy.start(START)
-    for values in ({"behaviour": BEHAVIOUR[:2]}, {"centre_behaviour": MEASURED[:2]}):
-        with pytest.raises(ValueError, match="but must have"):
-            learnt(strategy, state, **values)
-
-
 # --- the meta-population
 
 
@@ -210,16 +202,16 @@ def draw(member: int) -> Floats:
 
 def test_members_of_their_own_begin_with_what_the_policy_draws_for_each() -> None:
     strategy = made(member_init="own")
-    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
+    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
     assert np.array_equal(state["members"], [START, draw(1), draw(2)])
     with pytest.raises(UsageError, match="member_init is own, but with the init auto all members"):
-        strategy.begin_centres(state, RunningMoments.empty(2), lambda _: START)
+        strategy.begin(state, RunningMoments.empty(2), lambda _: START, 2)
 
 
 @each_case("member_init", ["near", "own"])
 def test_a_worker_makes_the_first_members_of_what_is_published(member_init: str) -> None:
     strategy = made(member_init=member_init)
-    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
+    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
     published = strategy.published(state)
     assert strategy.centre_count(state) == strategy.max_centres == 1 + MEMBERS
     for slot in range(1, 1 + MEMBERS):
@@ -310,7 +302,7 @@ def test_the_digest_is_of_all_members_in_order() -> None:
 def test_each_member_has_its_own_observation_statistics() -> None:
     strategy = made()
     run = RunningMoments(4, np.array([1.0, 2.0]), np.array([4.0, 8.0]))
-    state = strategy.begin_centres(strategy.start(START), run, draw)
+    state = strategy.begin(strategy.start(START), run, draw, 2)
     assert (
         len(strategy.published(state)) == 2 * SIZE + 4
         and strategy.fits(2 * SIZE + 4, 2)
@@ -340,7 +332,7 @@ def test_each_member_has_its_own_observation_statistics() -> None:
 
 def test_without_normalisation_no_statistics_are_published() -> None:
     strategy = made(obs_norm=False)
-    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
+    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
     published = strategy.published(state)
     assert (
         len(published) == 2 * SIZE
@@ -351,7 +343,7 @@ def test_without_normalisation_no_statistics_are_published() -> None:
 
 def test_a_generation_without_a_step_keeps_the_member_that_played() -> None:
     strategy = made()
-    state = strategy.begin_centres(strategy.start(START), RunningMoments.empty(2), draw)
+    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
     after = learnt(strategy, learnt(strategy, state), fitness=np.full_like(FITNESS, np.nan))
     assert int(after["updates"]) == 1
     seen = RunningMoments(9, np.ones(2), np.ones(2))

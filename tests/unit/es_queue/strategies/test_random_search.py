@@ -130,14 +130,6 @@ def test_the_digest_is_of_the_elite_alone() -> None:
     assert pgpe.digest_input({}, own) is own
 
 
-@each_case("again", [(), (1.0, 2.0), (1.0, 2.0, 3.0, 4.0)])
-def test_second_results_that_do_not_fit_the_candidates_are_an_error(
-    again: tuple[float, ...],
-) -> None:
-    with pytest.raises(ValueError, match="not 3"):
-        made().learn(begun(made()), batch(*again))
-
-
 def test_the_number_of_the_standing_elite_leaves_room_for_a_population_that_grows() -> None:
     assert made().centre_slot == 5
     assert made(min_steps=9).centre_slot == 40

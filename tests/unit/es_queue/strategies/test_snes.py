@@ -12,7 +12,6 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.base import BatchSegment
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
@@ -85,7 +84,7 @@ def test_one_part_of_the_states_own_deviations_gives_the_bits_of_a_batch_without
     strategy, own = made(), begun(made())
     plain = strategy.learn(own, BATCH)[0]
     for spread in (strategy.spread(own), strategy.spread(own).copy()):
-        parts = replace(BATCH, segments=[BatchSegment(5, spread)])
+        parts = replace(BATCH, spreads=[(slice(0, 5), spread)])
         assert all(
             np.array_equal(value, strategy.learn(own, parts)[0][name])
             for name, value in plain.items()
@@ -96,7 +95,7 @@ def test_each_part_moves_the_centre_by_its_own_deviations_and_all_change_sigma_a
     strategy, own = made(), begun(made())
     old = np.linspace(0.6, 0.2, SIZE).astype(np.float32)
     after = strategy.learn(
-        own, replace(BATCH, segments=[BatchSegment(2, old), BatchSegment(5, own["sigma"])])
+        own, replace(BATCH, spreads=[(slice(0, 2), old), (slice(2, 5), own["sigma"])])
     )[0]
     raw = [max(0.0, math.log(3.5) - math.log(rank)) for rank in range(1, 6)]
     moved = np.zeros(SIZE)
