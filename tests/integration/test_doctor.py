@@ -241,7 +241,7 @@ def test_rights_are_tried_command_by_command_without_sending_one(
     assert (
         code == 3
         and "INCRBY es:walker-1:seatno" in found["rights"]["text"]
-        and "(-@all +incrby ~es:*:seatno)" in found["rights"]["fix"]
+        and "(-@all +incr +incrby ~es:*:seatno)" in found["rights"]["fix"]
     )
 
 
