@@ -7,12 +7,10 @@ states for each command whether it may be sent twice, so the clients themselves 
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 import re
 import socket
 import ssl
-import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,8 +28,6 @@ from es_queue.security.tls_diagnosis import diagnose_tls
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 MIN_VERSION = (6, 2)
-#: Bytes of one reply, or of one pipeline's replies, that a limited client reads.
-MAX_REPLY = 4 * 2**20
 
 # What is worth trying again: the server is away, restarting, still loading, full, busy with a
 # script, or a replica for now.
@@ -185,77 +181,6 @@ def clone_client(connection: redis.Redis) -> redis.Redis:
     arguments.pop("client_name", None)
     return redis.Redis(
         connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **arguments)
-    )
-
-
-# --- for a process that only looks, and has little memory
-
-
-class ReplyTooLarge(redis.exceptions.RedisError):
-    """A reply was larger than the client reads; its connection is closed."""
-
-
-class LimitedSocket:
-    """A socket that gives at most ``most`` bytes in ``seconds`` for each request. Raises
-    ReplyTooLarge and redis-py's TimeoutError.
-    """
-
-    def __init__(self, socket: Any, most: int, seconds: float) -> None:
-        self._socket, self._most, self._seconds = socket, most, seconds
-        self.begin()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-    def begin(self) -> None:
-        """A new request is sent: its reply may be as large and as slow as any other."""
-        self._received, self._deadline = 0, time.monotonic() + self._seconds
-
-    def recv(self, *arguments: Any) -> bytes:
-        data: bytes = self._socket.recv(*arguments)
-        self._count(len(data))
-        return data
-
-    def recv_into(self, *arguments: Any) -> int:
-        count: int = self._socket.recv_into(*arguments)
-        self._count(count)
-        return count
-
-    def _count(self, received: int) -> None:
-        self._received += received
-        if self._received > self._most:
-            raise ReplyTooLarge(f"a reply of Redis is larger than {self._most:,} bytes")
-        if time.monotonic() > self._deadline:
-            raise redis.exceptions.TimeoutError(
-                f"a reply of Redis took longer than {self._seconds:g} s"
-            )
-
-
-def limit_replies(
-    client: redis.Redis, most: int = MAX_REPLY, seconds: float = math.inf
-) -> redis.Redis:
-    """Limit a client's replies to ``most`` bytes, because a key may grow after it was measured, and
-    to ``seconds``, because the socket's own timeout begins again at each byte.
-
-    Commands then raise ReplyTooLarge or redis-py's TimeoutError. A pipeline's replies count
-    together.
-    """
-    pool = client.connection_pool
-    base: Any = pool.connection_class
-
-    class LimitedConnection(base):  # type: ignore[misc]
-        def _connect(self) -> LimitedSocket:
-            return LimitedSocket(super()._connect(), most, seconds)
-
-        def send_packed_command(self, *arguments: Any, **more: Any) -> None:
-            if self._sock is not None:
-                self._sock.begin()
-            super().send_packed_command(*arguments, **more)
-
-    return redis.Redis(
-        connection_pool=redis.ConnectionPool(
-            connection_class=LimitedConnection, **pool.connection_kwargs
-        )
     )
 
 

@@ -11,7 +11,6 @@ import redis
 
 from es_queue.errors import DecodeError, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.connection import ReplyTooLarge, limit_replies
 from es_queue.protocol.control_messages import ControlRequest
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.seats import close_seats
@@ -21,10 +20,7 @@ MAX_WAITING = 100
 MAX_QUEUES = 1000
 MAX_REPLIES = 2**16
 MAX_TEXT = 200
-MAX_QUEUES_BYTES = 2**20
 SCANNED_AT_ONCE = 500
-#: Bytes of any reply: a key may have a name of any length.
-MOST_BYTES = bounded_reads.MAX_QUEUE + 2**23
 #: What is left of a purged run for a while: a master that sleeps must not bring the run back when
 #: it wakes.
 EPOCH_SECONDS = 600
@@ -43,7 +39,7 @@ class ControlClient:
 
     def __init__(self, client: redis.Redis, run: str, seconds: float = 10.0) -> None:
         """seconds: how long to retry while the server does not respond"""
-        self._client: Any = limit_replies(client, MOST_BYTES)
+        self._client: Any = client
         self.run, self.keys = run, keys.RunKeys(run)
         self._retry = Retry(seconds)
 
@@ -134,38 +130,18 @@ class ControlClient:
                 yield kept
 
     def _names(self, pattern: str) -> Iterator[list[bytes]]:
-        """Matching names in batches: a worker may make any number of keys, with names of any
-        length. Raises RedisError if a name is too long to read.
-        """
-        cursor, count = 0, SCANNED_AT_ONCE
+        """Matching names in batches."""
+        cursor = 0
         while True:
-            reply = self._retry(partial(self._scan, cursor, pattern, count))  # twice: yes
-            if reply is None and count == 1:
-                raise RedisError(
-                    f"a key {pattern} has a name of more than {MOST_BYTES // 2**20} MB: ask an "
-                    f"administrator to remove it with redis-cli --scan and UNLINK"
-                )
-            if reply is None:
-                count = max(1, count // 8)
-                continue
-            cursor, names = reply
-            count = min(SCANNED_AT_ONCE, 2 * count)
+            cursor, names = self._retry(
+                partial(self._client.scan, cursor, match=pattern, count=SCANNED_AT_ONCE)
+            )  # twice: yes
             if names:
                 yield names
             if cursor == 0:
                 return
 
-    def _scan(self, cursor: int, pattern: str, count: int) -> tuple[int, list[bytes]] | None:
-        """One step of SCAN; None if the names are too long to be read at once."""
-        try:
-            reply: tuple[int, list[bytes]] = self._client.scan(cursor, match=pattern, count=count)
-        except ReplyTooLarge:
-            return None
-        return reply
-
     def _close_seats(self) -> None:
-        if not bounded_reads.has_type(self._client, keys.RQ_QUEUES, b"set", MAX_QUEUES_BYTES):
-            return  # none, or swollen by a worker: the seats end when they are taken
         queues = [
             name.decode("utf-8", "replace")
             for name in self._client.sscan_iter(keys.RQ_QUEUES, count=500)

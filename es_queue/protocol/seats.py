@@ -18,7 +18,6 @@ from rq import Queue
 
 from es_queue.protocol import keys
 from es_queue.protocol.connection import OUTAGE_ERRORS, clone_client, is_outage
-from es_queue.security import bounded_reads
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
@@ -31,8 +30,7 @@ def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
     """The waiting jobs of a queue that are seats of any run, in order; they are at the tail, behind
     other jobs.
 
-    Raises redis-py's DataError if the queue is too large to be read: its entries can have any
-    length.
+    Raises redis-py's DataError if the key is not a list.
     """
     reply = read_queue(client, keys.rq_queue(queue), 0, MAX_IDS_READ - 1)
     if len(reply) == MAX_IDS_READ:
@@ -42,16 +40,21 @@ def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
     return [name for name in names if keys.is_seat_id(name)]
 
 
-def read_queue(
-    client: redis.Redis, key: str, start: int, stop: int, longest: int = bounded_reads.MAX_QUEUED
-) -> list[bytes]:
-    """LRANGE of a queue. Raises DataError if it is not a list, or too long or large to be read."""
-    entries = bounded_reads.read_list(client, key, start, stop, bounded_reads.MAX_QUEUE, longest)
-    if entries is None:
+def read_queue(client: redis.Redis, key: str, start: int, stop: int) -> list[bytes]:
+    """LRANGE of a queue. Raises DataError if it is not a list."""
+    require_type(client, key, b"list")
+    entries: Any = client.lrange(key, start, stop)  # twice: yes
+    return list(entries)
+
+
+def require_type(client: redis.Redis, key: str, kind: bytes) -> None:
+    """Raises redis-py's DataError, which names the key, if it exists with another type."""
+    found: Any = client.type(key)  # twice: yes
+    if found not in (kind, b"none"):
         raise redis.exceptions.DataError(
-            f"{key} is not a queue, or is too large: empty it, or use --queue"
+            f"{key} is a {found.decode()}, not a {kind.decode()}: delete that key, or use --queue "
+            "with another queue"
         )
-    return entries
 
 
 def is_seat_of(seat: str, run: str) -> bool:

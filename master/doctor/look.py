@@ -1,6 +1,4 @@
-"""The doctor's access to Redis: bounded reads that report refusals, and tests of rights that write
-nothing.
-"""
+"""The doctor's access to Redis: reads that report refusals, and tests of rights, all read-only."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from typing import Any
 
 import redis
 
-from es_queue.errors import RedisError
 from es_queue.protocol.connection import first_line, settings_of
-from es_queue.security import bounded_reads
 from es_queue.security.bounded_reads import to_text
 from es_queue.security.sanitize import sanitize
 from master.status.redis_reader import (
@@ -26,8 +22,6 @@ from master.status.redis_reader import (
 )
 
 Command = tuple[str, ...]
-#: RQ's own sets of workers: a thousand take a tenth of this.
-MOST_SET_BYTES = 2 * 2**20
 
 
 class CommandDenied(Exception):  # noqa: N818 - it is an answer
@@ -75,28 +69,13 @@ class ReadOnlyClient:
         return float(int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2)
 
     def members(self, key: str, most: int) -> list[str]:
-        """At most ``most`` members of a set, sorted, without those that are too long for a name.
-
-        Raises RedisError for a set that is too large.
-        """
-        size = bounded_reads.key_sizes(self._ask_many, [key]).get(key)
-        if size is None or size.type != "set":
-            return []
-        if not size.fits(MOST_SET_BYTES):
-            raise RedisError(
-                f"{key} has {size}, more than the doctor reads ({MOST_SET_BYTES:,} bytes)"
-            )
-        return sorted(
-            {
-                to_text(member)
-                for member in bounded_reads.set_members(self._ask_many, key, most)
-                if len(member) <= LONGEST_NAME
-            }
-        )
+        """At most ``most`` members of a set, sorted, without those that are too long for a name."""
+        names = {to_text(member) for member in self.ask(lambda client: client.smembers(key)) or ()}
+        return sorted(name for name in names if len(name) <= LONGEST_NAME)[:most]
 
     def hashes(self, names: Sequence[str], fields: Sequence[str]) -> list[Texts]:
         """The short fields of each hash: a hostile value is never read."""
-        return read_texts(self._ask_many, names, fields)[0]
+        return read_texts(self._ask_many, names, fields)
 
     def _ask_many(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         waiting = list(questions)

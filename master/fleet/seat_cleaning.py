@@ -15,9 +15,7 @@ from typing import Any
 import redis
 
 from es_queue.protocol import keys
-from es_queue.protocol.seats import is_seat_of, read_queue
-from es_queue.security import bounded_reads
-from es_queue.security.bounded_reads import MAX_IN_HAND
+from es_queue.protocol.seats import is_seat_of, read_queue, require_type
 
 CHECK_SECONDS = 15.0
 #: A seat that was popped and not begun: RQ, too, gives its worker a minute.
@@ -95,7 +93,7 @@ class SeatCleaner:
         """This run's members of a registry that also has other users' jobs; a limited part of
         it.
         """
-        require_registry(self._client, key)
+        require_type(self._client, key, b"zset")
         cursor, entries = 0, dict[str, None]()
         for _ in range(MOST_SCANS):
             cursor, part = self._client.zscan(
@@ -128,7 +126,7 @@ class SeatCleaner:
         names = (
             name.decode("ascii", "replace")
             for name in read_queue(
-                self._client, keys.rq_intermediate(self._queue), 0, MOST_POPPED - 1, MAX_IN_HAND
+                self._client, keys.rq_intermediate(self._queue), 0, MOST_POPPED - 1
             )
         )
         return [name for name in names if is_seat_of(name, self._run)]
@@ -172,18 +170,10 @@ class SeatCleaner:
             yield bool(self._client.set(name, lock_value, nx=True, ex=LOCK_SECONDS))
         finally:  # also when the reply to SET was lost
             with suppress(redis.exceptions.RedisError):
-                if (
-                    self._client.getrange(name, 0, len(lock_value)) == lock_value
-                ):  # a worker may have written anything there, of any length
+                if self._client.get(name) == lock_value:
                     self._client.delete(name)
 
 
 def seat_of(entry: str) -> str:
     """The seat of a registry's entry, which is ``<seat>:<execution>`` or only the seat."""
     return entry.partition(":")[0]
-
-
-def require_registry(client: Any, key: str) -> None:
-    """Raises DataError for anything but a registry of readable size."""
-    if not bounded_reads.is_readable_registry(client, key):
-        raise redis.exceptions.DataError(f"{key} is not an RQ registry, or is too large: empty it")

@@ -12,7 +12,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 import redis
@@ -25,12 +24,13 @@ from es_queue.protocol.seats import (
     close_seats,
     is_seat_of,
     open_seats,
+    require_type,
     waiting_seat_ids,
 )
 from es_queue.security import bounded_reads
 from es_queue.security.sanitize import sanitize
 from master.display.notes import LimitedNotes
-from master.fleet.seat_cleaning import SeatCleaner, require_registry
+from master.fleet.seat_cleaning import SeatCleaner
 
 LOGGER = logging.getLogger("es_queue.fleet")
 MOST_OPEN = 16
@@ -72,7 +72,7 @@ class SeatManager:
         """Open missing seats; returns the workers that should give way to another run.
 
         ``served``: whether any answer has ever counted; ``paused``: a paused run keeps no worker
-        from another. Raises RedisError if new workers cannot serve.
+        from another. Raises RedisError if new workers cannot serve, or the queue is not a list.
         """
         self._has_results = self._has_results or served
         self._clear(self._cleaner.tick)
@@ -90,7 +90,7 @@ class SeatManager:
             new_workers = len(of_rq - self._known_workers)
             self._known_workers = of_rq
             least = 2 if self._failed.count >= PAIRS_AFTER_FAILURES else 1
-            fresh = open_seats(
+            open_seats(
                 self._client,
                 self._queue,
                 self._run,
@@ -98,7 +98,8 @@ class SeatManager:
                 min(MOST_OPEN, max(least, new_workers)),
                 self._timeout,
             )
-            self._failed.remember_opened(fresh)
+        except redis.exceptions.DataError as error:
+            raise RedisError(f"no seat can be opened: {error}") from None
         except redis.exceptions.RedisError as error:
             self._note_trouble(error)
         return []
@@ -172,17 +173,8 @@ class SeatManager:
 
 MOST_FAILED_SEATS = 20
 MOST_FAILED_READ = 100
-#: Seats that this master has opened or seen in the queue: no other seat's failure counts.
-MOST_OPENED = 20_000
-#: Of those that workers opened so many are remembered at each look.
-MOST_SEEN = 16
-#: Seats before the newest one that count as opened: workers open and take some between two looks.
-OPENED_UNSEEN = 64
-#: Seats whose failure is remembered: a worker may write any number of names into RQ's registry.
-MOST_FAILED = 1000
 CLOCK_SKEW = 24 * 3600.0
 MAX_TRACE = 2**16
-MAX_RESULTS = 2**20  # RQ keeps the last ten of a job
 LONGEST_NAME = 2**10
 LONGEST_SHOWN, LONGEST_REASON = 80, 200
 #: What RQ says of a seat whose process ended.
@@ -197,7 +189,6 @@ class FailedSeats:
         self._queue = queue
         self._prefix = keys.seat_id(run, nonce, 0).removesuffix("0")
         self._log = LimitedNotes(LOGGER, 2 * MOST_FAILED_SEATS)
-        self._opened: dict[str, None] = {}
         self._failed: set[str] = set()
         self._crashed = 0
 
@@ -205,34 +196,23 @@ class FailedSeats:
     def count(self) -> int:
         return len(self._failed)
 
-    def remember_opened(self, fresh: list[str]) -> None:
-        """Note seats that may be taken from now on: those opened here, and some opened by
-        workers.
-        """
-        names = waiting_seat_ids(self._client, self._queue)
-        waiting = [name for name in names if name.startswith(self._prefix)]
-        self._opened |= dict.fromkeys([*fresh, *waiting[:MOST_SEEN]])
-        while len(self._opened) > MOST_OPENED:
-            del self._opened[next(iter(self._opened))]
-
     def update(self, has_results: bool) -> None:
         """Name the workers of seats that failed since the last call.
 
         Raises RedisError or EnvironmentFailure if many have failed without any result so far,
-        DataError if the registry cannot be read.
+        DataError if the registry has another type.
         """
         # RQ scores a failed job by its expiry, by the worker's clock; most jobs stay for a year,
         # seats for an hour
         now = time.time()
         earliest, latest = now - CLOCK_SKEW, now + FAILURE_SECONDS + CLOCK_SKEW
         registry = keys.rq_failed(self._queue)
-        require_registry(self._client, registry)
+        require_type(self._client, registry, b"zset")
         for name in self._client.zrevrangebyscore(
             registry, latest, earliest, start=0, num=MOST_FAILED_READ
         ):
             seat = name.decode("ascii", "replace")
-            is_new = self._was_opened(seat) and seat not in self._failed
-            if is_new and self.count < MOST_FAILED:
+            if seat.startswith(self._prefix) and seat not in self._failed:
                 self._failed.add(seat)
                 self._name_worker(seat)
         if self.count >= MOST_FAILED_SEATS and not has_results:
@@ -248,21 +228,6 @@ class FailedSeats:
         raise RedisError(
             f"{self.count} seats were taken by workers that cannot serve them: install es-queue on "
             f"the hosts of the workers of queue {self._queue!r}, or use --queue with your own queue"
-        )
-
-    def _was_opened(self, seat: str) -> bool:
-        """Whether the seat was opened in this session, as far as known: workers write the
-        registries and can invent names.
-        """
-        if seat in self._opened:
-            return True
-        number = seat.removeprefix(self._prefix)
-        latest = islice(reversed(self._opened), MOST_SEEN)
-        newest = max((int(name.rpartition("-")[2]) for name in latest), default=0)
-        return (
-            seat.startswith(self._prefix)
-            and number.isdecimal()
-            and newest - OPENED_UNSEEN <= int(number) <= newest
         )
 
     def _name_worker(self, seat: str) -> None:
@@ -288,9 +253,7 @@ class FailedSeats:
 
     def _read_result(self, seat: str) -> dict[bytes, bytes]:
         results = keys.rq_results(seat)
-        if not bounded_reads.has_type(self._client, results, b"stream", MAX_RESULTS):
-            return {}
-        newest = self._client.xrevrange(results, count=1)
+        newest = bounded_reads.none_on_wrong_type(lambda: self._client.xrevrange(results, count=1))
         return newest[0][1] if newest else {}
 
 

@@ -9,23 +9,15 @@ from typing import Any
 
 from rich.text import Text
 
-from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from es_queue.security import bounded_reads
 from es_queue.security.bounded_reads import to_text
 from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
 from es_queue.util.run_folder import ERROR_REPORTS_FILE
 from master.display.format import finite_or_none
-from master.status.redis_reader import (
-    MOST_KEY_BYTES,
-    RedisReader,
-    RunDetails,
-    RunSummary,
-    too_large,
-)
+from master.status.redis_reader import RedisReader, RunDetails, RunSummary
 from master.status.render import BAD, FAINT, STRONG, Page, PagePart
-from master.status.run_folders import RunFolder
+from master.status.run_folders import MOST_REPORT_BYTES, RunFolder
 from master.status.values import parse_json_object
 from master.status.views import format_ago
 
@@ -40,19 +32,16 @@ REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "gener
 def make_errors_page(
     source: RedisReader | RunFolder, summary: RunSummary, details: RunDetails
 ) -> Page:
-    reports, trouble = (
-        (read_kept_reports(source.folder), "")
+    reports = (
+        read_kept_reports(source.folder)
         if isinstance(source, RunFolder)
         else read_reports(source, summary.run)
     )
     data: dict[str, Any] = {
         "run": summary.run,
         "errors": details.errors,
-        "trouble": trouble or None,
         "reports": reports,
     }
-    if trouble:
-        return Page(data, (Text(trouble),))
     if not reports:
         return Page(data, (Text(f"run {summary.run}: no worker has reported an error"),))
     count = max(details.errors, len(reports))
@@ -67,32 +56,16 @@ def make_errors_page(
     return Page(data, tuple(parts))
 
 
-def read_reports(server: RedisReader, run: str) -> tuple[list[dict[str, Any]], str]:
-    """The reports, newest first, and why none could be read."""
-    key = RunKeys(run).errors
-    size = bounded_reads.key_sizes(server.ask, [key]).get(key)
-    if size is None or size.type != "list" or not size.count:
-        return [], ""
-    if not size.fits(MOST_KEY_BYTES["errors"]):  # the master keeps 200 reports, which take less
-        return (
-            [],
-            f"the reports of {run} are not read; "
-            f"{too_large('errors', size, MOST_KEY_BYTES['errors'])}",
-        )
-    (entries,) = server.ask([("lrange", key, -MOST_REPORTS, -1)])
-    if entries is None:
-        return (
-            [],
-            f"the newest {MOST_REPORTS} reports of {run} take more than es-status reads "
-            f"({MAX_REPLY:,} bytes)",
-        )
-    return [parse_report(data) for data in reversed(entries)], ""
+def read_reports(server: RedisReader, run: str) -> list[dict[str, Any]]:
+    """The reports, newest first."""
+    (entries,) = server.ask([("lrange", RunKeys(run).errors, -MOST_REPORTS, -1)])
+    return [parse_report(data) for data in reversed(entries or ())]
 
 
 def read_kept_reports(folder: Path) -> list[dict[str, Any]]:
     """The reports that a master kept when its run ended, newest first."""
     try:
-        lines = read_end(folder / ERROR_REPORTS_FILE, MAX_REPLY).splitlines()
+        lines = read_end(folder / ERROR_REPORTS_FILE, MOST_REPORT_BYTES).splitlines()
     except OSError:
         return []
     return [parse_report(line) for line in reversed(lines[-MOST_REPORTS:])]

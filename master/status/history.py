@@ -14,7 +14,6 @@ from es_queue.security.bounded_reads import to_text
 from master.display.format import finite_or_none
 from master.status.redis_reader import (
     LONGEST_VALUE,
-    MOST_KEY_BYTES,
     PROGRESS_FIELDS,
     RedisReader,
 )
@@ -63,11 +62,8 @@ class History:
         return statistics.median(self.waits) if self.waits else None
 
     def update(self, server: RedisReader, run: str) -> None:
-        """Read new entries of the run's stream, unless it is implausibly large."""
-        key = RunKeys(run).history
-        if not is_readable(server, key):
-            return
-        fresh = list(reversed(self._newest(server, key)))
+        """Read new entries of the run's stream."""
+        fresh = list(reversed(self._newest(server, RunKeys(run).history)))
         if fresh:
             self._last = fresh[-1][0]
         self.add_records(fields for _, fields in fresh)
@@ -110,11 +106,6 @@ class History:
                 self.evaluations.append((-1.0 if generation is None else generation, mean))
             if wait is not None and wait >= 0:
                 self.waits.append(wait)
-
-
-def is_readable(server: RedisReader, key: str) -> bool:
-    """Whether a history has a plausible size: ten thousand generations take a third of it."""
-    return server.fits(key, MOST_KEY_BYTES["history"])
 
 
 def parse_entry(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -10,9 +10,8 @@ from typing import Any
 from rich.text import Text
 
 from es_queue.errors import UsageError
-from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import KeySize, key_sizes, to_text
+from es_queue.security.bounded_reads import to_text
 from es_queue.security.sanitize import sanitize
 from master.display.format import format_duration
 from master.display.terminal import FittingTable
@@ -37,8 +36,6 @@ MOST_BYTES = 8 * 2**20
 #: A stream as large as this is still read at its end.
 MOST_STREAM_BYTES = 64 * 2**20
 MOST_KEYS = 2000
-#: Entries of a stream that are asked for: fewer if those take too much.
-NEWEST = (MOST_ITEMS, 100, 10)
 SCAN_STEPS = 1000
 #: What is read of one key for the table.
 PREVIEW_BYTES = 16 * 2**10
@@ -47,15 +44,43 @@ PREVIEW_WIDTH = 80
 GLANCES_AT_ONCE = 100
 #: Of a table of decoded items; more stand below each other.
 MOST_COLUMNS = 8
+#: Keys with more items are not measured.
+MAX_MEASURED = 100_000
+COUNT_COMMANDS = {
+    "string": "strlen",
+    "list": "llen",
+    "set": "scard",
+    "zset": "zcard",
+    "hash": "hlen",
+    "stream": "xlen",
+}
 KEY_COLUMNS = ("key", "type", "size", "expires", "content")
 
 
 @dataclass(frozen=True)
-class Key(KeySize):
-    """A key with its size. expires: seconds left, None for never"""
+class Key:
+    """A key with its size.
+
+    type: of COUNT_COMMANDS; count: bytes of a string, else items; memory: bytes, None if there are
+    too many items to measure; expires: seconds left, None for never
+    """
 
     name: str
+    type: str
+    count: int
+    memory: int | None
     expires: float | None
+
+    def format_count(self) -> str:
+        """Such as ``1 member`` or ``1,000 entries``."""
+        unit, units = {
+            "string": ("byte", "bytes"),
+            "set": ("member", "members"),
+            "zset": ("member", "members"),
+            "hash": ("field", "fields"),
+            "stream": ("entry", "entries"),
+        }.get(self.type, ("item", "items"))
+        return f"{self.count:,} {unit if self.count == 1 else units}"
 
 
 def validate_key(key: str, run: str | None) -> str:
@@ -117,10 +142,25 @@ def make_keys_page(servers: Sequence[RedisReader], pattern: str) -> Page:
 
 
 def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
-    sizes = key_sizes(server.ask, names)
-    left = server.seconds_left({name: name for name in sizes})
-    for name, size in sizes.items():
-        yield Key(**vars(size), name=name, expires=left.get(name))
+    """The existing keys. The server visits each item of a key to measure it, so larger ones are not
+    measured.
+    """
+    kinds = [to_text(kind) for kind in server.ask(("type", name) for name in names)]
+    there = [
+        (name, kind) for name, kind in zip(names, kinds, strict=True) if kind in COUNT_COMMANDS
+    ]
+    counts = server.ask((COUNT_COMMANDS[kind], name) for name, kind in there)
+    small = [
+        name
+        for (name, kind), count in zip(there, counts, strict=True)
+        if kind != "string" and (count or 0) <= MAX_MEASURED
+    ]
+    sizes = server.ask(("memory_usage", name, 0) for name in small)
+    memory = dict(zip(small, sizes, strict=True))
+    left = server.seconds_left({name: name for name, _ in there})
+    for (name, kind), count in zip(there, counts, strict=True):
+        size = count if kind == "string" else memory.get(name)
+        yield Key(name, kind, count or 0, size, left.get(name))
 
 
 def key_fields(key: Key) -> dict[str, Any]:
@@ -234,11 +274,14 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     if key.type == "string":
         return read_string(server, key)
     if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
-        entries = reversed(newest(server, key.name))
-        decoded = [decode_entry(key.name, to_text(name), fields) for name, fields in entries]
+        (entries,) = server.ask([("xrevrange", key.name, "+", "-", MOST_ITEMS)])
+        decoded = [
+            decode_entry(key.name, to_text(name), fields)
+            for name, fields in reversed(entries or ())
+        ]
         is_whole = len(decoded) >= key.count
         return decoded, "" if is_whole else f"the newest {len(decoded):,} of {key.count:,}"
-    if not key.fits(MOST_BYTES):
+    if key.memory is None or key.memory > MOST_BYTES:
         memory = "an unknown number of" if key.memory is None else f"{key.memory:,}"
         return None, f"takes {memory} bytes, more than es-status reads ({MOST_BYTES:,})"
     last = MOST_ITEMS - 1
@@ -249,22 +292,11 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
         "hash": ("hgetall", key.name),
     }
     (answer,) = server.ask([questions[key.type]])
-    if answer is None:
-        return None, f"its first items take more than es-status reads ({MAX_REPLY:,} bytes)"
     note = f"the first {MOST_ITEMS:,} of {key.count:,}" if key.count > MOST_ITEMS else ""
     if key.type == "zset":
-        scores = {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
+        scores = {escape_bytes(member, 200): to_plain_json(score) for member, score in answer or ()}
         return scores, note
-    return decode_items(key, answer), note
-
-
-def newest(server: RedisReader, name: str) -> list[Any]:
-    """Newest first: as many as one reply may hold."""
-    for count in NEWEST:
-        (entries,) = server.ask([("xrevrange", name, "+", "-", count)])
-        if entries is not None:
-            return list(entries)
-    return []
+    return decode_items(key, answer or ()), note
 
 
 def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,16 +15,13 @@ from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.channel import ACTIVE_STATES
 from es_queue.protocol.connection import (
     OUTAGE_ERRORS,
-    ReplyTooLarge,
     authentication_error,
     client_from_url,
     find_tls_problem,
     first_line,
-    limit_replies,
     redacted_url,
 )
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
-from es_queue.security import bounded_reads
 from es_queue.security.bounded_reads import to_text
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun, find_run
@@ -43,19 +41,7 @@ MOST_REASONS = 50
 LONGEST_VALUE = 1000
 LONGEST_NAME = 200
 LONGEST_CONFIG = 2**20
-PIECE_BYTES = 2**20
 MOST_COMMANDS_AT_ONCE = 5000
-#: Bytes of fields that one look reads: a thousand workers say 0.8 MB of themselves.
-MOST_FIELD_BYTES = 2 * 2**20
-#: Bytes in Redis of each key. A larger key is not one that es-queue wrote, and is not read.
-MOST_KEY_BYTES = {
-    "workers": 4 * 2**20,
-    "refused": 2**16,
-    "config": LONGEST_CONFIG,
-    "errors": 16 * 2**20,
-    "history": 64 * 2**20,
-}
-MOST_RUNS_BYTES = 4 * 2**20
 
 #: Fields of progress and of a worker: texts, which stay texts in JSON, and all with the numbers.
 PROGRESS_TEXTS = (
@@ -179,8 +165,7 @@ class RunDetails:
 
     workers: the living, by id; ever_claimed: number of workers that ever claimed; errors: reports
     of workers; requests: those that the master has not taken yet; beat_seconds_left: seconds until
-    a worker's beat lapses; config: the settings, if they are a JSON object; unread: a sentence for
-    each key that is too large to be read
+    a worker's beat lapses; config: the settings, if they are a JSON object
     """
 
     workers: dict[str, Texts]
@@ -190,7 +175,6 @@ class RunDetails:
     requests: int = 0
     beat_seconds_left: dict[str, float] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
 
     def silent_seconds(self, worker: str) -> float | None:
         """Since a worker's last heartbeat; None if its interval is unknown."""
@@ -207,19 +191,13 @@ class RedisReader:
     """
 
     def __init__(self, url: str, url_flag: str, folder: Path | None = None) -> None:
-        self._client: Any = limit_replies(client_from_url(url))
+        self._client: Any = client_from_url(url)
         self.name = redacted_url(url)
         self.folder = folder
         self._url_flag = url_flag
 
     def list_runs(self) -> list[RunSummary]:
         """The newest runs, newest first."""
-        size = bounded_reads.key_sizes(self.ask, [RUNS]).get(RUNS)
-        if size is not None and not size.fits(MOST_RUNS_BYTES):
-            raise RedisError(
-                f"the list of runs at {self.name} is too large: "
-                f"{too_large(RUNS, size, MOST_RUNS_BYTES)}; name one run, or remove {RUNS}"
-            )
         (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
         entries = [(to_text(member), finite_or_none(score)) for member, score in listed or ()]
         return self._summarize(
@@ -234,40 +212,27 @@ class RedisReader:
 
     def read_details(self, run: str) -> RunDetails:
         run_keys = RunKeys(run)
-        ever, errors, reasons, requests = self.ask(
+        ever, errors, refused, requests = self.ask(
             [
-                ("scard", run_keys.workers),
+                ("smembers", run_keys.workers),
                 ("llen", run_keys.errors),
-                ("hlen", run_keys.refused),
+                ("hgetall", run_keys.refused),
                 ("llen", run_keys.commands),
             ]
         )
-        unread = {
-            what: too_large(what, size, MOST_KEY_BYTES[what])
-            for what, size in self._sizes(run_keys).items()
-            if not size.fits(MOST_KEY_BYTES[what])
-        }
-        workers: dict[str, Texts] = {}
-        if ever and "workers" not in unread:
-            names = self._read_names(run_keys.workers)
-            keys = [run_keys.worker(name) for name in names]
-            hashes, left_out = read_texts(self.ask, keys, WORKER_FIELDS)
-            workers = {name: about for name, about in zip(names, hashes, strict=True) if about}
-            if left_out:
-                unread["some workers"] = (
-                    f"workers: {left_out:,} are not shown, because all of them report more than "
-                    f"es-status reads ({MOST_FIELD_BYTES:,} bytes)"
-                )
-        is_listed = "refused" not in unread and 0 < (reasons or 0) <= MOST_REASONS
+        names = sorted(name for name in map(to_text, ever or ()) if len(name) <= LONGEST_NAME)[
+            :MOST_WORKERS
+        ]
+        hashes = read_texts(self.ask, [run_keys.worker(name) for name in names], WORKER_FIELDS)
+        workers = {name: about for name, about in zip(names, hashes, strict=True) if about}
         return RunDetails(
             workers,
-            ever or 0,
+            len(ever or ()),
             errors or 0,
-            self._read_refusals(run_keys.refused) if is_listed else {},
+            read_refusals(refused or {}),
             requests or 0,
             self.seconds_left({name: run_keys.worker(name) for name in workers}),
             parse_json_object(self.read_string(run_keys.config, LONGEST_CONFIG)),
-            tuple(unread.values()),
         )
 
     def seconds_left(self, keys: Mapping[str, str]) -> dict[str, float]:
@@ -276,28 +241,10 @@ class RedisReader:
         known = {name: answer for name, answer in left if answer is not None}
         return {name: answer / 1000 for name, answer in known.items() if answer >= 0}
 
-    def _sizes(self, run_keys: RunKeys) -> dict[str, bounded_reads.KeySize]:
-        """By the names of MOST_KEY_BYTES."""
-        names = {getattr(run_keys, what): what for what in MOST_KEY_BYTES}
-        return {
-            names[key]: size for key, size in bounded_reads.key_sizes(self.ask, list(names)).items()
-        }
-
-    def fits(self, key: str, most_bytes: int) -> bool:
-        size = bounded_reads.key_sizes(self.ask, [key]).get(key)
-        return size is not None and size.fits(most_bytes)
-
     def read_string(self, key: str, longest: int) -> bytes | None:
         """A string's bytes; None if it is missing, of another type, or longer than ``longest``."""
-        (length,) = self.ask([("strlen", key)])
-        if not length or length > longest:
-            return None
-        pieces = range(0, min(length, longest), PIECE_BYTES)  # it may have grown meanwhile
-        values = [
-            self.ask([("getrange", key, start, min(start + PIECE_BYTES, longest) - 1)])[0]
-            for start in pieces
-        ]
-        return b"".join(values) if all(isinstance(value, bytes) for value in values) else None
+        (value,) = self.ask([("getrange", key, 0, longest)])  # a byte more than there may be
+        return value if isinstance(value, bytes) and 0 < len(value) <= longest else None
 
     def scan(self, pattern: str, steps: int, most: int) -> tuple[list[str], bool, int]:
         """Names of keys that match a pattern, in order; whether these are all; the number of names
@@ -329,7 +276,7 @@ class RedisReader:
             ("getrange", run_keys.master, 0, LONGEST_NAME - 1) for run_keys in all_keys
         )
         progress_keys = [run_keys.progress for run_keys in all_keys]
-        hashes, _ = read_texts(self.ask, progress_keys, PROGRESS_FIELDS)
+        hashes = read_texts(self.ask, progress_keys, PROGRESS_FIELDS)
         command = format_command("es-master")
         named = [] if self.folder is None else find_run(self.folder).members
         words = [
@@ -352,23 +299,6 @@ class RedisReader:
             )
         ]
 
-    def _read_names(self, key: str) -> list[str]:
-        """At most as many as fit a screen, none that cannot be a worker's id."""
-        members = [
-            to_text(member) for member in bounded_reads.set_members(self.ask, key, MOST_WORKERS)
-        ]
-        return sorted(name for name in set(members) if len(name) <= LONGEST_NAME)
-
-    def _read_refusals(self, key: str) -> dict[str, int]:
-        (reasons,) = self.ask([("hkeys", key)])
-        names = [to_text(reason) for reason in reasons or () if len(reason) <= LONGEST_NAME]
-        (counts,), _ = read_texts(self.ask, [key], names)
-        return {
-            name: int(number)
-            for name, count in counts.items()
-            if (number := finite_or_none(count)) is not None
-        }
-
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Replies to commands of redis-py, in order; None if a key has another type."""
         waiting, answers = list(questions), []
@@ -379,10 +309,6 @@ class RedisReader:
     def _execute(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
         try:
             answers = send_all(self._client, questions)
-        except ReplyTooLarge as error:
-            if len(questions) > 1:
-                raise self.to_redis_error(error) from None
-            return [None]
         except (redis.exceptions.RedisError, OSError) as error:
             raise self.to_redis_error(error) from None
         for answer in answers:
@@ -413,17 +339,29 @@ def send_all(client: Any, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
 
 
 def read_texts(
-    ask: bounded_reads.Ask, names: Sequence[str], fields: Sequence[str]
-) -> tuple[list[Texts], int]:
-    """The short fields of each hash, and how many hashes were omitted for size."""
-    hashes, left_out = bounded_reads.hash_fields(
-        ask, names, fields, LONGEST_VALUE, MOST_FIELD_BYTES
-    )
-    return [{name: to_text(value) for name, value in texts.items()} for texts in hashes], left_out
+    ask: Callable[[Iterable[tuple[Any, ...]]], list[Any]],
+    names: Sequence[str],
+    fields: Sequence[str],
+) -> list[Texts]:
+    """The short fields of each hash."""
+    return [
+        {
+            field: to_text(value)
+            for field, value in zip(fields, values or (), strict=False)
+            if value is not None and len(value) <= LONGEST_VALUE
+        }
+        for values in ask(("hmget", name, fields) for name in names)
+    ]
 
 
-def too_large(what: str, size: bounded_reads.KeySize, most: int) -> str:
-    return f"{what}: {size}, more than es-status reads ({most:,} bytes)"
+def read_refusals(counts: Mapping[bytes, bytes]) -> dict[str, int]:
+    return {
+        to_text(reason): int(number)
+        for reason, count in islice(counts.items(), MOST_REASONS)
+        if len(reason) <= LONGEST_NAME
+        and len(count) <= LONGEST_VALUE
+        and (number := finite_or_none(to_text(count))) is not None
+    }
 
 
 def key_name(data: bytes) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.channel import FAILED, FINISHED, RUNNING, STOPPED
-from es_queue.protocol.connection import MAX_REPLY
 from es_queue.protocol.keys import RUN_ID
 from es_queue.security.private_directory import read_end, regular
 from es_queue.util.command_path import format_command
@@ -35,6 +34,7 @@ from master.storage.metrics_files import METRICS
 
 #: A configuration has about 5 KB and a hundred names.
 MOST_BYTES = 2**16
+MOST_REPORT_BYTES = 4 * 2**20
 MOST_NAMES = 300
 MOST_ITEMS = 100
 #: What a summary and a generation's record call alike, and progress too.
@@ -99,7 +99,7 @@ class RunFolder:
     def report_count(self) -> int:
         """Number of the workers' reports that were kept when the run ended."""
         try:
-            return read_end(self.folder / ERROR_REPORTS_FILE, MAX_REPLY).count(b"\n")
+            return read_end(self.folder / ERROR_REPORTS_FILE, MOST_REPORT_BYTES).count(b"\n")
         except OSError:
             return 0
 

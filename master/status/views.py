@@ -164,7 +164,6 @@ def make_run_page(summary: RunSummary, details: RunDetails, history: History) ->
     training = page_fields_if_any(format_training_rows(summary.progress, details, history))
     control = page_fields_if_any(format_control_rows(summary, details))
     parts += [Text(""), training, Text(""), control]
-    parts += [Text(f"not read: {sanitize(sentence, 200)}", BAD) for sentence in details.unread]
     if workers.row_count:
         parts += [Text(""), workers, *refusal_lines(details)]
     if health.state == ORPHANED or summary.state in (STOPPED, FAILED):
@@ -442,7 +441,6 @@ def run_page_data(
         "refused": {sanitize(reason, 100): count for reason, count in details.refused.items()},
         "errors": details.errors,
         "requests": details.requests,
-        "unread": list(details.unread),
         "budget": remaining_budgets(summary.progress, details.config),
         "evaluations": [
             {"generation": int(generation), "eval_mean": mean}

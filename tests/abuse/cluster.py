@@ -1,6 +1,4 @@
-"""A server with the project's users, and masters and workers on it, each run on a queue
-of its own.
-"""
+"""A server with the project's users, and masters on it."""
 
 from __future__ import annotations
 
@@ -41,17 +39,8 @@ class Cluster:
             RQ_REDIS_URL=self.url("master"),
         )
 
-    def worker(self, queue: str) -> Started:
-        return self._processes.start(
-            self._processes.rq, "worker", queue, RQ_REDIS_URL=self.url("worker")
-        )
-
     def seen(self, run: str) -> Seen:
         return Seen(self.admin, run)
-
-    def busy(self) -> int:
-        """How many commands the server has answered with BUSY."""
-        return int(self.admin.info("errorstats").get("errorstat_BUSY", {}).get("count", 0))
 
 
 @contextmanager

@@ -4,7 +4,6 @@ bounded.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ import redis
 from es_queue.errors import RedisError
 from es_queue.protocol import keys, seats
 from es_queue.protocol.channel import ReconcileReport
-from es_queue.security import bounded_reads
-from master.fleet.seat_manager import SeatManager
 from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
@@ -28,7 +25,6 @@ from tests.contract.places import (
     texts,
     worker_name,
 )
-from tests.notes import collect_notes
 
 MINE = worker_name(1)
 LONG = "z" * 100_000
@@ -115,24 +111,6 @@ def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run
 # --- bounded memory and time
 
 
-def test_large_hashes_of_workers_are_not_read_and_all_of_them_take_no_more_than_a_bound(
-    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    master, client = redis_place.publish(P0), redis_place.client
-    redis_place.arrived()
-    redis_place.enrol(worker_name(2))
-    client.hset(redis_place.keys.worker(worker_name(2)), "x", "y" * 9000)
-    assert set(master.workers()) == {MINE}
-    for number in range(3, 20):
-        redis_place.enrol(worker_name(number))
-    all_of_them = [worker_name(number) for number in (1, *range(3, 20))]
-    ten = sum(
-        client.memory_usage(redis_place.keys.worker(name), samples=0) for name in all_of_them[:10]
-    )
-    monkeypatch.setattr(bounded_reads, "MAX_HASHES", ten)
-    assert list(master.workers()) == all_of_them[:10]
-
-
 def test_eight_thousand_workers_are_read(redis_place: RedisPlace) -> None:
     pipeline = redis_place.client.pipeline(transaction=False)
     about = {"host": "h"} | {f"field-{number}": "v" * 40 for number in range(15)}
@@ -144,14 +122,13 @@ def test_eight_thousand_workers_are_read(redis_place: RedisPlace) -> None:
     assert len(redis_place.master().workers()) == 8192
 
 
-def test_more_workers_than_can_be_are_not_read_and_the_living_are_back_with_their_next_beat(
+def test_more_workers_than_can_be_are_forgotten_and_the_living_are_back_with_their_next_beat(
     redis_place: RedisPlace,
 ) -> None:
     master, worker = redis_place.publish(P0), redis_place.arrived()
     master.renew(TOKEN, "me", 60, {}, {})
     names = [worker_name(2 + number) for number in range(20_001)]
     redis_place.client.sadd(redis_place.keys.workers, *names)
-    assert master.workers() == {}
     assert reconcile(redis_place).dead == []
     worker.beat(ABOUT, TTL)
     assert master.workers() == {MINE: ABOUT}
@@ -176,19 +153,6 @@ def test_a_todo_longer_than_any_is_made_anew_though_each_entry_is_a_block(
         master.extend(TOKEN, P0, [block(0, 1)]) and client.llen(redis_place.keys.todo) == 70_001
     ), "so many are not compared"
     assert reconcile(redis_place).requeued == 4 and redis_place.todo() == texts(block(0, 4))
-
-
-def test_the_fields_of_a_workers_hash_are_counted_before_the_server_measures_them(
-    redis_place: RedisPlace,
-) -> None:
-    master, client = redis_place.publish(P0), redis_place.client
-    redis_place.arrived()
-    client.hset(redis_place.keys.worker(MINE), mapping={str(number): "" for number in range(129)})
-    before = client.info("commandstats")["cmdstat_memory|usage"]["calls"]
-    assert master.workers() == {}
-    assert client.info("commandstats")["cmdstat_memory|usage"]["calls"] == before + 1, (
-        "of the set of workers alone"
-    )
 
 
 @each_case(
@@ -243,20 +207,6 @@ def test_answers_that_were_deleted_before_they_were_read_are_owed_again(
 # --- RQ's keys
 
 
-@pytest.mark.parametrize("size", [2**25 + 1, 0])
-def test_a_queue_with_an_element_of_any_length_is_not_read(
-    redis_client: redis.Redis, size: int
-) -> None:
-    queue, said = keys.rq_queue("default"), collect_notes()
-    redis_client.set(queue, "no queue") if size == 0 else redis_client.rpush(queue, "x" * size)
-    with pytest.raises(redis.exceptions.DataError, match="empty it"):
-        seats.waiting_seat_ids(redis_client, "default")
-    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960)
-    for _ in range(3):
-        keeper.tick(RedisPlace(redis_client).master(), {}, False)
-    assert len(said) == 1 and "empty it, or use --queue" in said[0]
-
-
 @each_case("value", [10**13, -5, 2**63 - 1, "no number", None])
 def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wanted(
     redis_client: redis.Redis, value: Any
@@ -271,37 +221,3 @@ def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wante
         == redis_client.llen(keys.rq_queue("default"))
         == 2
     )
-
-
-@pytest.mark.parametrize("name", ["wip", "failed"])
-def test_a_registry_too_large_to_be_read_is_said_once_and_seats_stay_open(
-    redis_client: redis.Redis, name: str
-) -> None:
-    said = collect_notes()
-    redis_client.zadd(
-        f"rq:{name}:default", {"es-mine-abcdef-" + "x" * (16 * 2**20): time.time() + 3600}
-    )
-    keeper = SeatManager(redis_client, "default", "mine", "abcdef", 960)
-    for _ in range(2):
-        keeper.tick(RedisPlace(redis_client).master(), {}, False)
-        keeper.clear_registries()
-    assert sum("not an RQ registry" in one for one in said) == (2 if name == "failed" else 1)
-    assert len(seats.waiting_seat_ids(redis_client, "default")) == 1
-
-
-def test_of_a_failed_seat_no_more_is_read_than_rq_itself_writes(redis_client: redis.Redis) -> None:
-    said = collect_notes()
-    seat = "es-mine-abcdef-1"
-    keeper, channel = (
-        SeatManager(redis_client, "default", "mine", "abcdef", 960),
-        RedisPlace(redis_client).master(),
-    )
-    keeper.tick(channel, {}, False)
-    assert seats.waiting_seat_ids(redis_client, "default") == [seat]
-    redis_client.zadd(keys.rq_failed("default"), {seat: time.time() + 3600})
-    redis_client.xadd(keys.rq_results(seat), {"worker_name": "w" * 2**20})
-    redis_client.hset(keys.rq_job(seat), "worker_name", "w" * 2000)
-    keeper.tick(channel, {}, False)
-    assert said == [
-        "worker unknown on an unknown host lost its seat: its work horse was killed or crashed"
-    ]

@@ -16,11 +16,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Answer, SlotResult
 from master.status.command import main
-from master.status.discovery import RedisReader
 from master.status.errors import LONGEST_REPORT, MOST_REPORTS
-from master.status.history import History
 from master.status.inspect import MOST_BYTES
-from master.status.redis_reader import MOST_KEY_BYTES
 from master.storage.checkpoint import pack
 from tests.unit.master.status.test_status_values import PUBLICATION, TASK
 
@@ -277,14 +274,3 @@ def test_the_newest_reports_are_shown_first(
     )
     text = said(capsys, valkey_url, "walker-1", "--errors")
     assert "20 of 53 reports" in text and "slot 49" in text and "\n    b\n" in text
-
-
-def test_a_history_that_is_too_large_is_left_alone(
-    filled: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled.xadd(OWN.history, {"generation": 12, "eval_mean": 1, "filler": "x" * 100_000})
-    monkeypatch.setitem(MOST_KEY_BYTES, "history", 50_000)
-    server, history, before = RedisReader(valkey_url, ""), History(), fetched(filled)
-    history.update(server, "walker-1")
-    assert not history.evaluations and fetched(filled) - before < 10_000
-    server.close()

@@ -53,14 +53,7 @@ METRIC_FAMILIES = (
 )
 
 #: Name, the field with a count per run, and what it is.
-COUNT_FAMILIES = (
-    ("living_workers", "living", "Workers whose heartbeat is in Redis"),
-    (
-        "unread_keys",
-        "unread",
-        "Keys that are too large to read, so some metrics may be missing",
-    ),
-)
+COUNT_FAMILIES = (("living_workers", "living", "Workers whose heartbeat is in Redis"),)
 
 Info = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ from es_queue.util.run_folder import find_run
 from master.display.format import METHOD_SETTINGS, drawable_or_none, finite_or_none
 from master.status.discovery import find_sources
 from master.status.errors import make_errors_page
-from master.status.history import History, is_readable, parse_entry
+from master.status.history import History, parse_entry
 from master.status.redis_reader import RedisReader, RunDetails, RunSummary
 from master.status.values import to_plain_json
 from master.status.views import make_run_page, make_runs_page
@@ -122,10 +122,8 @@ class LearningCurves:
         self._last, self._stamp = "", (0, 0)
 
     def update(self, server: RedisReader, run: str) -> None:
-        """Read new entries of the run's stream, unless it is implausibly large."""
+        """Read new entries of the run's stream."""
         key = RunKeys(run).history
-        if not is_readable(server, key):
-            return
         for _ in range(ENTRIES_PER_UPDATE // READ_COUNT):
             (piece,) = server.ask(
                 [("xrange", key, f"({self._last}" if self._last else "-", "+", READ_COUNT)]
@@ -291,16 +289,13 @@ class DashboardQueries:
             living = [run_fields["run"] for run_fields in runs if run_fields["leased"]][
                 :MOST_DETAILED
             ]
-            figures: Data = {"runs": runs, "refused": {}, "living": {}, "unread": {}}
+            figures: Data = {"runs": runs, "refused": {}, "living": {}}
             for run in living:  # one after the other: their workers are not held all at once
                 server = sources.find_run(run).source
                 if isinstance(server, RedisReader):
                     inside = server.read_details(run)
-                    figures["refused"][run], figures["living"][run], figures["unread"][run] = (
-                        inside.refused,
-                        len(inside.workers),
-                        len(inside.unread),
-                    )
+                    figures["refused"][run] = inside.refused
+                    figures["living"][run] = len(inside.workers)
             return figures
 
 

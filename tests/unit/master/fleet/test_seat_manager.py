@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,6 @@ from es_queue.protocol.seats import (
     is_seat_of,
     waiting_seat_ids,
 )
-from master.fleet import seat_manager
 from master.fleet.seat_manager import (
     MOST_FAILED_SEATS,
     MOST_OPEN,
@@ -56,12 +55,8 @@ class Client:
         self.trouble: Exception | None = None
         self.hashes: dict[str, dict[str, bytes]] = {}
         self.traces: dict[str, bytes] = {}
-        self.sizes: dict[str, int] = {}
         self.numbers = 0
         self.away = False
-
-    def llen(self, key: str) -> int:
-        return len(self.lrange(key, 0, -1))
 
     def lrange(self, key: str, start: int, stop: int) -> list[bytes]:
         if self.away:
@@ -82,14 +77,8 @@ class Client:
         ]
         return [name.encode() for name in found[start : start + num]]
 
-    def memory_usage(self, key: str, samples: int) -> int:
-        return self.sizes.get(key, 100)
-
     def type(self, key: str) -> bytes:
-        return b"stream"
-
-    def zcard(self, key: str) -> int:
-        return len(self.failed)
+        return b"zset" if key.startswith("rq:failed:") else b"list"
 
     def hstrlen(self, key: str, name: str) -> int:
         return len(self.hashes.get(key, {}).get(name, b""))
@@ -163,21 +152,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     return found
 
 
-def opened_seats(manager: SeatManager) -> dict[str, None]:
-    """The seats that the master remembers to have opened, the oldest first."""
-    return manager._failed._opened
-
-
-def remember_opened(manager: SeatManager, numbers: Iterable[int]) -> None:
-    """Just these seats were opened."""
-    opened_seats(manager).clear()
-    opened_seats(manager).update(dict.fromkeys(map(seat, numbers)))
-
-
 def keeper(client: Client) -> SeatManager:
-    found = SeatManager(client, "default", RUN, NONCE, 960)  # type: ignore[arg-type]
-    remember_opened(found, range(1, 100))
-    return found
+    return SeatManager(client, "default", RUN, NONCE, 960)  # type: ignore[arg-type]
 
 
 def other_runs(**workers: int | None) -> Any:
@@ -334,36 +310,6 @@ def test_failures_of_another_run_or_session_are_not_ours(client: Client) -> None
     client.failed.insert(0, "somebody-elses-job")
     keeper(client).tick(ALONE, {}, False)
     assert said == []
-
-
-def test_only_seats_that_this_master_has_opened_can_fail(client: Client) -> None:
-    """The nonce stands in the seats' names, so anybody may write such names into RQ's registry."""
-    said = collect_notes()
-    mine = keeper(client)
-    for number in range(1000, 1000 + 2 * MOST_FAILED_SEATS):
-        client.fail(number, text="ModuleNotFoundError: No module named 'workers'")
-    mine.tick(ALONE, {}, False)
-    assert said == [] and client.mine() == 1
-
-
-def test_a_seat_that_workers_opened_and_took_between_two_looks_can_fail(client: Client) -> None:
-    said = collect_notes()
-    mine = keeper(client)
-    remember_opened(mine, [1, 4])
-    client.fail(3, "rq-7", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
-    client.fail(5, "rq-8", "Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)")
-    mine.tick(ALONE, {}, False)
-    assert said == ["worker rq-7 on box lost its seat: its work horse was killed or crashed"]
-
-
-def test_seats_that_were_opened_are_remembered_up_to_a_bound(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(seat_manager, "MOST_OPENED", 3)
-    mine = keeper(client)
-    client.numbers = 100
-    mine.tick(ALONE, {}, False)
-    assert list(opened_seats(mine)) == [seat(98), seat(99), seat(101)]
 
 
 def test_after_a_few_failures_two_seats_are_open(client: Client) -> None:
