@@ -462,10 +462,10 @@ def test_a_noise_table_that_cannot_be_read_is_the_failure_of_its_slots(
 ) -> None:
     who = evaluator(Many(Short), Short)
 
-    def unreadable(index: int, size: int) -> np.ndarray:
+    def unreadable(*_: object) -> list[np.ndarray]:
         raise OSError("no table")
 
-    monkeypatch.setattr(who.table, "row", unreadable)
+    monkeypatch.setattr(who.table, "views", unreadable)
     sent = block_of(who, "train", 3)
     assert sent.results == () and {reason for _, reason in sent.failures} == {
         "host: OSError: no table"
