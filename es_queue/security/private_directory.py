@@ -76,13 +76,13 @@ def make_run_folder(folder: Path, shared: bool) -> None:
     if folder.exists():
         refuse_writable(folder, shared)
     else:
-        now = None if _first_umask is None else os.umask(_first_umask)
+        now = os.umask(0o077)
+        os.umask((now if _first_umask is None else _first_umask) | stat.S_IWOTH)
         try:
             with suppress(FileExistsError):  # if this is a file, the next line raises
                 folder.parent.mkdir(parents=True, exist_ok=True)
         finally:
-            if now is not None:
-                os.umask(now)
+            os.umask(now)
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
     names = {path.name for path in folder.iterdir()}
@@ -113,6 +113,34 @@ def refuse_writable(folder: Path, shared: bool) -> None:
             f"run-dir {folder} can be written by its group: give --shared if you trust the group, "
             f"or check what is in it and chmod g-w {folder}"
         )
+
+
+def refuse_open_parents(folder: Path) -> str:
+    """Raises RunFolderError if another account can put its own folder in the place of ``folder``,
+    because it can rename or link one of the folders above.
+
+    Returns a warning, or an empty string: root's folders are not refused, because the volumes of
+    containers are often open to all accounts of the container.
+    """
+    warning = ""
+    for parent in dict.fromkeys((*folder.absolute().parents, *folder.resolve().parents)):
+        try:
+            about = parent.lstat()
+        except FileNotFoundError:  # it is going to be this account's
+            continue
+        is_trusted = about.st_uid in (0, os.geteuid())
+        if stat.S_ISLNK(about.st_mode):
+            reason = "" if is_trusted else f"{parent} is a link of another user"
+        elif about.st_mode & stat.S_IWOTH and not (is_trusted and about.st_mode & stat.S_ISVTX):
+            reason = f"{parent} can be written by all (chmod o-w {parent})"
+        else:
+            reason = ""
+        if reason:
+            text = f"other users of this host can replace run-dir {folder}, because {reason}"
+            if about.st_uid != 0:
+                raise RunFolderError(f"{text}: give another --run-dir")
+            warning = text
+    return warning
 
 
 # --- files

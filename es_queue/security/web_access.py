@@ -52,17 +52,18 @@ def token_from_environment(warn: Callable[[str], None] | None = None) -> str | N
     return token or None
 
 
-def has_token(environ: Mapping[str, Any], token: str, cookie: str = "") -> bool:
-    """Whether a WSGI request shows the token: as a bearer's, in its address, or in the cookie of
-    this name.
+def has_token(environ: Mapping[str, Any], token: str, cookie: str | None = None) -> bool:
+    """Whether a WSGI request shows the token, as a bearer's or in its address, or has the cookie
+    ``NAME=VALUE``.
     """
     scheme, _, bearer = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
-    shown = [bearer.strip()] if scheme.lower() == "bearer" else []
+    if scheme.lower() == "bearer" and is_token(bearer.strip(), token):
+        return True
     # Not http.cookies: it drops all cookies if another server of this host set an odd one.
-    for part in environ.get("HTTP_COOKIE", "").split(";"):
-        name, _, value = part.strip().partition("=")
-        shown += [value] if cookie and name == cookie else []
-    return has_token_in_address(environ, token) or any(is_token(one, token) for one in shown)
+    shown = environ.get("HTTP_COOKIE", "").split(";") if cookie is not None else []
+    return has_token_in_address(environ, token) or any(
+        is_token(part.strip(), cookie or "") for part in shown
+    )
 
 
 def has_token_in_address(environ: Mapping[str, Any], token: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +52,11 @@ def plot_style() -> Iterator[None]:
     UsageError if matplotlib is missing.
     """
     try:
-        # optional: matplotlib
-        from matplotlib import style
+        # A file matplotlibrc in the current folder can be another user's, and matplotlib 3.10.0
+        # runs code that it contains.
+        with chdir("/"):
+            # optional: matplotlib
+            from matplotlib import style
     except ImportError:
         raise UsageError(f"es-plot needs matplotlib, which is not installed: {INSTALL}") from None
     with style.context(["default", STYLE]):

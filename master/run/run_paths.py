@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from pathlib import Path
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol import keys
-from es_queue.security.private_directory import make_run_folder
+from es_queue.security.private_directory import make_run_folder, refuse_open_parents
 from es_queue.util.run_folder import NamedRun, find_run, runs_folder
 from master.run.launch import Launch
 
+LOGGER = logging.getLogger("es_queue.run")
 #: Folders in a run's folder that es-master writes to and removes files from.
 OWN_FOLDERS = (
     "checkpoints",
@@ -51,6 +53,8 @@ class RunPaths:
         """
         refuse_links(self.run_dir)
         try:
+            if warning := refuse_open_parents(self.run_dir):
+                LOGGER.warning(warning)
             make_run_folder(self.run_dir, self.shared)
         except OSError as error:
             raise RunFolderError(

@@ -74,6 +74,7 @@ def test_another_pages_cookie_or_a_wrong_token_opens_nothing(page: WebServer, pa
         for header in (f"Bearer {wrong}", f"Basic {wrong}", f"Basic {TOKEN}", TOKEN):
             assert asked(port, path, Authorization=header)[0] == 403, header
         assert asked(port, path, Cookie=f"es-queue-{port}={wrong}")[0] == 403, wrong
+        assert asked(port, path, Cookie=wrong if wrong.isascii() else "")[0] == 403, wrong
     assert asked(port, path, Cookie=f"es-queue-1{port}={TOKEN}; x={TOKEN}; {TOKEN}")[0] == 403
 
 
@@ -83,6 +84,8 @@ def test_the_address_with_the_token_sets_a_cookie_that_opens_the_page(page: WebS
     assert (status, headers["Location"], headers["Cache-Control"]) == (303, "/", "no-store")
     cookie, *rules = headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} == set(rules)
+    # After the page has ended, browsers send it to the next server on the port.
+    assert TOKEN not in cookie
     for path in PATHS:
         status, headers, text = asked(port, path, Cookie=f'odd={{"a": 1}}; {cookie}')
         assert status == (404 if path == "/nothing" else 200), (path, text)
@@ -107,11 +110,11 @@ def test_a_probe_needs_no_token_and_learns_nothing(page: WebServer) -> None:
     assert asked(page.effective_port, "/healthz")[::2] == (200, "the page answers\n")
 
 
-def started(**environment: str) -> tuple[str, str, int]:
+def started(host: str = "127.0.0.1", **environment: str) -> tuple[str, str, int]:
     """es-status --web until it has answered: what it printed, its command line, and its port."""
     port = free_port()
     with subprocess.Popen(
-        [BIN / "es-status", "--web", f"127.0.0.1:{port}"],
+        [BIN / "es-status", "--web", f"{host}:{port}"],
         env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -134,6 +137,11 @@ def test_a_random_token_is_printed_once_in_the_address_and_differs_at_each_start
     found = [started()[0] for _ in range(2)]
     tokens = [re.fullmatch(r"http://127.0.0.1:\d+/\?token=(\S{40,})  \(.*\n", one) for one in found]
     assert tokens[0] and tokens[1] and tokens[0][1] != tokens[1][1]
+
+
+def test_the_printed_address_is_one_on_which_only_this_page_can_listen() -> None:
+    """Browsers look for localhost at ::1, too, where another user can listen on the same port."""
+    assert started("localhost")[0].startswith("http://127.0.0.1:")
 
 
 def test_a_chosen_token_is_not_printed_and_no_request_is_logged() -> None:

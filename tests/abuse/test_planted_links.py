@@ -130,7 +130,7 @@ def test_a_runs_folder_is_its_users_or_its_groups(
     finally:
         os.umask(before)
     assert mode(tmp_path / "runs" / "r") == wanted
-    assert mode(tmp_path / "runs") == 0o777 & ~umask
+    assert mode(tmp_path / "runs") == 0o775 & ~umask
 
 
 def test_a_run_of_an_earlier_version_is_closed_when_it_is_resumed(tmp_path: Path) -> None:
@@ -190,6 +190,40 @@ def test_a_folder_of_another_user_is_refused(
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(EsQueueError, match="another user"):
         RunPaths("r", run_dir).prepare()
+
+
+@pytest.mark.parametrize("how", ["own", "strangers", "linked"])
+def test_a_folder_that_others_can_replace_is_refused_in_one_sentence(
+    how: str, tmp_path: Path
+) -> None:
+    """Another account could rename a folder above the run's, and put its own in the place."""
+    above = place = tmp_path / "above"
+    above.mkdir()
+    if how == "linked":
+        place = tmp_path / "link"
+        place.symlink_to(above)
+    else:
+        above.chmod(0o777 if how == "own" else 0o1777)
+    if os.geteuid() == 0:
+        os.chown(place, 12345 if how != "own" else 0, 12345, follow_symlinks=False)
+    elif how != "own":
+        pytest.skip("only root can make a stranger's folder")
+    command = [BIN / "es-master", "--env", "CartPole-v1", "--generations", "1", "--workers", "1"]
+    done = subprocess.run(
+        [*map(str, command), "--run-dir", str(place / "runs/r")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = f"can replace run-dir {place / 'runs/r'}, because {place} "
+    said += "is a link of another user" if how == "linked" else "can be written by all"
+    if how == "own" and os.geteuid() == 0:  # a volume of a container
+        assert done.returncode == 0 and said in done.stdout + done.stderr
+    else:
+        assert done.returncode == 6 and said in done.stderr and len(done.stderr.splitlines()) == 1
+        assert not list(above.iterdir())
 
 
 @pytest.mark.parametrize("shared", [False, True])

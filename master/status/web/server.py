@@ -142,8 +142,10 @@ class PageApplication:
 
     def __init__(self, routes: WebRoutes, hosts: Collection[str], token: str, port: int) -> None:
         self._routes, self._hosts, self._token = routes, hosts, token
-        # Browsers send a cookie to all ports of a host, so each page has a name of its own.
-        self._cookie = f"es-queue-{port}"
+        # Browsers send a cookie to all ports of a host, so each page has a name of its own. Its
+        # value is not the token, because the port can be another user's once this process has
+        # ended.
+        self._cookie = f"es-queue-{port}={secrets.token_urlsafe(32)}"
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         try:
@@ -165,7 +167,7 @@ class PageApplication:
         if not has_token(environ, self._token, self._cookie):
             return forbidden_reply(path)
         if path == "/" and has_token_in_address(environ, self._token):
-            cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+            cookie = f"{self._cookie}; Path=/; HttpOnly; SameSite=Strict"
             moved = "the page is at / without the token"
             return text_reply(303, moved, **{"Location": "/", "Set-Cookie": cookie})
         reply = self._routes.reply(path)
@@ -316,7 +318,7 @@ class WebServer(TcpWSGIServer):
 EXPOSURE_WARNING = (
     "WARNING: the page at {place} has no encryption: anyone who can read its network traffic sees "
     "the token and the page, with names and settings of runs, hosts, and tracebacks. To keep it "
-    "private, leave the address out and use  ssh -L {port}:localhost:{port} THIS-HOST"
+    "private, leave the address out and use  ssh -L {port}:127.0.0.1:{port} THIS-HOST"
 )
 
 
@@ -366,5 +368,8 @@ def make_server(
 
 
 def page_url(address: Address) -> str:
-    anywhere = address.host in ("0.0.0.0", "::")
-    return f"http://{Address('localhost' if anywhere else address.host, address.port)}/"
+    """Not with the name localhost: another user's server on its other address could get the
+    token.
+    """
+    hosts = {"0.0.0.0": LOOPBACK, "localhost": LOOPBACK, "::": "::1"}
+    return f"http://{Address(hosts.get(address.host, address.host), address.port)}/"
