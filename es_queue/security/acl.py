@@ -58,7 +58,9 @@ READS = _each(
 )
 #: Reads that neither RQ nor our workers send. Each may take long on a large key of a worker, or
 #: copies one value any number of times.
-MASTERS_READS = _each("hmget hkeys zrevrange zrevrangebyscore zscan xrange xread xinfo|stream")
+MASTERS_READS = _each(
+    "memory|usage hmget hkeys zrevrange zrevrangebyscore zscan xrange xread xinfo|stream"
+)
 WORKERS_READS = tuple(pattern for pattern in READS if pattern not in MASTERS_READS)
 WRITES = _each(
     "set setex psetex setnx getset getdel append incr incrby incrbyfloat decr decrby del unlink "

@@ -36,10 +36,12 @@ CONNECTION = named(
 NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
 SERVER = {"info", "time", "acl|whoami"}
 SMALL_READS = named(
-    "exists get getrange hexists hget hgetall hlen hstrlen llen lrange memory|usage pttl scard "
+    "exists get getrange hexists hget hgetall hlen hstrlen llen lrange pttl scard "
     "sismember smembers sscan strlen ttl type xlen xrevrange zcard zrange zrangebyscore zscore"
 )
-MASTERS_READS = named("hkeys hmget xinfo|stream xrange xread zrevrange zrevrangebyscore zscan")
+MASTERS_READS = named(
+    "memory|usage hkeys hmget xinfo|stream xrange xread zrevrange zrevrangebyscore zscan"
+)
 READS = SMALL_READS | MASTERS_READS
 WRITES = named(
     "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel "
