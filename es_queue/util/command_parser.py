@@ -15,27 +15,6 @@ from es_queue.errors import UsageError
 from es_queue.security.passwords import redact_address
 from es_queue.util.suggestions import format_suggestion
 
-#: What argparse says, and what is said instead.
-SENTENCES = (
-    (
-        r"argument (?P<name>.+?): invalid int value: (?P<value>.*)",
-        "{name} is {value}: use a whole number",
-    ),
-    (
-        r"argument (?P<name>.+?): invalid choice: (?P<value>.*) \(choose from (?P<choices>.*)\)",
-        "{name} is {value}: use one of {choices}",
-    ),
-    (r"argument (?P<name>.+?): expected one argument", "{name} has no value: use {name} {metavar}"),
-    (
-        r"argument (?P<name>.+?): ignored explicit argument (?P<value>.*)",
-        "{name} is given {value}, but takes no value: leave that out",
-    ),
-    (
-        r"argument (?P<name>.+?): not allowed with argument (?P<other>.*)",
-        "{name} and {other} cannot be combined: leave one out",
-    ),
-    (r"the following arguments are required: (?P<name>.*)", "{name} is missing: give one"),
-)
 NEGATIVE = re.compile(r"-(\.?[0-9]|inf|nan)", re.IGNORECASE)
 
 
@@ -105,20 +84,7 @@ class CommandParser(argparse.ArgumentParser):
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(redact_address(self._format_error(message)))
-
-    def _format_error(self, message: str) -> str:
-        """argparse's message as a sentence that names the option, its value and the fix."""
-        for pattern, sentence in SENTENCES:
-            if match := re.fullmatch(pattern, message, re.DOTALL):
-                parts = match.groupdict()
-                if "choices" in parts:  # quoted before Python 3.12
-                    parts["choices"] = parts["choices"].replace("'", "")
-                name = parts["name"].partition("/")[0]  # --flag/--no-flag
-                action = self._option_string_actions.get(name)
-                metavar = getattr(action, "metavar", None) or "VALUE"
-                return sentence.format(**{**parts, "name": name, "metavar": metavar})
-        return f"{message}; {self.advice}"
+        raise UsageError(redact_address(f"{message}; {self.advice}"))
 
 
 def discard_output(stream: TextIO | None) -> None:

