@@ -173,7 +173,7 @@ class BlockWorker:
             send_report(self._channel, changed)
         if shared is None:
             self._cache.write_header(task.publication, raw)
-        self._evaluator.control.set_poll(task.poll)
+        self._evaluator.control.poll = task.poll
         return FetchedPublication(task, np.frombuffer(data, "<f4").astype(np.float32, copy=False))
 
     def report(self, failure: FailureReport) -> None:

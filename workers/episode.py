@@ -1,29 +1,52 @@
-"""One episode: reset, act to its end, and return the environment's return and the strategy's
-fitness.
+"""Episodes of a run's policies, one by one or many at once, to the same bits.
+
+``EpisodePlayer`` chooses how to play. ``Score`` defines what an episode is worth and when the rules
+of training end it. ``play_episode`` plays one episode; a ``Batch`` steps many with one call, and
+one stacked product acts for all their policies.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from itertools import islice
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
+from rq.timeouts import BaseTimeoutException
 
-from es_queue.config.episode_rules import EpisodeRules, Patience, Stall
-from es_queue.environments.interface import Environment, LivesEnvironment
+from es_queue.config.episode_rules import EpisodeRules
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.behaviour_descriptor import is_read_inside
+from es_queue.environments.envpool import UnbatchedEnvironment
+from es_queue.environments.interface import (
+    BehaviourEnvironment,
+    Environment,
+    LivesEnvironment,
+    VectorEnvironment,
+    best_batch_size,
+)
+from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EsQueueError
-from es_queue.numerics.arrays import Floats
+from es_queue.numerics.arrays import Doubles, Floats, Mask
+from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Forward, Policy
+from es_queue.policies.actions import ActionMap, NonFiniteOutput
+from es_queue.policies.base import BoundPolicy, Forward, Policy
 
 #: Follows the steps of an episode: how many there were, and the return so far.
 OnStep = Callable[[int, float], None]
-#: Why an episode without a usable behaviour has failed.
-NOT_FINITE = "the episode's behaviour contains a number that is not finite"
+#: Returns the action noise of the next step, float32[n].
+NextNoise = Callable[[], Floats]
+Places = NDArray[np.intp]
+#: The parameters of finished episodes are held until they are this share of a batch: a copy
+#: whenever an episode ends would make the copies grow by the square of the batch.
+IDLE_SHARE = 0.25
+#: Steps for which there is room in the kept observations of a batch, at first.
+FIRST_ROOM = 64
 
 
 class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
@@ -33,9 +56,25 @@ class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked t
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
-    """The episode has no result: a return that is not finite, or an observation of another
-    shape.
+    """The episode has no result: a return or behaviour that is not finite, or an observation of
+    another shape.
     """
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """An episode to play.
+
+    parameters: float32[size] of the policy; seed: of the environment
+    observe: collect the moments of all its observations; behave: determine its behaviour
+    key: of its action noise; None for none
+    """
+
+    parameters: Floats
+    seed: int
+    observe: bool = False
+    key: int | None = None
+    behave: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,38 +92,461 @@ class Episode:
     behaviour: Floats | None = None
 
 
-@dataclass
-class WorkCounts:
-    """What a worker has done since it took its seat.
+Outcome = Episode | Exception
 
-    episodes: of results; failures: slots that failed; busy: seconds until the current block, and
-    when that began
+
+class EpisodePlayer:
+    """Plays episodes of one run. ``env`` plays them one by one, ``envs`` many at once.
+
+    table: of the action noise; None for no noise
     """
 
-    episodes: int = 0
-    failures: int = 0
-    busy: tuple[float, float | None] = (0.0, None)
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        policy: Policy,
+        control: EpisodeControl,
+        env: Environment,
+        envs: VectorEnvironment | None = None,
+        table: NoiseTable | None = None,
+    ) -> None:
+        self._spec, self._policy, self._control = spec, policy, control
+        self._env, self._envs = env, envs
+        self._actions = ActionMap(spec.action, config.action_bound)
+        self._noise = (
+            ActionNoise(table, spec.action, config.action_noise)
+            if table is not None and config.action_noise > 0 and spec.action.kind == "box"
+            else None
+        )
 
-    def begin_block(self) -> None:
-        self.busy = self.busy_seconds(), time.monotonic()
+    def play(
+        self,
+        specs: Iterable[EpisodeSpec | Exception],
+        count: int,
+        rules: EpisodeRules,
+        statistics: FrozenStatistics | None,
+        on_step: OnStep | None = None,
+    ) -> Iterator[Outcome]:
+        """The outcomes of ``count`` specs, in order: an Episode each, or the exception that it
+        failed with. An exception among ``specs`` is its own outcome. Either all or none have a key.
 
-    def end_slot(self, episodes: int, *, has_failed: bool) -> None:
-        """A slot of so many episodes has a result, or has failed."""
-        if has_failed:
-            self.failures += 1
-        else:
-            self.episodes += episodes
+        Specs are taken, and episodes played, as outcomes are read. ``on_step`` follows the steps of
+        episodes, which are then played one by one. Raises Leaving between two steps.
+        """
+        left = iter(specs)
+        batches = 0 if on_step else self._batches(count)
+        for number in range(batches):
+            size = count * (number + 1) // batches - count * number // batches
+            batch = list(islice(left, size))
+            playable = [spec for spec in batch if isinstance(spec, EpisodeSpec)]
+            outcomes = iter(self._play_together(playable, rules, statistics) if playable else [])
+            yield from (spec if isinstance(spec, Exception) else next(outcomes) for spec in batch)
+        parameters: Floats | None = None
+        for spec in left:
+            if isinstance(spec, Exception):
+                yield spec
+                continue
+            self._begin(spec)
+            try:
+                if spec.parameters is not parameters:  # else the next episode of an individual
+                    bound, parameters = self._policy.bind(spec.parameters[None]), spec.parameters
+                outcome: Outcome = play_episode(
+                    self._env,
+                    begin_acting(bound, statistics),
+                    self._actions,
+                    rules,
+                    spec.seed,
+                    self._control,
+                    spec.observe,
+                    self._noise_of(spec),
+                    self._behaviour if spec.behave else None,
+                    on_step,
+                )
+            except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
+                raise
+            except Exception as error:  # whatever a user's environment raises
+                outcome = error
+            finally:
+                self._control.end_episode()
+            yield outcome
 
-    def end_block(self) -> None:
-        self.busy = self.busy_seconds(), None
+    def _batches(self, count: int) -> int:
+        """Of how many batches of about equal size ``count`` episodes are; 0 for one by one."""
+        if self._envs is None:
+            return 0
+        batches = -(-count // best_batch_size(self._envs.max_episodes, self._policy.size))
+        pays = count >= batches * self._envs.min_episodes
+        return batches if pays or isinstance(self._env, UnbatchedEnvironment) else 0
 
-    def busy_seconds(self) -> float:
-        seconds, began = self.busy
-        return seconds if began is None else seconds + time.monotonic() - began
+    def _play_together(
+        self, specs: Sequence[EpisodeSpec], rules: EpisodeRules, statistics: FrozenStatistics | None
+    ) -> list[Outcome]:
+        """If the environments raise, it is unknown which of them did: the unfinished episodes are
+        played again, each in a batch of its own.
+        """
+        assert self._envs is not None
+        outcomes: list[Outcome | None] = [None] * len(specs)
+        self._begin(specs[-1])
+        try:
+            noises = [noise for noise in map(self._noise_of, specs) if noise]
+            batch = Batch(specs, outcomes, self._policy, rules, noises)
+            batch.play(self._envs, self._actions, statistics, self._control)
+        except (Leaving, BaseTimeoutException):
+            raise
+        except Exception as error:
+            if len(specs) == 1:
+                return [error]
+        finally:
+            self._control.end_episode()
+        return [
+            self._play_together([spec], rules, statistics)[0] if outcome is None else outcome
+            for spec, outcome in zip(specs, outcomes, strict=True)
+        ]
+
+    def _begin(self, spec: EpisodeSpec) -> None:
+        self._control.begin_episode({**self._control.playing, "seed": spec.seed})
+
+    def _noise_of(self, spec: EpisodeSpec) -> NextNoise | None:
+        return None if self._noise is None or spec.key is None else self._noise.begin(spec.key)
+
+    def _behaviour(self, observation: Floats) -> Floats:
+        """The behaviour of the episode that ends with ``observation``. Raises EpisodeFailed."""
+        spec = self._spec
+        if not is_read_inside(spec.behaviour):
+            return last_observation(observation)
+        behaviour = cast(BehaviourEnvironment, self._env).behaviour()
+        if len(behaviour) != spec.behaviour_size:
+            raise EpisodeFailed(
+                f"the behaviour has {len(behaviour)} numbers, but {spec.behaviour_size} in other "
+                "episodes"
+            )
+        return behaviour
+
+
+# --- what an episode is worth
+
+
+class Score:
+    """The fitness of an episode so far, and whether the rules of training end it: of one episode
+    (numbers), or of ``count`` at once (arrays). Both take the same operations, thus the same bits.
+    """
+
+    def __init__(self, rules: EpisodeRules, count: int | None = None) -> None:
+        self._rules = rules
+        self._where: Any = _where if count is None else np.where
+        zero: Any = 0.0 if count is None else np.zeros(count)
+        self.total = self._best = self._since = self._stalled = zero
+
+    def add(self, reward: Any, observation: Floats) -> Any:
+        """Count a step of each; whether the episode ends with it."""
+        rules, where = self._rules, self._where
+        reward = reward - rules.reward_shift
+        if rules.reward_floor is not None:
+            reward = where(reward < rules.reward_floor, rules.reward_floor, reward)
+        if rules.by_sign:
+            reward = where(reward > 0, 1.0, where(reward < 0, -1.0, 0.0))
+        self.total = self.total + reward
+        ended: Any = False
+        if rules.patience is not None:
+            gained = (self.total >= self._best + rules.patience.gain) & (self.total > self._best)
+            self._best = where(gained, self.total, self._best)
+            self._since = where(gained, 0.0, self._since + 1)
+            ended = self._since >= rules.patience.steps
+        if rules.stall is not None:
+            still = abs(observation.T[rules.stall.index]) < rules.stall.below
+            self._stalled = where(still, self._stalled + 1, 0.0)
+            ended = ended | (self._stalled >= rules.stall.steps)
+        return ended
+
+    def keep(self, places: Places) -> None:
+        """Keep only the episodes at ``places``."""
+        self.total, self._best = self.total[places], self._best[places]
+        self._since, self._stalled = self._since[places], self._stalled[places]
+
+
+def _where(condition: Any, one: float, other: float) -> float:
+    return one if condition else other
+
+
+def end_episode(
+    total: float,
+    fitness: float,
+    steps: int,
+    over: bool,
+    ended: bool,
+    rules: EpisodeRules,
+    seen: Floats | Sequence[Floats] | None,
+    last: Floats,
+    behave: Callable[[Floats], Floats] | None,
+) -> Episode:
+    """The finished episode. Raises EpisodeFailed.
+
+    over, ended: whether the environment and the rules of training ended it
+    seen: the observations whose moments are required; last: the last observation
+    behave: makes the behaviour from it; None for no behaviour
+    """
+    if not (math.isfinite(total) and math.isfinite(fitness)):
+        raise EpisodeFailed("the episode's return is not a finite number")
+    return Episode(
+        total,
+        fitness,
+        steps,
+        at_limit=not over and steps >= rules.limit,
+        cut=ended and not over,
+        moments=None if seen is None else Moments.of(np.asarray(seen)),
+        behaviour=None if behave is None else behave(last),
+    )
+
+
+def last_observation(observation: Floats) -> Floats:
+    """The last observation of an episode, as its behaviour. Raises EpisodeFailed if it is not
+    finite.
+    """
+    if not np.isfinite(observation).all():
+        raise EpisodeFailed("the episode's behaviour contains a number that is not finite")
+    return observation.copy()
+
+
+class ActionNoise:
+    """Gaussian action noise: consecutive slices of the noise table, from a place that depends only
+    on the episode's key.
+    """
+
+    def __init__(self, table: NoiseTable, action: ActionSpec, scale: float) -> None:
+        self._table, self._numbers, self._scale = table, len(action.low), np.float32(scale)
+
+    def begin(self, key: int) -> NextNoise:
+        """A function that returns the noise of the next step, float32[n]."""
+        row, numbers, scale = self._table.row, self._numbers, self._scale
+        places = self._table.size - numbers + 1
+        at = key % places
+
+        def next_noise() -> Floats:
+            nonlocal at
+            noise = row(at, numbers)
+            at = (at + numbers) % places
+            return scale * noise
+
+        return next_noise
+
+
+# --- one by one
+
+
+def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
+    """The policy of one individual at the beginning of an episode; ``statistics`` None means no
+    normalisation.
+    """
+    act = bound.begin()
+    if statistics is None:
+        return act
+    normalize = statistics.normalize
+    return lambda observation: act(normalize(observation))
+
+
+def play_episode(
+    env: Environment,
+    act: Forward,
+    actions: ActionMap,
+    rules: EpisodeRules,
+    seed: int,
+    control: EpisodeControl,
+    observe: bool = False,
+    noise: NextNoise | None = None,
+    behave: Callable[[Floats], Floats] | None = None,
+    on_step: OnStep | None = None,
+) -> Episode:
+    """Play the episode of ``seed``. ``behave`` makes the behaviour from the last observation, or
+    from the environment's current state; the rest is as in EpisodeSpec and EpisodePlayer.
+
+    Raises Leaving when the worker must leave, EpisodeFailed, NonFiniteOutput for a non-finite
+    action, and every exception of the environment.
+    """
+    score = None if rules.is_return else Score(rules)
+    observation = env.reset(seed)
+    seen, shape = [observation], observation.shape
+    lives = cast(LivesEnvironment, env).lives() if rules.life_loss else 0
+    total, steps, over, ended = 0.0, 0, False, False
+    while not (over or ended or steps >= rules.limit):
+        control.begin_steps()
+        action = actions.act_one(act(observation), noise() if noise else None)
+        observation, reward, over = env.step(action)
+        if observation.shape != shape:  # numpy would stretch some of them
+            raise EpisodeFailed(
+                f"step {steps + 1} yields an observation of shape {list(observation.shape)}, "
+                f"but reset yields {list(shape)}"
+            )
+        steps += 1
+        total += reward
+        if score is not None:
+            ended = score.add(reward, observation)
+        if rules.life_loss:
+            before, lives = lives, cast(LivesEnvironment, env).lives()
+            ended = ended or lives < before
+        if observe:
+            seen.append(observation)
+        if on_step is not None:
+            on_step(steps, total)
+    return end_episode(
+        total,
+        total if score is None else score.total,
+        steps,
+        over,
+        ended,
+        rules,
+        seen if observe else None,
+        observation,
+        behave,
+    )
+
+
+# --- many at once
+
+
+class Batch:
+    """Episodes that began together and have played equally many steps; finished ones leave.
+
+    outcomes: filled as episodes finish; the other arrays have a row for each unfinished one:
+    rows: their indices, ascending; kept: where their observations are kept, -1 for nowhere
+    held: their places among the bound policies, None for all
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[EpisodeSpec],
+        outcomes: list[Outcome | None],
+        policy: Policy,
+        rules: EpisodeRules,
+        noises: Sequence[NextNoise],
+    ) -> None:
+        self._specs, self._outcomes, self._rules, self._noises = specs, outcomes, rules, noises
+        self._policy = policy
+        self._held: Places | None = None
+        self._bind(np.stack([spec.parameters for spec in specs]))
+        self._steps = 0
+        self._rows = np.arange(len(specs), dtype=np.int32)
+        self._totals: Doubles = np.zeros(len(specs))
+        self._score = None if rules.is_return else Score(rules, len(specs))
+        observed = np.array([spec.observe for spec in specs])
+        self._kept = np.where(observed, np.cumsum(observed) - 1, -1)
+        self._observed = np.flatnonzero(observed)
+
+    def play(
+        self,
+        envs: VectorEnvironment,
+        actions: ActionMap,
+        statistics: FrozenStatistics | None,
+        control: EpisodeControl,
+    ) -> None:
+        """Play all episodes to their ends. Raises Leaving between two steps."""
+        began, count = time.monotonic(), len(self._specs)
+        self._observations = envs.reset([spec.seed for spec in self._specs])
+        room = min(FIRST_ROOM, self._rules.limit + 1)
+        self._seen = np.empty((len(self._observed), room, self._observations.shape[1]), np.float32)
+        self._seen[:, 0] = self._observations[self._observed]
+        while len(self._rows):
+            chosen = self._choose(actions, statistics)
+            # The wall limit is of an episode, and they share the time; a step that hangs is seen
+            # all the same.
+            now = time.monotonic()
+            control.begin_steps(len(chosen), now - (now - began) / count)
+            if len(self._rows):
+                self._count(*envs.step(self._rows, chosen))
+
+    def _choose(self, actions: ActionMap, statistics: FrozenStatistics | None) -> NDArray[Any]:
+        """The actions of the unfinished episodes. One whose policy returns a non-finite output has
+        failed and leaves.
+        """
+        seen = self._observations
+        seen = seen if statistics is None else statistics.normalize(seen)
+        if self._held is None:
+            raw = self._act(seen)
+        else:  # the finished ones act once more on their last observations, for nobody
+            self._inputs[self._held] = seen
+            raw = self._act(self._inputs)[self._held]
+        rows = self._rows.tolist() if self._noises else []
+        noise = np.stack([self._noises[row]() for row in rows]) if rows else None
+        try:
+            return actions.act(raw, noise)
+        except NonFiniteOutput as error:
+            for row in self._rows[error.rows].tolist():
+                self._outcomes[row] = NonFiniteOutput([0])
+            finite = np.delete(np.arange(len(raw)), error.rows)
+            self._keep(finite)
+            return actions.act(raw[finite], None if noise is None else noise[finite])
+
+    def _count(self, observations: Floats, rewards: Doubles, over: Mask) -> None:
+        """Count a step of each unfinished episode."""
+        self._steps += 1
+        self._observations = observations
+        self._totals = self._totals + rewards
+        if len(self._observed):
+            self._keep_observations()
+        fitness, ended = self._totals, np.zeros(len(self._rows), np.bool_)
+        if self._score is not None:
+            ended = ended | self._score.add(rewards, observations)
+            fitness = self._score.total
+        done = over | ended | (self._steps >= self._rules.limit)
+        if not np.count_nonzero(done):
+            return
+        for place in np.flatnonzero(done).tolist():
+            row, kept = self._rows.item(place), self._kept.item(place)
+            try:
+                self._outcomes[row] = end_episode(
+                    self._totals.item(place),
+                    fitness.item(place),
+                    self._steps,
+                    over.item(place),
+                    ended.item(place),
+                    self._rules,
+                    None if kept < 0 else self._seen[kept, : self._steps + 1],
+                    observations[place],
+                    last_observation if self._specs[row].behave else None,
+                )
+            except EpisodeFailed as error:
+                self._outcomes[row] = error
+        self._keep(np.flatnonzero(~done))
+
+    def _keep_observations(self) -> None:
+        kept, room = self._kept[self._observed], self._seen.shape[1]
+        if self._steps == room:
+            room = min(2 * room, self._rules.limit + 1)
+            wider: Floats = np.empty((len(kept), room, self._seen.shape[2]), np.float32)
+            wider[:, : self._steps] = self._seen[kept]
+            kept = self._kept[self._observed] = np.arange(len(kept))
+            self._seen = wider
+        self._seen[kept, self._steps] = self._observations[self._observed]
+
+    def _keep(self, places: Places) -> None:
+        """Keep only the episodes at ``places``."""
+        self._rows, self._kept = self._rows[places], self._kept[places]
+        self._observations, self._totals = self._observations[places], self._totals[places]
+        self._observed = np.flatnonzero(self._kept >= 0)
+        if self._score is not None:
+            self._score.keep(places)
+        held = places if self._held is None else self._held[places]
+        if not len(held) or len(held) > (1 - IDLE_SHARE) * len(self._parameters):
+            self._held = held
+            return
+        memory = self._act.memory
+        self._bind(self._parameters[held])
+        if self._policy.memory_size:
+            self._act.memory[...] = memory[held]
+
+    def _bind(self, parameters: Floats) -> None:
+        self._parameters, self._act = parameters, self._policy.bind(parameters)
+        self._held = None
+        self._inputs: Floats = np.zeros(
+            (len(parameters), self._policy.observation_size), np.float32
+        )
+
+
+# --- what the loops and the heartbeat's thread share
 
 
 class EpisodeControl:
-    """Flags that the episode's loop and the heartbeat thread share.
+    """Flags and figures that the episode's loop and the heartbeat thread share.
 
     leave_reason: why the worker leaves; empty while it stays
     halt:    whether the running episode must stop, because the worker leaves or the publication has
@@ -94,7 +556,8 @@ class EpisodeControl:
     it stays
     episode_began: monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
-    steps:   environment steps since the worker took its seat
+    steps, episodes, failures: environment steps, episodes of results and failed slots since the
+    worker took its seat
     poll: seconds between the heartbeat thread's polls, from the open task; None before the first
     task
     """
@@ -106,8 +569,9 @@ class EpisodeControl:
         self.finish_reason = ""
         self.playing: dict[str, int] = {}
         self.episode_began: float | None = None
-        self.steps = 0
-        self.work = WorkCounts()
+        self.steps = self.episodes = self.failures = 0
+        #: Seconds of the finished blocks, and when the current one began.
+        self._busy: tuple[float, float | None] = (0.0, None)
         self.poll: float | None = None
 
     @property
@@ -129,9 +593,6 @@ class EpisodeControl:
         """Ask the worker to leave after its episode, for the first reason given."""
         self.finish_reason = self.finish_reason or reason
 
-    def set_poll(self, seconds: float) -> None:
-        self.poll = seconds
-
     def begin_episode(self, playing: dict[str, int]) -> None:
         """An episode begins, or an environment is created, which can also hang."""
         self.playing, self.episode_began = playing, time.monotonic()
@@ -150,13 +611,17 @@ class EpisodeControl:
 
     def begin_block(self, publication: str) -> None:
         self.closed = ""
-        self.work.begin_block()
+        self._busy = self.busy_seconds(), time.monotonic()
         self._set_publication(publication)
 
     def end_block(self) -> None:
         """The block is finished, or abandoned."""
-        self.work.end_block()
+        self._busy = self.busy_seconds(), None
         self._set_publication("")
+
+    def busy_seconds(self) -> float:
+        seconds, began = self._busy
+        return seconds if began is None else seconds + time.monotonic() - began
 
     def _set_publication(self, publication: str) -> None:
         self.serving, self.halt = publication, False
@@ -167,185 +632,3 @@ class EpisodeControl:
         """The publication has closed, so its episodes may stop."""
         if publication == self.serving:
             self.closed, self.halt = publication, True
-
-
-class LifeCounter:
-    def __init__(self, env: Environment) -> None:
-        self._count = cast(LivesEnvironment, env).lives
-        self._had = self._count()
-
-    def has_lost_life(self) -> bool:
-        before, self._had = self._had, self._count()
-        return self._had < before
-
-
-class ActionNoise:
-    """Gaussian action noise of one episode: consecutive slices of the noise table, from a position
-    that depends only on the slot.
-    """
-
-    def __init__(
-        self, row: Callable[[int, int], Floats], places: int, key: int, outputs: int, scale: float
-    ) -> None:
-        self._row, self._places, self._outputs = row, places, outputs
-        self._at = key % places
-        self._scale = np.float32(scale)
-
-    def next(self) -> Floats:
-        noise = self._row(self._at, self._outputs)
-        self._at = (self._at + self._outputs) % self._places
-        return self._scale * noise
-
-
-class Fitness:
-    """Accumulates an episode's fitness, and detects its end by training's own rules (patience,
-    stall).
-    """
-
-    def __init__(self, rules: EpisodeRules) -> None:
-        self._shift, self._floor = rules.reward_shift, rules.reward_floor
-        self._by_sign = rules.by_sign
-        self._patience: Patience | None = rules.patience
-        self._stall: Stall | None = rules.stall
-        self._plain = rules.is_return
-        self._best, self._since = 0.0, 0
-        self._stalled = 0
-        self.total = 0.0
-
-    @property
-    def is_return(self) -> bool:
-        """Whether the fitness is the unchanged return, and ends no episode."""
-        return self._plain and self._patience is None and self._stall is None
-
-    def add(self, reward: float, observation: Floats) -> bool:
-        """Count a step; True when the episode ends here."""
-        if not self._plain:
-            reward = self._shaped_reward(reward)
-        self.total += reward
-        return (self._patience is not None and self._is_out_of_patience()) or (
-            self._stall is not None and self._is_stalled(observation)
-        )
-
-    def _shaped_reward(self, reward: float) -> float:
-        reward -= self._shift
-        if self._floor is not None and reward < self._floor:
-            reward = self._floor
-        return float((reward > 0) - (reward < 0)) if self._by_sign else reward
-
-    def _is_out_of_patience(self) -> bool:
-        assert self._patience is not None
-        if self.total >= self._best + self._patience.gain and self.total > self._best:
-            self._best, self._since = self.total, 0
-            return False
-        self._since += 1
-        return self._since >= self._patience.steps
-
-    def _is_stalled(self, observation: Floats) -> bool:
-        assert self._stall is not None
-        self._stalled = (
-            self._stalled + 1 if abs(observation[self._stall.index]) < self._stall.below else 0
-        )
-        return self._stalled >= self._stall.steps
-
-
-def make_actor(
-    policy: Policy, parameters: Floats, statistics: FrozenStatistics | None
-) -> Callable[[], Forward]:
-    """The function that begins an individual's episode, for :func:`play`; ``statistics`` None means
-    no normalisation.
-    """
-    begin = policy.bind(parameters[None]).begin
-    if statistics is None:
-        return begin
-    normalize = statistics.normalize
-
-    def begin_normalising() -> Forward:
-        act = begin()
-        return lambda observation: act(normalize(observation))
-
-    return begin_normalising
-
-
-def last_observation(observation: Floats) -> Floats:
-    """The last observation of an episode, as its behaviour. Raises EpisodeFailed if it is not
-    finite.
-    """
-    if not np.isfinite(observation).all():
-        raise EpisodeFailed(NOT_FINITE)
-    return observation
-
-
-@dataclass(frozen=True)
-class EpisodeOptions:
-    """Options of an episode in addition to its rules.
-
-    observe: collect the moments of all its observations
-    noise:   its action noise
-    on_step: called after each step
-    behave:  makes the behaviour from the last observation, or from the environment's current state
-    """
-
-    observe: bool = False
-    noise: ActionNoise | None = None
-    on_step: OnStep | None = None
-    behave: Callable[[Floats], Floats] | None = None
-
-
-PLAIN = EpisodeOptions()
-
-
-def play_episode(
-    env: Environment,
-    begin: Callable[[], Forward],
-    actions: ActionMap,
-    rules: EpisodeRules,
-    seed: int,
-    control: EpisodeControl,
-    options: EpisodeOptions = PLAIN,
-) -> Episode:
-    """Play the episode of ``seed``. ``begin`` returns the policy with an empty memory: float32[d]
-    observation -> float32[outputs].
-
-    Raises Leaving when the worker must leave, EpisodeFailed for a non-finite return or an
-    observation of another shape, NonFiniteOutput for a non-finite action, and every exception of
-    the environment.
-    """
-    fitness, noise, behave = Fitness(rules), options.noise, options.behave
-    apart = not fitness.is_return
-    observation, act = env.reset(seed), begin()
-    observations, shape = [observation], observation.shape
-    lives = LifeCounter(env) if rules.life_loss else None
-    total, steps, over, ended = 0.0, 0, False, False
-    while not (over or ended or steps >= rules.limit):
-        control.begin_steps()
-        action = actions.act_one(act(observation), noise.next() if noise else None)
-        observation, reward, over = env.step(action)
-        if observation.shape != shape:  # numpy would stretch some of them
-            raise EpisodeFailed(
-                f"step {steps + 1} yields an observation of shape {list(observation.shape)}, "
-                f"but reset yields {list(shape)}"
-            )
-        steps += 1
-        total += reward
-        if apart:
-            ended = fitness.add(reward, observation)
-        if lives is not None:
-            ended = lives.has_lost_life() or ended
-        if options.observe:
-            observations.append(observation)
-        if options.on_step is not None:
-            options.on_step(steps, total)
-    fitness_total = fitness.total if apart else total
-    if not (math.isfinite(total) and math.isfinite(fitness_total)):
-        raise EpisodeFailed("the episode's return is not a finite number")
-    at_limit = not over and steps >= rules.limit
-    moments = Moments.of(np.asarray(observations)) if options.observe else None
-    return Episode(
-        total,
-        fitness_total,
-        steps,
-        at_limit,
-        ended and not over,
-        moments,
-        None if behave is None else behave(observation),
-    )

@@ -86,11 +86,11 @@ class BusyShare:
 
     def __init__(self, control: EpisodeControl) -> None:
         self._control = control
-        self._older = self._newer = time.monotonic(), control.work.busy_seconds()
+        self._older = self._newer = time.monotonic(), control.busy_seconds()
 
     def share(self) -> float | None:
         """None before enough time has passed."""
-        now, busy = time.monotonic(), self._control.work.busy_seconds()
+        now, busy = time.monotonic(), self._control.busy_seconds()
         if now - self._newer[0] >= SHARE_SECONDS:
             self._older, self._newer = self._newer, (now, busy)
         since, before = self._older

@@ -32,12 +32,12 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Forward, Policy
+from es_queue.policies.base import Policy
 from es_queue.protocol.channel import WorkerChannel
 from es_queue.security.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from es_queue.strategies import make_strategy
 from workers.block_worker import Refusal, load_task
-from workers.episode import EpisodeControl, Leaving, make_actor, play_episode
+from workers.episode import EpisodeControl, Leaving, play_episode
 from workers.slots import Evaluator, RunParts
 
 CHECK_STEPS = 50
@@ -102,8 +102,7 @@ def join(
     finally:
         control.end_episode()
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    min_episodes = 1 if envs is None or portable == request else envs.min_episodes
-    parts = RunParts(config, spec, policy, strategy, env, envs, min_episodes)
+    parts = RunParts(config, spec, policy, strategy, env, envs)
     evaluator = Evaluator(parts, table, control)
     return JoinResult(evaluator, table.digest, numerics, resolve_backend(spec.backend))
 
@@ -146,29 +145,18 @@ def episode_trace(
     Leaving.
     """
     trace: list[bytes] = []
-    begin = make_actor(policy, parameters, None)
+    act = policy.bind(parameters[None]).begin()
     control.begin_episode({"seed": seed})
 
-    def begin_traced() -> Forward:
-        act = begin()
+    def traced_act(observation: np.ndarray) -> np.ndarray:
+        outputs = act(observation)
+        trace.append(observation.tobytes() + outputs.tobytes())
+        return outputs
 
-        def traced_act(observation: np.ndarray) -> np.ndarray:
-            outputs = act(observation)
-            trace.append(observation.tobytes() + outputs.tobytes())
-            return outputs
-
-        return traced_act
-
+    actions, rules = ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS)
     with np.errstate(all="ignore"):
         try:
-            episode = play_episode(
-                env,
-                begin_traced,
-                ActionMap(spec.action, config.action_bound),
-                evaluation_rules(CHECK_STEPS),
-                seed,
-                control,
-            )
+            episode = play_episode(env, traced_act, actions, rules, seed, control)
         except Leaving:
             raise
         # joining goes on: as a slot's failure it is counted, and the master hears of it

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
-from typing import cast
+from itertools import chain, islice
 
 import numpy as np
 from rq.timeouts import BaseTimeoutException
@@ -23,13 +22,7 @@ from es_queue.config.episode_rules import (
 )
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.scaling import LARGEST_SCALE, scaled
-from es_queue.environments.behaviour_descriptor import LAST
-from es_queue.environments.interface import (
-    BehaviourEnvironment,
-    Environment,
-    VectorEnvironment,
-    best_batch_size,
-)
+from es_queue.environments.interface import Environment, VectorEnvironment
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import StrategyFailure
 from es_queue.numerics.arrays import Floats, Integers
@@ -46,23 +39,18 @@ from es_queue.numerics.slot_plan import (
     max_slots,
 )
 from es_queue.policies import initial_parameters
-from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Forward, Policy
+from es_queue.policies.base import Policy
 from es_queue.protocol import messages
 from es_queue.protocol.messages import Answer, Block, EpisodeMoments, SlotResult, Task
 from es_queue.strategies.base import Strategy, strategy_failure, validate_individuals
-from workers.batched_episodes import EpisodeSpec, Outcome, play_batch
 from workers.episode import (
-    ActionNoise,
     Episode,
     EpisodeControl,
     EpisodeFailed,
-    EpisodeOptions,
-    Leaving,
+    EpisodePlayer,
+    EpisodeSpec,
     OnStep,
-    last_observation,
-    make_actor,
-    play_episode,
+    Outcome,
 )
 
 MAX_EVALUATIONS = 100_000
@@ -70,9 +58,7 @@ MAX_EVALUATIONS = 100_000
 
 @dataclass(frozen=True)
 class RunParts:
-    """``envs`` plays many episodes at once; without it, or for fewer than ``min_episodes``, ``env``
-    plays one by one.
-    """
+    """``env`` plays episodes one by one, ``envs`` many at once."""
 
     config: RunConfig
     spec: EnvironmentSpec
@@ -80,7 +66,6 @@ class RunParts:
     strategy: Strategy
     env: Environment
     envs: VectorEnvironment | None = None
-    min_episodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -269,165 +254,6 @@ class FailureReport:
     trace: str
 
 
-class SlotPlayer:
-    """Plays slots one episode after another. Its methods raise Leaving between steps."""
-
-    def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
-        self._parts, self._table, self._control = parts, table, control
-        self._build = parts.strategy.builder(table)
-        self._draw = partial(initial_parameters, parts.config, parts.policy)
-        self._actions = ActionMap(parts.spec.action, parts.config.action_bound)
-
-    def play(
-        self, task: Task, published: Floats, jobs: Sequence[SlotJob]
-    ) -> list[SlotResult | FailedSlot]:
-        return [self._play_slot(task, published, job) for job in jobs]
-
-    def individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
-        """float32[individuals, size] of one slot."""
-        strategy, size = self._parts.strategy, self._parts.policy.size
-        if job.kind not in (messages.TRAIN, messages.ELITE):
-            return strategy.centre_of(published, job.centre, self._draw)[None]
-        try:
-            individuals = self._build(published, task.sigma, task.generation, job.slot, job.index)
-        except (OSError, MemoryError, BaseTimeoutException):
-            raise
-        except Exception as error:
-            raise strategy_failure(strategy, "ask", error) from error
-        validate_individuals(strategy, individuals, (len(job.seeds), size))
-        return individuals
-
-    def play_individual(
-        self, parameters: Floats, job: SlotJob, seeds: Sequence[int], on_step: OnStep | None = None
-    ) -> list[Episode]:
-        """The episodes of one individual of a slot; ``on_step`` follows each step."""
-        begin = make_actor(self._parts.policy, parameters, job.statistics)
-        return [self._play_episode(begin, job, seed, on_step) for seed in seeds]
-
-    def _play_slot(self, task: Task, published: Floats, job: SlotJob) -> SlotResult | FailedSlot:
-        episodes: list[Episode] = []
-        try:
-            individuals = self.individuals(task, published, job)
-            for parameters, seeds in zip(individuals, job.seeds.tolist(), strict=True):
-                episodes += self.play_individual(parameters, job, seeds)
-        except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
-            raise
-        except Exception as error:  # whatever a user's environment raises is that slot's failure
-            return FailedSlot(self._control.playing["seed"], error)
-        return make_result(self._parts.spec, job, episodes)
-
-    def _play_episode(
-        self, begin: Callable[[], Forward], job: SlotJob, seed: int, on_step: OnStep | None
-    ) -> Episode:
-        self._control.begin_episode({**self._control.playing, "seed": seed})
-        options = EpisodeOptions(
-            job.observe, self._noise(job.key), on_step, self._behave if job.behave else None
-        )
-        return play_episode(
-            self._parts.env, begin, self._actions, job.rules, seed, self._control, options
-        )
-
-    def _noise(self, key: int | None) -> ActionNoise | None:
-        action, scale = self._parts.spec.action, self._parts.config.action_noise
-        if key is None or scale <= 0 or action.kind != "box":
-            return None
-        numbers = len(action.low)
-        return ActionNoise(self._table.row, self._table.size - numbers + 1, key, numbers, scale)
-
-    def _behave(self, observation: Floats) -> Floats:
-        """The behaviour of the finished episode. Raises EpisodeFailed for a non-finite one, or
-        another length.
-        """
-        spec = self._parts.spec
-        if spec.behaviour in ("", LAST):
-            return last_observation(observation)
-        descriptor = cast(BehaviourEnvironment, self._parts.env).behaviour()
-        if len(descriptor) != spec.behaviour_size:
-            raise EpisodeFailed(
-                f"the behaviour has {len(descriptor)} numbers, but "
-                f"{spec.behaviour_size} in other episodes"
-            )
-        return descriptor
-
-
-class BatchPlayer(SlotPlayer):
-    """Plays all episodes of several slots at once, in ``envs``."""
-
-    def __init__(
-        self,
-        parts: RunParts,
-        table: NoiseTable,
-        control: EpisodeControl,
-        envs: VectorEnvironment,
-    ) -> None:
-        super().__init__(parts, table, control)
-        self._envs = envs
-
-    @property
-    def _batch_size(self) -> int:
-        return best_batch_size(self._envs.max_episodes, self._parts.policy.size)
-
-    def is_worthwhile(self, jobs: Sequence[SlotJob]) -> bool:
-        """``min_episodes`` is 1 if only ``envs`` can play these episodes."""
-        fewest = self._parts.min_episodes
-        has_room = fewest == 1 or self._batch_size >= fewest
-        return has_room and sum(job.seeds.size for job in jobs) >= fewest
-
-    def split(self, jobs: Sequence[SlotJob]) -> list[Sequence[SlotJob]]:
-        """Groups of whole slots that make batches of about equal size."""
-        at_once = max(1, self._batch_size // jobs[0].seeds.size)
-        groups = -(-len(jobs) // at_once)
-        cuts = [len(jobs) * number // groups for number in range(groups + 1)]
-        return [jobs[start:stop] for start, stop in pairwise(cuts)]
-
-    def play(
-        self, task: Task, published: Floats, jobs: Sequence[SlotJob]
-    ) -> list[SlotResult | FailedSlot]:
-        """More episodes than fit into a batch are played batch after batch."""
-        slot_specs = [self._episode_specs(task, published, job) for job in jobs]
-        specs = [spec for each in slot_specs if isinstance(each, list) for spec in each]
-        outcomes: list[Outcome] = []
-        for start in range(0, len(specs), self._batch_size):
-            self._control.begin_episode(self._control.playing)
-            outcomes += play_batch(
-                self._envs,
-                self._parts.policy,
-                specs[start : start + self._batch_size],
-                self._actions,
-                jobs[0].rules,
-                jobs[0].statistics,
-                self._control,
-            )
-        left = iter(outcomes)
-        return [
-            each if isinstance(each, FailedSlot) else self._result(job, [next(left) for _ in each])
-            for job, each in zip(jobs, slot_specs, strict=True)
-        ]
-
-    def _episode_specs(
-        self, task: Task, published: Floats, job: SlotJob
-    ) -> list[EpisodeSpec] | FailedSlot:
-        try:
-            each = self.individuals(task, published, job)
-        except BaseTimeoutException:
-            raise
-        except Exception as error:  # a noise table that cannot be read
-            return FailedSlot(int(job.seeds[0, 0]), error)
-        return [
-            EpisodeSpec(parameters, seed, job.observe, partial(self._noise, job.key), job.behave)
-            for parameters, seeds in zip(each, job.seeds.tolist(), strict=True)
-            for seed in seeds
-        ]
-
-    def _result(self, job: SlotJob, outcomes: Sequence[Outcome]) -> SlotResult | FailedSlot:
-        episodes = []
-        for seed, outcome in zip(job.seeds.flat, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                return FailedSlot(int(seed), outcome)
-            episodes.append(outcome)
-        return make_result(self._parts.spec, job, episodes)
-
-
 class Evaluator:
     """Evaluates blocks of one run. An episode depends only on the plan, the parameters, the frozen
     statistics, the episode rules and the back end.
@@ -436,10 +262,11 @@ class Evaluator:
     def __init__(self, parts: RunParts, table: NoiseTable, control: EpisodeControl) -> None:
         self.config, self.spec, self.table, self.control = parts.config, parts.spec, table, control
         self.parts, self.planner = parts, JobPlanner(parts)
-        self._player = SlotPlayer(parts, table, control)
-        self._batch_player = (
-            None if parts.envs is None else BatchPlayer(parts, table, control, parts.envs)
+        self._episodes = EpisodePlayer(
+            parts.config, parts.spec, parts.policy, control, parts.env, parts.envs, table
         )
+        self._build = parts.strategy.builder(table)
+        self._draw = partial(initial_parameters, parts.config, parts.policy)
 
     def fits(self, task: Task) -> bool:
         """Whether the task's vectors have the lengths of this run's policy."""
@@ -464,27 +291,22 @@ class Evaluator:
         """
         began = time.monotonic()
         results, failures = [], []
+        jobs = self.planner.jobs(task, published, block)
         with np.errstate(all="ignore"):
-            for group in self._groups(block, self.planner.jobs(task, published, block)):
-                for job, outcome in zip(
-                    group, self._play_group(task, published, group), strict=True
-                ):
-                    has_failed = isinstance(outcome, FailedSlot)
-                    self.control.work.end_slot(job.seeds.size, has_failed=has_failed)
-                    if isinstance(outcome, SlotResult):
-                        results.append(outcome)
-                        continue
+            # The few centres may each have their own statistics.
+            groups = [[job] for job in jobs] if block.kind == messages.CENTRE else [jobs]
+            played = chain.from_iterable(self._play(task, published, group) for group in groups)
+            for job in jobs:
+                outcome = self._outcome(job, list(islice(played, job.seeds.size)))
+                if isinstance(outcome, SlotResult):
+                    self.control.episodes += job.seeds.size
+                    results.append(outcome)
+                else:
+                    self.control.failures += 1
                     reason = failure_reason(outcome.error)[: messages.MAX_REASON]
                     failures.append((job.slot, reason))
-                    report(
-                        FailureReport(
-                            block.kind,
-                            job.slot,
-                            outcome.seed,
-                            reason,
-                            "".join(traceback.format_exception(outcome.error, limit=-12)),
-                        )
-                    )
+                    trace = "".join(traceback.format_exception(outcome.error, limit=-12))
+                    report(FailureReport(block.kind, job.slot, outcome.seed, reason, trace))
                 if self.control.finish_reason:  # the rest of the block is for a smaller process
                     break
         return Answer(
@@ -495,6 +317,20 @@ class Evaluator:
             tuple(results),
             tuple(failures),
         )
+
+    def individuals(self, task: Task, published: Floats, job: SlotJob) -> Floats:
+        """float32[individuals, size] of one slot."""
+        strategy, size = self.parts.strategy, self.parts.policy.size
+        if job.kind not in (messages.TRAIN, messages.ELITE):
+            return strategy.centre_of(published, job.centre, self._draw)[None]
+        try:
+            individuals = self._build(published, task.sigma, task.generation, job.slot, job.index)
+        except (OSError, MemoryError, BaseTimeoutException):
+            raise
+        except Exception as error:
+            raise strategy_failure(strategy, "ask", error) from error
+        validate_individuals(strategy, individuals, (len(job.seeds), size))
+        return individuals
 
     def play_individual(
         self,
@@ -507,11 +343,8 @@ class Evaluator:
         """One individual of a training slot, on its own episodes; ``on_step`` follows each step."""
         block = Block(task.publication, messages.TRAIN, slot, slot + 1)
         (job,) = self.planner.training_jobs(task, block)
-        parameters = self._player.individuals(task, published, job)[individual]
-        with np.errstate(all="ignore"):
-            return self._player.play_individual(
-                parameters, job, job.seeds[individual].tolist(), on_step
-            )
+        parameters = self.individuals(task, published, job)[individual]
+        return self._play_alone(job, parameters, job.seeds[individual].tolist(), on_step)
 
     def play_centre(
         self, task: Task, published: Floats, seeds: Sequence[int], on_step: OnStep | None = None
@@ -520,31 +353,62 @@ class Evaluator:
         each step.
         """
         job = self.planner.centre_job(task, seeds)
+        return self._play_alone(job, self.parts.strategy.centre(published), seeds, on_step)
+
+    def _play_alone(
+        self, job: SlotJob, parameters: Floats, seeds: Sequence[int], on_step: OnStep | None
+    ) -> list[Episode]:
+        """Episodes of one individual. Raises what the first failed one has failed with."""
+        specs = [EpisodeSpec(parameters, seed, job.observe, job.key, job.behave) for seed in seeds]
+        episodes = []
         with np.errstate(all="ignore"):
-            return self._player.play_individual(
-                self.parts.strategy.centre(published), job, seeds, on_step
-            )
+            for outcome in self._episodes.play(
+                specs, len(specs), job.rules, job.statistics, on_step
+            ):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                episodes.append(outcome)
+        return episodes
 
-    def _groups(self, block: Block, jobs: list[SlotJob]) -> Sequence[Sequence[SlotJob]]:
-        """Jobs to play together. The few centres may each have their own statistics."""
-        batches = self._batch_player
-        if block.kind == messages.CENTRE or batches is None or not batches.is_worthwhile(jobs):
-            return [[job] for job in jobs]
-        return batches.split(jobs)
+    def _play(self, task: Task, published: Floats, jobs: Sequence[SlotJob]) -> Iterator[Outcome]:
+        """The outcomes of all episodes of slots with equal rules and statistics."""
+        specs = (spec for job in jobs for spec in self._specs(task, published, job))
+        count = sum(job.seeds.size for job in jobs)
+        return self._episodes.play(specs, count, jobs[0].rules, jobs[0].statistics)
 
-    def _play_group(
-        self, task: Task, published: Floats, group: Sequence[SlotJob]
-    ) -> list[SlotResult | FailedSlot]:
-        seed = int(group[0].seeds[0, 0])
-        self.control.begin_episode(
-            {"generation": task.generation, "slot": group[0].slot, "seed": seed}
-        )
-        batches = self._batch_player
-        player = self._player if batches is None or not batches.is_worthwhile(group) else batches
+    def _specs(
+        self, task: Task, published: Floats, job: SlotJob
+    ) -> Iterator[EpisodeSpec | Exception]:
+        seed = int(job.seeds[0, 0])
+        self.control.begin_episode({"generation": task.generation, "slot": job.slot, "seed": seed})
         try:
-            return player.play(task, published, group)
-        finally:
+            each = self.individuals(task, published, job)
+        except BaseTimeoutException:
+            raise
+        except Exception as error:  # the user's strategy, or a noise table that cannot be read
             self.control.end_episode()
+            yield from [error] * job.seeds.size
+            return
+        for parameters, seeds in zip(each, job.seeds.tolist(), strict=True):
+            for seed in seeds:
+                yield EpisodeSpec(parameters, seed, job.observe, job.key, job.behave)
+
+    def _outcome(self, job: SlotJob, outcomes: Sequence[Outcome]) -> SlotResult | FailedSlot:
+        """The slot's result from the outcomes of its episodes in the order of ``job.seeds``, unless
+        one failed, or has a return that the master would refuse.
+        """
+        episodes = []
+        for seed, outcome in zip(job.seeds.flat, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                return FailedSlot(int(seed), outcome)
+            if not max(abs(outcome.total), abs(outcome.fitness)) <= messages.MOST_RETURN:
+                reason = f"the episode's return is beyond {messages.MOST_RETURN:g}"
+                return FailedSlot(int(seed), EpisodeFailed(f"{reason}: scale its rewards down"))
+            episodes.append(outcome)
+        each = job.seeds.shape[1]
+        return summarize_episodes(
+            self.spec, job, [episodes[at : at + each] for at in range(0, len(episodes), each)]
+        )
 
 
 # --- what came of a slot
@@ -558,22 +422,6 @@ def failure_reason(error: Exception) -> str:
         return f"{messages.STRATEGY_FAILURE}{error}"
     host = messages.HOST_FAILURE if isinstance(error, OSError | MemoryError) else ""
     return f"{host}{type(error).__name__}: {error}"
-
-
-def make_result(
-    spec: EnvironmentSpec, job: SlotJob, episodes: Sequence[Episode]
-) -> SlotResult | FailedSlot:
-    """The slot's result from its episodes in the order of ``job.seeds``, unless an episode has a
-    return that the master would refuse.
-    """
-    for seed, episode in zip(job.seeds.flat, episodes, strict=True):
-        if not max(abs(episode.total), abs(episode.fitness)) <= messages.MOST_RETURN:
-            reason = f"the episode's return is beyond {messages.MOST_RETURN:g}: scale its rewards"
-            return FailedSlot(int(seed), EpisodeFailed(f"{reason} down"))
-    each = job.seeds.shape[1]
-    return summarize_episodes(
-        spec, job, [episodes[start : start + each] for start in range(0, len(episodes), each)]
-    )
 
 
 def summarize_episodes(

@@ -115,8 +115,9 @@ class EpisodeRules:
 
     @property
     def is_return(self) -> bool:
-        """Whether an episode's fitness is the plain sum of its rewards."""
-        return not self.reward_shift and self.reward_floor is None and not self.by_sign
+        """Whether the fitness is the sum of the rewards, and ends no episode."""
+        shaped = self.reward_shift or self.reward_floor is not None or self.by_sign
+        return not (shaped or self.patience or self.stall)
 
 
 def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:

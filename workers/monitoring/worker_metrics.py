@@ -54,13 +54,13 @@ class WorkerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         (blocks, late), control = self._blocks(), self._control
-        busy, seconds = control.work.busy_seconds(), max(time.monotonic() - self._began, 1e-9)
+        busy, seconds = control.busy_seconds(), max(time.monotonic() - self._began, 1e-9)
         for name, text, value in (
-            ("episodes_total", "Episodes of results", control.work.episodes),
+            ("episodes_total", "Episodes of results", control.episodes),
             ("steps_total", "Environment steps", control.steps),
             ("blocks_total", "Blocks evaluated", blocks),
             ("late_blocks_total", "Blocks whose result came too late", late),
-            ("failures_total", "Slots that failed", control.work.failures),
+            ("failures_total", "Slots that failed", control.failures),
             ("busy_seconds_total", "Seconds spent on blocks", busy),
             ("idle_ratio", "Share of the seat's time spent without a block", 1 - busy / seconds),
             ("memory_bytes", "Resident memory of the process", resident_memory()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,25 +23,16 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
-from es_queue.policies.actions import ActionMap
 from es_queue.security.sanitize import escape
-from workers.episode import (
-    ActionNoise,
-    Episode,
-    EpisodeControl,
-    EpisodeOptions,
-    OnStep,
-    make_actor,
-    play_episode,
-)
+from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT
 from workers.play.report import format_return
 from workers.play.video import VideoRecorder
 
-NoiseOf = Callable[[int], ActionNoise | None]
 #: Between the places of consecutive seeds in the noise table, so that their noise has nothing in
 #: common.
 SEED_DISTANCE = 1_000_003
@@ -110,14 +101,14 @@ def play(
     request = playable_request(request, drawing)
     spec = describe(request)
     validate_spaces(checkpoint, spec)
-    noise_of = make_noise(checkpoint) if stochastic else no_noise
+    noise = make_noise(checkpoint) if stochastic else None
     with (
         open_playback(request, spec.id, drawing) as (env, recorder),
         np.errstate(all="ignore"),
     ):
         on_step = recorder.capture if recorder else None
-        player = make_player(checkpoint, spec, env, noise_of, on_step)
-        return play_with_progress(player, seeds), save_video(recorder)
+        episodes = play_seeds(checkpoint, spec, env, seeds, noise, on_step)
+        return with_progress(episodes, len(seeds)), save_video(recorder)
 
 
 @contextmanager
@@ -167,12 +158,9 @@ def validate_spaces(checkpoint: Checkpoint, spec: EnvironmentSpec) -> None:
         )
 
 
-def no_noise(seed: int) -> None: ...
-
-
-def make_noise(checkpoint: Checkpoint) -> NoiseOf:
-    """Action noise as in training, different for each seed. Raises UsageError for a policy that was
-    trained without it, RunFolderError for an impossible noise table.
+def make_noise(checkpoint: Checkpoint) -> NoiseTable:
+    """The table of the action noise of training. Raises UsageError for a policy that was trained
+    without it, RunFolderError for an impossible noise table.
     """
     config, action = checkpoint.config, checkpoint.policy.action
     if config.action_noise <= 0 or action.kind != "box":
@@ -180,63 +168,50 @@ def make_noise(checkpoint: Checkpoint) -> NoiseOf:
             f"--stochastic adds the action noise of training, but {checkpoint.path} was trained "
             "without any and always answers an observation with the same action: leave it out"
         )
-    numbers = len(action.low)
     try:
-        table = open_noise_table(config, numbers)
+        return open_noise_table(config, len(action.low))
     except ValueError as error:
         raise RunFolderError(f"{checkpoint.path}: {error}") from None
-    places = table.size - numbers + 1
-    return lambda seed: ActionNoise(
-        table.row, places, seed * SEED_DISTANCE, numbers, config.action_noise
-    )
 
 
-def make_player(
+def play_seeds(
     checkpoint: Checkpoint,
     spec: EnvironmentSpec,
     env: Environment,
-    noise_of: NoiseOf = no_noise,
+    seeds: Iterable[int],
+    noise: NoiseTable | None = None,
     on_step: OnStep | None = None,
-) -> Callable[[int], Episode]:
-    """Seed -> episode, by the functions and the arithmetic of a worker's evaluation."""
+) -> Iterator[Episode]:
+    """Episodes by the functions and the arithmetic of a worker's evaluation."""
     config, trained = checkpoint.config, checkpoint.policy
     policy = make_policy(
         config, spec.observation_size, spec.action, spec.observation_shape, trained.policy.reference
     )
-    begin = make_actor(policy, trained.parameters, trained.statistics if config.obs_norm else None)
-    actions = ActionMap(spec.action, config.action_bound)
+    player = EpisodePlayer(config, spec, policy, EpisodeControl(), env, table=noise)
     rules = evaluation_rules(evaluation_limit(config, spec))
-
-    def play_seed(seed: int) -> Episode:
-        options = EpisodeOptions(noise=noise_of(seed), on_step=on_step)
-        try:
-            return play_episode(env, begin, actions, rules, seed, EpisodeControl(), options)
-        except (
-            Exception
-        ) as error:  # whatever a user's environment raises, and a return that is not finite
+    statistics = trained.statistics if config.obs_norm else None
+    specs = [EpisodeSpec(trained.parameters, seed, key=seed * SEED_DISTANCE) for seed in seeds]
+    outcomes = player.play(specs, len(specs), rules, statistics, on_step)
+    for played, outcome in zip(specs, outcomes, strict=True):
+        # whatever a user's environment raises, and a return that is not finite
+        if isinstance(outcome, Exception):
             raise EnvironmentFailure(
-                f"{spec.id} fails in the episode of seed {seed}: {type(error).__name__}: {error}"
-            ) from error
+                f"{spec.id} fails in the episode of seed {played.seed}: "
+                f"{type(outcome).__name__}: {outcome}"
+            ) from outcome
+        yield outcome
 
-    return play_seed
 
-
-def play_with_progress(play_seed: Callable[[int], Episode], seeds: Iterable[int]) -> list[Episode]:
+def with_progress(played: Iterable[Episode], count: int) -> list[Episode]:
     terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    all_seeds = list(seeds)
     episodes: list[Episode] = []
     try:
-        for seed in all_seeds:
-            episodes.append(play_seed(seed))
+        for episode in played:
+            episodes.append(episode)
             if terminal:
-                mean = sum(episode.total for episode in episodes) / len(episodes)
-                shown = f"{len(episodes)} of {len(all_seeds)} episodes, mean {format_return(mean)}"
-                print(
-                    f"\r{shown}\x1b[K",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                mean = sum(each.total for each in episodes) / len(episodes)
+                shown = f"{len(episodes)} of {count} episodes, mean {format_return(mean)}"
+                print(f"\r{shown}\x1b[K", end="", file=sys.stderr, flush=True)
     finally:
         if terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -12,27 +12,24 @@ import pytest
 
 from es_queue.config.episode_rules import EpisodeRules, Patience, Stall
 from es_queue.numerics.normalization import FrozenStatistics
-from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Policy
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.protocol.messages import Answer, Block
 from tests.cases import each_case
 from tests.parts import TABLE, config_of, policy_size, task_of
 from tests.tiny import BOX, spec_of
-from workers.batched_episodes import BatchedFitness, EpisodeBatch, EpisodeSpec, Outcome, play_batch
 from workers.episode import (
-    ActionNoise,
     Episode,
     EpisodeControl,
     EpisodeFailed,
-    EpisodeOptions,
+    EpisodePlayer,
+    EpisodeSpec,
     Leaving,
-    make_actor,
-    play_episode,
+    Outcome,
 )
 from workers.slots import Evaluator, FailureReport, RunParts, pack_moments
 
 POLICY = MlpPolicy(2, 1, (5,), "tanh")
-ACTIONS = ActionMap(BOX, "clip")
 STATISTICS = FrozenStatistics(np.array([1, -1], np.float32), np.array([2, 0.5], np.float32), 5.0)
 SEEDS = list(range(11, 24))
 
@@ -97,47 +94,49 @@ def rules(limit: int = 100, **changes: Any) -> EpisodeRules:
     return EpisodeRules(limit, **{**plain, **changes})
 
 
-def games(noise: float = 0.0) -> list[EpisodeSpec]:
+def games() -> list[EpisodeSpec]:
     generator = np.random.default_rng(5)
-    made = []
-    for number, seed in enumerate(SEEDS):
-        new = (
-            partial(ActionNoise, TABLE.row, TABLE.size, 77 * number, 1, noise)
-            if noise
-            else (lambda: None)
+    return [
+        EpisodeSpec(
+            generator.normal(size=POLICY.size).astype(np.float32),
+            seed,
+            number % 3 == 0,
+            77 * number,
         )
-        made.append(
-            EpisodeSpec(
-                generator.normal(size=POLICY.size).astype(np.float32), seed, number % 3 == 0, new
-            )
-        )
-    return made
+        for number, seed in enumerate(SEEDS)
+    ]
+
+
+def play(
+    how: EpisodeRules,
+    wanted: Sequence[EpisodeSpec | Exception],
+    worlds: Many | None,
+    watch: EpisodeControl | None = None,
+    statistics: Any = STATISTICS,
+    policy: Policy = POLICY,
+    noise: float = 0.0,
+) -> list[Outcome]:
+    player = EpisodePlayer(
+        config_of(action_noise=noise),
+        spec_of(),
+        policy,
+        watch or EpisodeControl(),
+        Swing(),
+        worlds,
+        TABLE,
+    )
+    with np.errstate(all="ignore"):
+        return list(player.play(wanted, len(wanted), how, statistics))
 
 
 def together(
-    how: EpisodeRules,
-    wanted: list[EpisodeSpec],
-    make: Any = Swing,
-    watch: EpisodeControl | None = None,
-    statistics: Any = STATISTICS,
+    how: EpisodeRules, wanted: Sequence[EpisodeSpec], make: Any = Swing, **more: Any
 ) -> list[Outcome]:
-    with np.errstate(all="ignore"):
-        return play_batch(
-            Many(make), POLICY, wanted, ACTIONS, how, statistics, watch or EpisodeControl()
-        )
+    return play(how, wanted, Many(make, 100), **more)
 
 
-def alone(how: EpisodeRules, game: EpisodeSpec, statistics: Any = STATISTICS) -> Episode:
-    act = make_actor(POLICY, game.parameters, statistics)
-    return play_episode(
-        Swing(),
-        act,
-        ACTIONS,
-        how,
-        game.seed,
-        EpisodeControl(),
-        EpisodeOptions(game.observe, game.noise()),
-    )
+def alone(how: EpisodeRules, game: EpisodeSpec, **more: Any) -> Outcome:
+    return play(how, [game], None, **more)[0]
 
 
 def same(one: Outcome, other: Outcome) -> bool:
@@ -171,7 +170,8 @@ def test_each_episode_is_what_it_is_alone(changes: dict[str, Any], statistics: A
     how = rules(**changes)
     found = together(how, games(), statistics=statistics)
     assert all(
-        same(one, alone(how, game, statistics)) for one, game in zip(found, games(), strict=True)
+        same(one, alone(how, game, statistics=statistics))
+        for one, game in zip(found, games(), strict=True)
     )
 
 
@@ -181,13 +181,16 @@ def test_the_rules_of_these_tests_end_episodes_in_every_way() -> None:
         for changes in HOW
         for game in games()
         for one in [alone(rules(**changes), game)]
+        if isinstance(one, Episode)
     }
     assert {(False, False, False), (True, True, False), (True, False, True)} <= ends
 
 
 def test_action_noise_is_each_episodes_own() -> None:
-    found = together(rules(), games(0.5))
-    assert all(same(one, alone(rules(), game)) for one, game in zip(found, games(0.5), strict=True))
+    found = together(rules(), games(), noise=0.5)
+    assert all(
+        same(one, alone(rules(), game, noise=0.5)) for one, game in zip(found, games(), strict=True)
+    )
     assert not all(
         same(one, alone(rules(), game)) for one, game in zip(found, games(), strict=True)
     )
@@ -208,7 +211,7 @@ def test_leaving_happens_between_two_steps() -> None:
             return super().step(action)
 
     with pytest.raises(Leaving):
-        together(rules(), games(), Asked, watch)
+        together(rules(), games(), Asked, watch=watch)
     assert watch.steps == 3 * len(SEEDS)
 
 
@@ -222,8 +225,8 @@ def test_the_episodes_of_a_batch_share_its_time(monkeypatch: pytest.MonkeyPatch)
             now[0] += 1.0
             return super().step(action)
 
-    monkeypatch.setattr("workers.batched_episodes.time.monotonic", lambda: now[0])
-    together(rules(), games(), Slow, watch)
+    monkeypatch.setattr("workers.episode.time.monotonic", lambda: now[0])
+    together(rules(), games(), Slow, watch=watch)
     assert longest[0] <= sum(SEEDS) / len(SEEDS) + len(SEEDS)
 
 
@@ -259,26 +262,40 @@ def test_a_return_that_is_not_finite_fails_its_own_episode_alone(worst: float) -
 
 
 def test_where_the_environments_raise_the_episode_at_fault_is_found() -> None:
-    found = together(rules(), games(0.5), partial(Swing, SEEDS[4]))
+    found = together(rules(), games(), partial(Swing, SEEDS[4]), noise=0.5)
     assert [type(one) for one in found].count(RuntimeError) == 1 and str(
         found[4]
     ) == f"seed {SEEDS[4]} fell over"
     assert all(
-        same(one, alone(rules(), game))
-        for number, (one, game) in enumerate(zip(found, games(0.5), strict=True))
+        same(one, alone(rules(), game, noise=0.5))
+        for number, (one, game) in enumerate(zip(found, games(), strict=True))
         if number != 4
     )
 
 
 def test_a_batch_shrinks_as_its_episodes_end() -> None:
-    wanted = games()
-    many = Many()
-    batch = EpisodeBatch(wanted, POLICY, rules(), many.reset(SEEDS))
-    left = []
-    while len(batch.rows):
-        left.append(len(batch.rows))
-        batch.add_step(*many.step(batch.rows, batch.actions(None, ACTIONS)))
+    left: list[int] = []
+
+    class Counted(Many):
+        def step(self, rows: np.ndarray, actions: np.ndarray) -> Any:
+            left.append(len(rows))
+            return super().step(rows, actions)
+
+    play(rules(), games(), Counted(Swing, 100))
     assert left == [sum(seed > step for seed in SEEDS) for step in range(max(SEEDS))]
+
+
+def test_an_individual_that_cannot_be_built_is_its_own_outcome() -> None:
+    fault = RuntimeError("no individual")
+    wanted: list[EpisodeSpec | Exception] = list(games())
+    wanted[2] = wanted[12] = fault
+    for worlds in (None, Many(Swing, 100), Many(Swing, 2)):
+        found = play(rules(), wanted, worlds)
+        assert [one for one in found if isinstance(one, Exception)] == [fault] * 2
+        assert all(
+            one is game if isinstance(game, Exception) else same(one, alone(rules(), game))
+            for one, game in zip(found, wanted, strict=True)
+        )
 
 
 class Copied(MlpPolicy):
@@ -306,7 +323,7 @@ def test_parameters_are_copied_a_few_times_in_whatever_order_the_games_end(
     lengths: Sequence[int],
 ) -> None:
     policy, wanted = Copied(2, 1, (5,), "tanh"), long_games(lengths)
-    found = play_batch(Many(), policy, wanted, ACTIONS, rules(300), STATISTICS, EpisodeControl())
+    found = together(rules(300), wanted, policy=policy)
     assert policy.rows <= 4 * len(lengths)
     assert all(same(one, alone(rules(300), game)) for one, game in zip(found, wanted, strict=True))
 
@@ -323,43 +340,33 @@ def test_the_observations_of_long_games_are_all_kept(limit: int) -> None:
 
 
 def test_an_output_that_fails_leaves_the_others_their_action_noise() -> None:
-    wanted = games(0.5)
+    wanted = games()
     for number in (0, 7, len(wanted) - 1):
         wanted[number] = replace(
             wanted[number], parameters=np.full(POLICY.size, np.inf, np.float32)
         )
-    found, fresh = together(rules(), wanted), games(0.5)
+    found = together(rules(), wanted, noise=0.5)
     assert [isinstance(one, Episode) for one in found] == [
         number not in (0, 7, len(wanted) - 1) for number in range(len(wanted))
     ]
     assert all(
-        same(one, alone(rules(), game))
-        for one, game in zip(found, fresh, strict=True)
+        same(one, alone(rules(), game, noise=0.5))
+        for one, game in zip(found, wanted, strict=True)
         if isinstance(one, Episode)
     )
-
-
-def test_a_sum_grows_by_the_same_roundings_as_one_by_one() -> None:
-    rewards = np.random.default_rng(1).normal(size=(50, 3)) * 10.0 ** np.arange(-3, 3, 2)
-    many = BatchedFitness(rules(reward_shift=0.1), 3)
-    totals = [0.0, 0.0, 0.0]
-    for row in rewards:
-        many.add(row, np.zeros((3, 2), np.float32))
-        totals = [total + (float(one) - 0.1) for total, one in zip(totals, row, strict=True)]
-    assert many.totals.tolist() == totals
 
 
 # --- whole blocks
 
 
-def evaluator(worlds: Any, make: Any = Swing, min_episodes: int = 1, **values: Any) -> Evaluator:
+def evaluator(worlds: Any, make: Any = Swing, **values: Any) -> Evaluator:
     from es_queue.policies import make_policy
     from es_queue.strategies import make_strategy
 
     config, spec = config_of(policy="mlp", hidden=(4,), **values), spec_of(limit=400)
     policy = make_policy(config, 2, BOX)
     strategy = make_strategy(config, policy.size)
-    parts = RunParts(config, spec, policy, strategy, make(), worlds, min_episodes)
+    parts = RunParts(config, spec, policy, strategy, make(), worlds)
     return Evaluator(parts, TABLE, EpisodeControl())
 
 
@@ -424,18 +431,19 @@ def test_a_block_played_together_gives_the_same_answer(
         assert all("fell over" in failure.trace for failure in said[1])
 
 
-def test_batches_hold_whole_slots_and_are_of_about_equal_size() -> None:
+def test_batches_are_of_about_equal_size() -> None:
     many = Many(Short, most=5)
     block_of(evaluator(many, Short), "train", 9)
-    assert many.sizes == [2, 4, 4, 4, 4]
+    assert many.sizes == [4, 5, 4, 5]
     many.sizes.clear()
     block_of(evaluator(many, Short, episodes=4), "train", 2)
-    assert many.sizes == [5, 3, 5, 3]
+    assert many.sizes == [4, 4, 4, 4]
 
 
 def test_fewer_episodes_than_pay_are_played_one_by_one() -> None:
     many = Many(Short, most=8)
-    who = evaluator(many, Short, min_episodes=6)
+    many.min_episodes = 6
+    who = evaluator(many, Short)
     one, other = block_of(who, "train", 2), block_of(evaluator(None, Short), "train", 2)
     assert many.sizes == [] and one.results == other.results
     block_of(who, "train", 3)

@@ -9,25 +9,32 @@ import numpy as np
 import pytest
 
 from es_queue.config.episode_rules import EpisodeRules, Patience, Stall, evaluation_rules
+from es_queue.environments.spaces import ActionSpec
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import FrozenStatistics, Moments
 from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.linear import LinearPolicy
 from tests.cases import each_case
-from tests.tiny import BOX, Script
+from tests.parts import config_of
+from tests.tiny import BOX, Script, spec_of
 from workers.episode import (
     ActionNoise,
     Episode,
     EpisodeControl,
     EpisodeFailed,
-    EpisodeOptions,
+    EpisodePlayer,
+    EpisodeSpec,
     Leaving,
-    make_actor,
     play_episode,
 )
 
 ACTIONS = ActionMap(BOX, "clip")
+WIDE = ActionSpec("box", shape=(1,), low=(-9.0,), high=(9.0,))
+#: Of the first observation, 0 and 1, they make 0.5 and 0.5.
+STATISTICS = FrozenStatistics(
+    np.array([-1, 0.5], np.float32), np.array([2, 1], np.float32), clip=5.0
+)
 
 
 def rules(limit: int = 100, **changes: Any) -> EpisodeRules:
@@ -41,20 +48,18 @@ def rules(limit: int = 100, **changes: Any) -> EpisodeRules:
     return EpisodeRules(limit, **{**plain, **changes})
 
 
+def still(observation: np.ndarray) -> np.ndarray:
+    return np.zeros(1, np.float32)
+
+
 def played(
     world: Script, how: EpisodeRules, watch: EpisodeControl | None = None, **more: Any
 ) -> Episode:
-    return play_episode(
-        world,
-        lambda: lambda _: np.zeros(1, np.float32),
-        ACTIONS,
-        how,
-        7,
-        watch or EpisodeControl(),
-        EpisodeOptions(**more),
-    )
+    watch = watch or EpisodeControl()
+    return play_episode(world, still, ACTIONS, how, 7, watch, **more)
 
 
+NOT_A_NUMBER = np.full(1, np.nan, np.float32)
 REWARDS = [0.1, -2.0, 0.7, 3.0, -0.2]
 
 
@@ -169,14 +174,7 @@ def test_a_return_that_is_not_finite_is_no_result(rewards: list[float]) -> None:
 
 def test_an_action_that_is_not_finite_ends_the_episode() -> None:
     with pytest.raises(NonFiniteOutput):
-        play_episode(
-            Script(),
-            lambda: lambda _: np.full(1, np.nan, np.float32),
-            ACTIONS,
-            rules(),
-            7,
-            EpisodeControl(),
-        )
+        play_episode(Script(), lambda _: NOT_A_NUMBER, ACTIONS, rules(), 7, EpisodeControl())
 
 
 @each_case("at", [0, 2])
@@ -213,25 +211,28 @@ def test_moments_are_of_all_observations_from_the_reset_to_the_last() -> None:
     assert played(world, rules()).moments is None
 
 
-def test_an_actor_normalises_what_it_sees() -> None:
-    policy = LinearPolicy(2, 1)
-    parameters = np.array([1.0, 10.0], np.float32)
-    statistics = FrozenStatistics(np.array([1, 1], np.float32), np.array([2, 0.5], np.float32), 5.0)
-    observation = np.array([3, 2], np.float32)
-    assert make_actor(policy, parameters, None)()(observation) == 23.0
-    assert make_actor(policy, parameters, statistics)()(observation) == 21.0
+@each_case(("statistics", "first"), [(None, 3.5), (STATISTICS, 2.0)])
+def test_a_policy_sees_normalised_observations(
+    statistics: FrozenStatistics | None, first: float
+) -> None:
+    parameters = np.array([0.5, 3.5], np.float32)
+    config, spec, policy = config_of(), spec_of(action=WIDE), LinearPolicy(2, 1)
+    world = Script([1.0])
+    player = EpisodePlayer(config, spec, policy, EpisodeControl(), world)
+    list(player.play([EpisodeSpec(parameters, 7)], 1, rules(), statistics))
+    assert [action.tolist() for *_, action in world.seen] == [[first]]
 
 
 # --- action noise
 
 
 def test_action_noise_walks_through_the_table_from_the_place_of_its_key() -> None:
-    table = NoiseTable.in_memory(100)
+    table, action = NoiseTable.in_memory(100), ActionSpec("box", (3,), (-1.0,) * 3, (1.0,) * 3)
     places = table.size - 3 + 1
-    noise = ActionNoise(table.row, places, 2**63 + 90, 3, 0.5)
+    noise = ActionNoise(table, action, 0.5).begin(2**63 + 90)
     at = (2**63 + 90) % places
     for _ in range(100):
-        assert noise.next().tobytes() == (np.float32(0.5) * table.row(at, 3)).tobytes()
+        assert noise().tobytes() == (np.float32(0.5) * table.row(at, 3)).tobytes()
         at = (at + 3) % places
 
 
@@ -240,12 +241,12 @@ def test_action_noise_is_added_before_the_bound() -> None:
     world = Script([1.0] * 30)
     play_episode(
         world,
-        lambda: lambda _: np.full(1, 0.9, np.float32),
+        lambda _: np.full(1, 0.9, np.float32),
         ACTIONS,
         rules(),
         7,
         EpisodeControl(),
-        EpisodeOptions(noise=ActionNoise(table.row, 1000, 5, 1, 1.0)),
+        noise=ActionNoise(table, BOX, 1.0).begin(5),
     )
     expected = np.clip(np.float32(0.9) + table.row(5, 30), -1, 1)
     assert np.array_equal(np.concatenate([action for *_, action in world.seen]), expected)

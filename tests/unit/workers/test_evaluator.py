@@ -276,9 +276,7 @@ def test_a_raising_environment_is_the_failure_of_its_slot_alone() -> None:
         (2, fails[0], True)
     ]
     assert who.control.episode_began is None
-    assert (who.control.work.episodes, who.control.work.failures) == (14, 1), (
-        "two of each slot, twice"
-    )
+    assert (who.control.episodes, who.control.failures) == (14, 1), "two of each slot, twice"
     assert Answer.decode(sent.encode()) == sent
 
 

@@ -158,9 +158,9 @@ def test_a_busy_share_is_of_the_last_half_minute_or_minute(monkeypatch: pytest.M
         (30, 0, 0.0),
         (10, 10, 0.25),
     ):
-        control.work.begin_block()
+        control.begin_block("0.1-00000000")
         now[0] += played
-        control.work.end_block()
+        control.end_block()
         now[0] += seconds - played
         assert busy.share() == share
 

@@ -153,7 +153,7 @@ class TestGames:
         def episode(rules: Any) -> Any:
             return play_episode(
                 world,
-                lambda: lambda observation: observation[:1],
+                lambda observation: observation[:1],
                 Always(1),  # type: ignore[arg-type]
                 rules,
                 7,

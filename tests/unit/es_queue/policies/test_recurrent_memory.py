@@ -11,9 +11,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.policies import BoundPolicy, Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from tests.cases import each_case
-from tests.unit.workers.test_batched_episodes import ACTIONS, STATISTICS, Many, Swing, rules, same
-from workers.batched_episodes import EpisodeSpec, play_batch
-from workers.episode import Episode, EpisodeControl, EpisodeOptions, make_actor, play_episode
+from tests.unit.workers.test_batched_episodes import alone, play, rules, same, together
+from workers.episode import Episode, EpisodeSpec
 
 
 class Running(Policy):
@@ -46,33 +45,15 @@ def remembering() -> list[EpisodeSpec]:
 
 
 def test_memory_goes_with_its_game_while_others_end() -> None:
-    together = play_batch(
-        Many(), Running(), remembering(), ACTIONS, rules(300), STATISTICS, EpisodeControl()
-    )
-    for one, game in zip(together, remembering(), strict=True):
-        begin = make_actor(Running(), game.parameters, STATISTICS)
-        assert same(
-            one,
-            play_episode(
-                Swing(),
-                begin,
-                ACTIONS,
-                rules(300),
-                game.seed,
-                EpisodeControl(),
-                EpisodeOptions(observe=True),
-            ),
-        )
+    for one, game in zip(
+        together(rules(300), remembering(), policy=Running()), remembering(), strict=True
+    ):
+        assert same(one, alone(rules(300), game, policy=Running()))
 
 
 def test_an_episode_remembers_nothing_of_the_one_before() -> None:
-    begin = make_actor(Running(), np.array([0.5, 0.9], np.float32), None)
-    first, again = (
-        play_episode(
-            Swing(), begin, ACTIONS, rules(), 20, EpisodeControl(), EpisodeOptions(observe=True)
-        )
-        for _ in range(2)
-    )
+    games = [EpisodeSpec(np.array([0.5, 0.9], np.float32), 20, observe=True)] * 2
+    first, again = play(rules(), games, None, statistics=None, policy=Running())
     assert isinstance(first, Episode) and same(first, again)
 
 

@@ -29,7 +29,7 @@ from master.storage.checkpoint import MOST_KEPT, MOST_SNAPSHOTS, Checkpoints, wr
 from tests.cases import each_case
 from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config
-from workers.episode import EpisodeControl, make_actor, play_episode
+from workers.episode import EpisodeControl, begin_acting, play_episode
 
 
 def bytes_of(setup: Setup, run: str = "a-run") -> bytes:
@@ -95,19 +95,17 @@ def test_the_loaded_policy_acts_exactly_like_the_rollout(
     from es_queue.numerics.normalization import FrozenStatistics
 
     statistics = FrozenStatistics(best.mean, best.std, 5.0) if setup.config.obs_norm else None
-    begin, actions = (
-        make_actor(setup.policy, best.parameters, statistics),
-        ActionMap(setup.spec.action, setup.config.action_bound),
-    )
+    act = begin_acting(setup.policy.bind(best.parameters[None]), statistics)
+    actions = ActionMap(setup.spec.action, setup.config.action_bound)
     looks: list[Any] = []
 
     def watched(observation: Any) -> Any:
-        outputs = begin()(observation)
+        outputs = act(observation)
         raw = int(observation.argmax()) if setup.spec.discrete_start is not None else observation
         looks.append((loaded.act(raw), actions.act_one(outputs)))
         return outputs
 
-    play_episode(world, lambda: watched, actions, evaluation_rules(60), 5, EpisodeControl())
+    play_episode(world, watched, actions, evaluation_rules(60), 5, EpisodeControl())
     assert looks and all(
         np.array_equal(one, other) and np.asarray(one).dtype == np.asarray(other).dtype
         for one, other in looks

@@ -15,6 +15,7 @@ import pytest
 
 import es_queue
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.stock import StockEnvironment
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
@@ -23,9 +24,9 @@ from es_queue.protocol.messages import FINAL, Block, Task
 from es_queue.strategies import make_strategy
 from tests.cases import each_case
 from tests.parts import policy_size
+from workers import episode as episodes
 from workers.episode import EpisodeControl
 from workers.join import JoinResult, join
-from workers.play import playback
 from workers.play.cli import main
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
@@ -185,13 +186,13 @@ def test_a_mean_that_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.fixture
 def seeds_played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seeds: list[int] = []
-    real = playback.play_episode
+    real = StockEnvironment.reset
 
-    def noted(*arguments: Any, **more: Any) -> Any:
-        seeds.append(arguments[4])
-        return real(*arguments, **more)
+    def noted(self: StockEnvironment, seed: int) -> Any:
+        seeds.append(seed)
+        return real(self, seed)
 
-    monkeypatch.setattr(playback, "play_episode", noted)
+    monkeypatch.setattr(StockEnvironment, "reset", noted)
     return seeds
 
 
@@ -199,9 +200,11 @@ def test_fewer_episodes_are_the_first_of_the_final_ones_and_compare_with_nothing
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds_played: list[int]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE)
+    seeds_played.clear()
     found = played(capsys, tmp_path, "--episodes", 2)
     assert found["episodes"] == 2 and found["recorded"] is None and found["equal"] is None
-    assert seeds_played == evaluation_seeds(CARTPOLE, FINAL_STREAM, 0, 6).tolist()[:2]
+    # The first reset is of the step that describes the environment.
+    assert seeds_played[1:] == evaluation_seeds(CARTPOLE, FINAL_STREAM, 0, 6).tolist()[:2]
     assert main([str(tmp_path), "--episodes", "2"]) == 0
     told = capsys.readouterr().out
     assert "recorded evaluation" not in told
@@ -212,8 +215,9 @@ def test_a_seed_asks_for_other_episodes_one_after_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds_played: list[int]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE)
+    seeds_played.clear()
     assert played(capsys, tmp_path, "--seed", 40)["equal"] is None
-    assert seeds_played == [40, 41, 42, 43, 44, 45]
+    assert seeds_played[1:] == [40, 41, 42, 43, 44, 45]
 
 
 def test_stochastic_play_has_the_action_noise_of_training_and_repeats_it(
@@ -311,7 +315,7 @@ def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(
     def broken(*arguments: Any, **more: Any) -> Any:
         raise ZeroDivisionError("a user's slip")
 
-    monkeypatch.setattr(playback, "play_episode", broken)
+    monkeypatch.setattr(episodes, "play_episode", broken)
     assert "ZeroDivisionError: a user's slip" in refused(capsys, 5, tmp_path)
     monkeypatch.undo()
     checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Nothing-v9"})
@@ -334,7 +338,7 @@ def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def interrupted(*arguments: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(playback, "play_episode", interrupted)
+    monkeypatch.setattr(episodes, "play_episode", interrupted)
     assert main([str(tmp_path)]) == 130
 
 
