@@ -79,7 +79,7 @@ def export_bytes(
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """All ``arrays`` and the ``meta`` that ``read_checkpoint`` gives, uncompressed,
+    """All ``arrays`` and the ``meta`` that ``read_npz`` gives, uncompressed,
     without pickle.
     """
     buffer = io.BytesIO()

@@ -29,7 +29,7 @@ def archived(folder: Path, behaviour: Any, fitness: list[float], **values: Any) 
     }
     np.savez(
         folder / "checkpoints/generation-00000003.npz",
-        meta=np.array(json.dumps({"config": config.to_dict()})),
+        meta=np.array(json.dumps({"format": 1, "config": config.to_dict()})),
         **dict.fromkeys(("parameters", "obs_mean", "obs_std"), np.zeros(3, np.float32)),
         **{f"strategy.{name}": array for name, array in arrays.items()},
     )

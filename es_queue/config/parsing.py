@@ -8,7 +8,7 @@ from es_queue.config.removed import describe_removed
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.validation import checked_value, validate_combinations
 from es_queue.errors import DecodeError, UsageError
-from es_queue.security import strict_json
+from es_queue.files import parse_json
 from es_queue.util.suggestions import format_suggestion
 
 MAX_JSON = 2**20
@@ -21,15 +21,15 @@ def config_from_json(text: str | bytes) -> RunConfig:
     if len(text) > MAX_JSON:
         raise UsageError(f"the configuration has {len(text)} bytes, more than {MAX_JSON}")
     try:
-        data = strict_json.loads(text, MAX_JSON)
+        data = parse_json(text, MAX_JSON)
     except DecodeError as error:
         raise UsageError(f"the configuration is not JSON: {error}") from None
     return config_from_values(data, "the stored configuration")
 
 
-def config_from_values(values: dict[str, Any], source: str) -> RunConfig:
-    """A checked RunConfig from plain values; ``source`` names their origin in error messages.
-    Raises UsageError.
+def config_from_values(values: Any, source: str) -> RunConfig:
+    """A checked RunConfig from a mapping of plain values; ``source`` names their origin in error
+    messages. Raises UsageError.
     """
     if not isinstance(values, dict):
         raise UsageError(f"the settings of {source} are not a JSON object")

@@ -44,10 +44,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        known: dict[str, Any] = {
-            name: tuple(data[name]) for name in ("shape", "low", "high", "sizes", "starts")
-        }
-        return cls(data["kind"], **known, bins=tuple(data.get("bins", ())))
+        names = ("shape", "low", "high", "sizes", "starts", "bins")
+        return cls(data["kind"], **{name: tuple(data[name]) for name in names})
 
 
 @dataclass(frozen=True)

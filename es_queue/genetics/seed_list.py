@@ -16,26 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_json
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
+from es_queue.files import FORMAT, parse_json, read_file, read_npz
 from es_queue.genetics.mutation_chain import MutationChain, apply_mutations
-from es_queue.numerics.arrays import Floats
+from es_queue.numerics.arrays import Floats, typed_array
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size
 from es_queue.policies import initial_parameters
 from es_queue.policies.base import Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
-from es_queue.security import strict_json
-from es_queue.security.npz_reader import UNREADABLE, read_arrays
-from es_queue.security.private_directory import regular
 from es_queue.security.user_code import is_trusted, named_modules, require_trust
 
 KIND = "es-queue seed list"
 #: Bytes of a file: 100,000 mutations with a sigma each take about three million.
 MAX_BYTES = 2**23
-#: Numbers, lists and objects in a file. An empty list takes 3 bytes of text and 64 of memory.
-MOST_ELEMENTS = 2**19
 #: What a list makes unless it is trusted: parameters, and parameters times seeds.
 MOST_PARAMETERS, MOST_WORK = 2**23, 2**35
 SEED_LIST_KEYS = ("kind", "seeds", "sigma", "noise", "digest", "obs_mean", "obs_std")
@@ -56,24 +52,20 @@ def format_seed_list(
     path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> str:
     """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` come from
-    ``read_checkpoint``.
+    ``read_npz``.
 
     Raises RunFolderError if the checkpoint has no mutations, or ones that do not give its
     parameters.
     """
-    try:
-        genome_arrays = read_arrays(path, ("genome_index", "genome_sigma"))
-        mutations = MutationChain(
-            genome_arrays["genome_index"].astype(np.int64),
-            genome_arrays["genome_sigma"].astype(np.float32),
-        )
-    except RunFolderError:
+    genome, _ = read_npz(path, ("genome_index", "genome_sigma"))
+    if not genome:
         raise RunFolderError(
             "it has no list of mutations: only the best checkpoint of a run with the "
             "strategy ga has one"
-        ) from None
-    except UNREADABLE as error:
-        raise RunFolderError(f"its mutations cannot be read: {error}") from None
+        )
+    index = typed_array(genome, "genome_index", np.int64, (None,))
+    sigma = typed_array(genome, "genome_sigma", np.float32, (len(index),))
+    mutations = MutationChain(index, sigma)
     parameters = np.asarray(arrays["parameters"], np.float32)
     config, policy, noise = rebuild_parts(meta, mutations)
     deviations = {float(deviation) for deviation in mutations.sigma}
@@ -95,7 +87,7 @@ def format_seed_list(
         raise RunFolderError(f"its mutations are not possible: {error}") from None
     text = json.dumps(values)
     try:
-        refuse_long(text.encode())
+        parse_json(text, MAX_BYTES)
     except DecodeError as error:
         raise RunFolderError(
             f"its list of {len(mutations.index)} mutations is too long: {error}; export it to .npz"
@@ -104,18 +96,17 @@ def format_seed_list(
 
 
 def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """The checkpoint's content as from ``read_checkpoint``. Raises RunFolderError."""
+    """The checkpoint's content as from ``read_npz``. Raises RunFolderError."""
     try:
-        with open(path, "rb", opener=regular) as file:
-            data = file.read(MAX_BYTES + 1)
-        refuse_long(data)
-        values = strict_json.loads(data, MAX_BYTES)
+        values = parse_json(read_file(path, MAX_BYTES), MAX_BYTES)
     except OSError as error:
         raise RunFolderError(f"it cannot be read: {error.strerror}") from None
     except DecodeError as error:
         raise RunFolderError(f"this is not a seed list: {error}") from None
     if not isinstance(values, dict) or values.get("kind") != KIND:
         raise RunFolderError(f"this is not a seed list: its kind is not {KIND!r}")
+    if values.get("format") != FORMAT:
+        raise RunFolderError(f"it is not of format {FORMAT}, which this version of es-queue reads")
     meta = {name: value for name, value in values.items() if name not in SEED_LIST_KEYS}
     try:
         mutations = parse_mutations(values)
@@ -127,26 +118,16 @@ def read_seed_list(path: Path) -> tuple[Arrays, dict[str, Any]]:
             )
         parameters = decode_parameters(config, policy, mutations, noise)
         validate_digest(values["digest"], parameters)
-        mean = parse_vector(values.get("obs_mean", [0.0] * policy.observation_size))
+        size, mean, std = policy.observation_size, [0.0], [1.0]
         return {
             "parameters": parameters,
-            "obs_mean": mean,
-            "obs_std": parse_vector(values.get("obs_std", [1.0] * policy.observation_size)),
+            "obs_mean": parse_vector(values["obs_mean"] if config.obs_norm else mean * size),
+            "obs_std": parse_vector(values["obs_std"] if config.obs_norm else std * size),
         }, meta
     except KeyError as error:
         raise RunFolderError(f"the seed list has no {error}") from None
     except (ValueError, TypeError, OverflowError) as error:
         raise RunFolderError(f"the seed list contains an impossible value: {error}") from None
-
-
-def refuse_long(data: bytes) -> None:
-    """Raises DecodeError before parsing a text that is too long for a seed list."""
-    elements = sum(data.count(sign) for sign in (b",", b"[", b"{"))
-    if len(data) > MAX_BYTES or elements > MOST_ELEMENTS:
-        raise DecodeError(
-            f"{len(data)} bytes of JSON with {elements} elements, but at most {MAX_BYTES} and "
-            f"{MOST_ELEMENTS} are allowed"
-        )
 
 
 def parse_mutations(values: Mapping[str, Any]) -> MutationChain:
@@ -181,7 +162,7 @@ def rebuild_parts(
     Raises RunFolderError, also if ``links`` would make them too large.
     """
     try:
-        config = config_from_json(json.dumps(meta["config"]))
+        config = config_from_values(meta["config"], "the seed list")
         require_trust("the seed list", named_modules(config))
         policy = policy_from_meta(config, meta)
         refuse_large(config, policy.size, len(links.index))

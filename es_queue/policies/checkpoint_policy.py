@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import VIRTUAL, RunConfig, option_fields
-from es_queue.config.validation import checked_value
+from es_queue.config.parsing import config_from_values
+from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.environments.observation_layout import (
     ObservationLeaf,
     ObservationTree,
@@ -21,30 +21,24 @@ from es_queue.environments.observation_layout import (
 )
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.numerics.arrays import Floats
+from es_queue.files import read_npz
+from es_queue.numerics.arrays import Floats, typed_array
 from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
-from es_queue.security.npz_reader import (
-    REFERENCE,
-    finite_batch,
-    finite_vector,
-    read_checkpoint,
-    validate_length,
-)
 from es_queue.security.user_code import modules_named_by, require_trust
 from es_queue.util.run_folder import checkpoint_path
 
-REQUIRED_SETTINGS = ("policy", "hidden", "activation", "action_bound", "obs_norm", "obs_clip")
-#: Younger than some checkpoints, which have the default.
-OPTIONAL_SETTINGS = ("batch_norm", "biases", "observe")
+REFERENCE = "reference"
+#: The arrays of a policy; a checkpoint of a generation also has those that a resume needs.
+POLICY_ARRAYS = ("parameters", "obs_mean", "obs_std", REFERENCE)
 
 
 class SavedPolicy:
     """Observation -> action as in evaluation: normalised, without action noise.
 
-    config:     the settings that shape the policy; defaults for the rest
+    config:     of the run
     policy:     the policy of the flat vector ``parameters``
     action:     the action space
     parameters: float32[size]
@@ -75,32 +69,34 @@ class SavedPolicy:
     ) -> SavedPolicy:
         """The policy of ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and ``meta``.
 
-        meta: "config" (RunConfig.to_dict), "observation_size" and "action" (ActionSpec.to_dict).
-        For a discrete observation space also "discrete_observation" (n) and "observation_start"
-        (default 0), for arrays "observation_shape", for a Dict, a Tuple or MultiDiscrete
-        "observation" (``observation_layout.to_json``). With virtual batch normalisation, the arrays
-        include "reference" [N, d].
+        meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict),
+        "observation_shape", and for a discrete observation space "discrete_observation" (n) and
+        "observation_start", for a Dict, a Tuple or MultiDiscrete "observation"
+        (``observation_layout.to_json``); None for other spaces. With virtual batch normalisation,
+        the arrays include "reference" [N, d].
         trust: whether the module of a user's own policy may be imported
 
         Raises RunFolderError with one sentence if anything does not fit.
         """
-        parameters = finite_vector(arrays, "parameters")
-        mean, std = finite_vector(arrays, "obs_mean"), finite_vector(arrays, "obs_std")
         try:
-            config, action = policy_settings(meta["config"]), ActionSpec.from_dict(meta["action"])
+            config = config_from_values(meta["config"], "the checkpoint")
+            action = ActionSpec.from_dict(meta["action"])
             modules = modules_named_by({"policy": config.policy})
             unknown = [module for module in modules if module not in sys.modules]
             require_trust("the checkpoint", unknown, trust)
             reference = None
             if config.batch_norm == VIRTUAL:
-                reference = finite_batch(arrays, REFERENCE, int(meta["observation_size"]))
+                shape = (None, int(meta["observation_size"]))
+                reference = typed_array(arrays, REFERENCE, np.float32, shape)
+                if not len(reference):
+                    raise ValueError("its reference batch is empty")
             policy = policy_from_meta(config, meta, reference)
             # before anything is as large as the meta says
-            validate_length(parameters, "parameters", policy.size)
+            parameters = typed_array(arrays, "parameters", np.float32, (policy.size,))
             observation = observation_parts(meta, policy.observation_size)
             actions = ActionMap(action, config.action_bound)
         except KeyError as error:
-            raise RunFolderError(f"the checkpoint's meta has no {error}") from None
+            raise RunFolderError(f"its meta has no {error}") from None
         except (
             TypeError,
             ValueError,
@@ -109,15 +105,13 @@ class SavedPolicy:
             AttributeError,
             UsageError,
         ) as error:
-            raise RunFolderError(
-                f"the checkpoint's meta does not describe a policy: {error}"
-            ) from None
-        validate_length(mean, "obs_mean", policy.observation_size)
-        validate_length(std, "obs_std", policy.observation_size)
+            raise RunFolderError(f"its meta does not describe a policy: {error}") from None
+        mean, std = (
+            typed_array(arrays, name, np.float32, (policy.observation_size,))
+            for name in ("obs_mean", "obs_std")
+        )
         if not (std > 0).all():
-            raise RunFolderError(
-                "the checkpoint's array 'obs_std' contains a deviation that is not above zero"
-            )
+            raise RunFolderError("its array 'obs_std' holds a deviation that is not above zero")
         statistics = FrozenStatistics(mean, std, config.obs_clip)
         return cls(config, policy, actions, parameters, statistics, observation)
 
@@ -162,7 +156,7 @@ def load_policy(path: str | Path, trust: bool = False) -> SavedPolicy:
             f"that can be loaded"
         )
     try:
-        return SavedPolicy.from_arrays(*read_checkpoint(path), trust)
+        return SavedPolicy.from_arrays(*read_npz(path, POLICY_ARRAYS), trust)
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
 
@@ -174,32 +168,21 @@ def policy_from_meta(
     KeyError, TypeError, ValueError or UsageError if they do not fit.
     """
     size = int(meta["observation_size"])
-    shape = tuple(int(length) for length in meta.get("observation_shape", ()))
+    shape = tuple(int(length) for length in meta["observation_shape"])
     if shape and (min(shape) < 1 or math.prod(shape) != size):
         raise ValueError(f"an observation of shape {list(shape)} does not have {size} numbers")
     return make_policy(config, size, ActionSpec.from_dict(meta["action"]), shape, reference)
-
-
-def policy_settings(values: Mapping[str, Any]) -> RunConfig:
-    """The settings that shape a policy; others, perhaps of a later version, are ignored."""
-    known = option_fields()
-    return RunConfig(
-        **{
-            name: checked_value(known[name], values[name], "the checkpoint")
-            for name in (*REQUIRED_SETTINGS, *(set(OPTIONAL_SETTINGS) & set(values)))
-        }
-    )
 
 
 def observation_parts(meta: Mapping[str, Any], size: int) -> ObservationTree:
     """The parts of observations, from a checkpoint's meta. Raises ValueError unless they have
     ``size`` numbers.
     """
-    if meta.get("observation") is not None:
+    if meta["observation"] is not None:
         tree = from_json(meta["observation"])
-    elif meta.get("discrete_observation") is not None:
+    elif meta["discrete_observation"] is not None:
         count = int(meta["discrete_observation"])
-        tree = ObservationLeaf(count, (count,), (int(meta.get("observation_start") or 0),))
+        tree = ObservationLeaf(count, (count,), (int(meta["observation_start"]),))
     else:
         return ObservationLeaf(size)
     if tree.size != size:

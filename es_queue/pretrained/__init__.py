@@ -5,7 +5,6 @@ Each file is an export of a run, with the command that made it and the digest of
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,18 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     one that needs its own code.
     """
     # start-up: numpy; commands import this module for its paths
-    from es_queue.config.parsing import config_from_json
+    from es_queue.config.parsing import config_from_values
     from es_queue.export import npz_bytes
+    from es_queue.files import read_npz
     from es_queue.genetics.seed_list import format_seed_list
     from es_queue.numerics.fingerprint import array_digest
-    from es_queue.security.npz_reader import read_checkpoint
+    from es_queue.policies.checkpoint_policy import POLICY_ARRAYS
     from es_queue.strategies import strategy_class
     from es_queue.strategies.base import Strategy
 
     path = run_folder / "checkpoints" / "best.npz"
-    arrays, meta = read_checkpoint(path)
-    config = config_from_json(json.dumps(meta["config"]))
+    arrays, meta = read_npz(path, POLICY_ARRAYS)
+    config = config_from_values(meta["config"], str(path))
     if not meta.get("evaluation"):
         raise RunFolderError(f"{path} has no final evaluation: the run has not finished")
     if named_modules(config) or not NAME.fullmatch(config.env):

@@ -10,11 +10,12 @@ from typing import Any
 import redis
 
 from es_queue.errors import DecodeError, RedisError
+from es_queue.files import parse_json
 from es_queue.protocol import keys
 from es_queue.protocol.control_messages import ControlRequest
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.seats import close_seats
-from es_queue.security import bounded_reads, strict_json
+from es_queue.security import bounded_reads
 
 MAX_WAITING = 100
 MAX_QUEUES = 1000
@@ -96,7 +97,7 @@ class ControlClient:
             )
         )  # twice: yes
         try:
-            replies = strict_json.loads(raw or b"", MAX_REPLIES)
+            replies = parse_json(raw or b"", MAX_REPLIES)
         except DecodeError:
             return None
         text = replies.get(request.id) if isinstance(replies, dict) else None

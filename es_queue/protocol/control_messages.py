@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from es_queue.errors import DecodeError
-from es_queue.security import strict_json
+from es_queue.files import parse_json
 
 STOP, PAUSE, CONTINUE, SET = VERBS = ("stop", "pause", "continue", "set")
 MAX_REQUEST = 8192
@@ -50,7 +50,7 @@ class ControlRequest:
     @classmethod
     def decode(cls, data: bytes) -> ControlRequest:
         """Read what ``encode`` wrote. Raises DecodeError for anything else."""
-        values = strict_json.loads(data, MAX_REQUEST)
+        values = parse_json(data, MAX_REQUEST)
         if not isinstance(values, dict) or set(values) != set(cls.__dataclass_fields__):
             raise DecodeError("a request has the wrong fields")
         if not all(_is_valid(name, values[name]) for name in values):

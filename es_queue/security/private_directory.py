@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import stat
@@ -194,43 +193,3 @@ def replacing(
 def no_link(path: str, flags: int) -> int:
     """An opener for files that are written in place; it follows no link. Raises OSError (ELOOP)."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def regular(path: str, flags: int) -> int:
-    """An opener that reads only regular files: a pipe would block, /dev/zero never ends. Raises
-    OSError.
-    """
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def regular_no_link(path: str, flags: int) -> int:
-    """As ``regular``, but follows no link. Raises OSError."""
-    return regular(path, flags | os.O_NOFOLLOW)
-
-
-def read_small(path: Path, limit: int) -> bytes:
-    """A small file that es-queue itself wrote to a run's folder. Raises OSError for a link, for
-    anything but a file, and for more than ``limit`` bytes.
-    """
-    with open(path, "rb", opener=regular_no_link) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
-    return data
-
-
-def read_end(path: Path, limit: int) -> bytes:
-    """The last ``limit`` bytes of a file, or all of it. Raises OSError."""
-    with open(path, "rb", opener=regular) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-        return file.read(limit)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from es_queue.errors import RunFolderError
-from es_queue.security.private_directory import regular
+from es_queue.files import open_file
 
 #: A process that checks a lock holds it for an instant; ``take_lock`` waits longer.
 RETRY_SECONDS = 0.5
@@ -59,7 +59,7 @@ def write_pid(descriptor: int, pid: int) -> None:
 def read_pid(path: Path) -> int | None:
     """The pid in a locked file, None if there is none."""
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open_file(path) as file:
             return int(file.read(20))
     except (OSError, ValueError):
         return None

@@ -10,9 +10,8 @@ from pathlib import Path
 from shlex import quote
 
 from es_queue.errors import DecodeError, NoRunError, RunFolderError
+from es_queue.files import parse_json, read_file
 from es_queue.protocol.keys import RUN_ID
-from es_queue.security import strict_json
-from es_queue.security.private_directory import read_small
 from es_queue.util.suggestions import format_suggestion
 
 RUNS_VARIABLE = "ES_QUEUE_RUNS"
@@ -114,7 +113,7 @@ def read_stored_name(folder: Path) -> str:
     """The name in the files of a run or study, or empty."""
     for file in NAMING_FILES:
         try:
-            about = strict_json.loads(read_small(folder / file, MOST_BYTES), MOST_BYTES)
+            about = parse_json(read_file(folder / file, MOST_BYTES), MOST_BYTES)
         except (OSError, DecodeError):
             continue
         if isinstance(about, dict) and RUN_ID.fullmatch(run := str(about.get("run"))):

@@ -4,7 +4,7 @@ One row per individual, in slot order: ``generation``, ``slot``, ``sign`` (+1 an
 of a pair, 0 if slots have one individual), ``noise_index``, ``seed`` (of the slot's first episode),
 ``fitness``, ``return``, ``length`` (steps of all its episodes), ``behaviour`` [rows, b]. A slot
 that failed everywhere has NaN. ``published`` is the vector that workers had (empty if it was too
-large), ``meta`` is JSON as bytes. Together they rebuild any individual.
+large), ``meta`` is JSON. Together they rebuild any individual.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_json
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import DecodeError, RunFolderError, UsageError
-from es_queue.numerics.arrays import Floats
+from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.files import FORMAT, read_npz
+from es_queue.numerics.arrays import Floats, typed_array
 from es_queue.protocol.messages import Task
-from es_queue.security.npz_reader import UNREADABLE, decode_meta, read_arrays
 
 FOLDER = "slots"
 COLUMNS = (
@@ -59,7 +59,7 @@ class SlotRecord:
     def encode(self) -> bytes:
         task = base64.b64encode(self.task.encode()).decode()
         meta = {
-            "format": 1,
+            "format": FORMAT,
             "run": self.run,
             "config": self.config.to_dict(),
             "publication": self.task.publication,
@@ -72,7 +72,7 @@ class SlotRecord:
         np.savez(
             buffer,
             allow_pickle=False,
-            meta=np.frombuffer(json.dumps(meta).encode(), np.uint8),
+            meta=np.array(json.dumps(meta)),
             published=self.published,
             **self.columns,
         )
@@ -114,34 +114,22 @@ def recorded_generations(run_dir: Path) -> list[int]:
 def read_record(path: Path) -> SlotRecord:
     """Raises RunFolderError with one sentence if the file is missing, damaged or inconsistent."""
     try:
-        arrays = read_arrays(path, ("meta", "published", *COLUMNS))
-        meta = decode_meta(arrays.pop("meta"))
+        arrays, meta = read_npz(path, ("published", *COLUMNS))
         task = Task.decode(base64.b64decode(str(meta["task"]), validate=True))
-        published = np.ascontiguousarray(arrays.pop("published"), np.float32)
-        record = SlotRecord(
-            str(meta["run"]), config_from_json(json.dumps(meta["config"])), task, published, arrays
-        )
-    except RunFolderError as error:
+        published = typed_array(arrays, "published", np.float32, (None,))
+        if len(published) not in (0, task.size):
+            raise ValueError("its published vector has another length")
+        columns = {name: arrays[name] for name in COLUMNS if name in arrays}
+        if len(columns) < len(COLUMNS) or not all(map(is_valid_column, columns, columns.values())):
+            raise ValueError("its columns are missing or not numeric")
+        if len({len(column) for column in columns.values()}) > 1:
+            raise ValueError("its columns have different lengths")
+        config = config_from_values(meta["config"], "the record")
+        return SlotRecord(str(meta["run"]), config, task, published, columns)
+    except KeyError as error:
+        raise RunFolderError(f"{path}: its meta has no {error}") from None
+    except (ValueError, EsQueueError) as error:
         raise RunFolderError(f"{path}: {error}") from None
-    except (*UNREADABLE, KeyError, DecodeError, UsageError) as error:
-        raise RunFolderError(
-            f"{path} is not a readable record of a generation's slots: {error}"
-        ) from None
-    if any(not is_valid_column(name, column) for name, column in arrays.items()):
-        raise RunFolderError(
-            f"{path} is not a readable record of a generation's slots: its columns are not numeric"
-        )
-    rows = len(arrays["slot"])
-    if (
-        any(len(column) != rows for column in arrays.values())
-        or published.ndim != 1
-        or len(published) not in (0, task.size)
-    ):
-        raise RunFolderError(
-            f"{path} is not a readable record of a generation's slots: its columns have "
-            "different lengths"
-        )
-    return record
 
 
 def is_valid_column(name: str, column: NDArray[Any]) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import Field, replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,9 @@ from es_queue.config.parsing import COMMAND_LINE, format_unknown_option
 from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
-from es_queue.errors import UsageError
+from es_queue.errors import DecodeError, UsageError
+from es_queue.files import MAX_TOML, parse_toml, read_file
 from es_queue.protocol.redis_url import named_url
-from es_queue.security.private_directory import regular
 from es_queue.security.user_code import modules_named_by, require_trust
 from es_queue.util.cores import checked_workers, default_workers
 from master.cli.flags import (
@@ -33,10 +30,6 @@ from master.sweep.seeds import parse_seeds
 #: More local workers per core cause a warning.
 USEFUL_PER_CORE = 4
 MOST_GENERATIONS = 2**31
-#: In a line of a TOML file: the memory of a dotted key grows with the square of its parts.
-MOST_DOTS = 100
-#: Bytes.
-LARGEST_CONFIG_FILE = 256 * 1024
 
 
 #: How the text of a flag becomes the launch's value; the others stay as they are.
@@ -212,33 +205,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"{path} is JSON, but --config reads TOML: docs/coming_from.md translates the keys of "
             "other projects' experiment files"
         )
-    text = ""
     try:
-        with open(path, "rb", opener=regular) as file:
-            data = file.read(LARGEST_CONFIG_FILE + 1)
-        if len(data) > LARGEST_CONFIG_FILE:
-            raise UsageError(
-                f"the configuration file {path} has more than {LARGEST_CONFIG_FILE} bytes: give "
-                f"one that contains only settings"
-            )
-        text = data.decode("utf-8")
-        if max(map(str.count, text.splitlines(), repeat(".")), default=0) > MOST_DOTS:
-            raise UsageError(
-                f"{path} has a line with more than {MOST_DOTS} dots: a key of so many parts would "
-                "fill the memory"
-            )
-        return tomllib.loads(text)
+        return parse_toml(read_file(path, MAX_TOML, follow=True))
     except OSError as error:
         raise UsageError(
             f"the configuration file {path} cannot be read: {error.strerror}"
         ) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text, as TOML must be") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError also covers a number of thousands of digits
-        reason, _, place = str(error).partition(" (at ")
-        line_match = re.search(r"line (\d+)", place)
-        line = line_match.group(1) if line_match else max(1, len(text.splitlines()))
-        raise UsageError(f"{path}, line {line}: not TOML: {reason}") from None
+    except DecodeError as error:
+        raise UsageError(f"the configuration file {path} cannot be used: {error}") from None

@@ -21,7 +21,7 @@ from es_queue.config.resolution import TUNED_SETTINGS, resolve
 from es_queue.config.run_config import RunConfig, default_of, flag_name
 from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
-from es_queue.security.private_directory import read_small
+from es_queue.files import read_file
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
 from es_queue.util import host_info
@@ -62,7 +62,7 @@ def write_manifest(
 def _read_former(path: Path) -> dict[str, Any]:
     """The manifest of a continued run; empty if there is none or it is invalid."""
     with suppress(OSError, ValueError, RecursionError):
-        manifest = json.loads(read_small(path, MOST_BYTES))
+        manifest = json.loads(read_file(path, MOST_BYTES))
         if (
             isinstance(manifest, dict)
             and isinstance(manifest.get("sittings"), list)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import NoRunError, RunFolderError, UsageError
+from es_queue.files import read_npz
+from es_queue.numerics.arrays import typed_array
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from es_queue.policies.net2wider import widen
-from es_queue.security.npz_reader import UNREADABLE, decode_meta, read_arrays
+from es_queue.util.run_folder import checkpoint_path
 from master.loop.state import RunState
 from master.run.setup import Setup
 
@@ -66,42 +68,31 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The file itself, or the best checkpoint of a run's folder, or its newest. Raises
-    RunFolderError.
-    """
-    if not path.is_dir():
-        return path
-    candidates = [
-        path / "checkpoints" / "best.npz",
-        *sorted((path / "checkpoints").glob("generation-*.npz"), reverse=True),
-    ]
-    for path_found in candidates:
-        if path_found.is_file():
-            return path_found
-    raise RunFolderError(
-        f"warm-start {path} is a folder without a checkpoint: give a run's folder, or an .npz file"
-    )
+    """The file itself, or the best checkpoint of a run, or its newest. Raises RunFolderError."""
+    try:
+        return checkpoint_path(path)
+    except NoRunError:
+        raise
+    except RunFolderError:
+        return checkpoint_path(path, "last")
 
 
 def read_warm_start(path: Path) -> WarmStart:
     """Read a checkpoint for a warm start. Raises RunFolderError."""
     saved = load_policy(path)
     try:
-        meta = decode_meta(read_arrays(path, ("meta",))["meta"])
-        moments = RunningMoments.from_arrays(read_arrays(path, MOMENTS))
-        fits = (
-            moments.mean.shape == moments.m2.shape == saved.statistics.mean.shape
-            and moments.count >= 0
-            and bool((moments.m2 >= 0).all())
-        )
-        if not fits or not np.isfinite([moments.mean, moments.m2]).all():
-            raise RunFolderError(f"{path}: the checkpoint's statistics are invalid")
+        arrays, meta = read_npz(path, MOMENTS)
+        if arrays:
+            shape = saved.statistics.mean.shape
+            count = int(typed_array(arrays, MOMENTS[0], np.int64, ()))
+            mean, m2 = (typed_array(arrays, name, np.float64, shape) for name in MOMENTS[1:])
+            if count < 0 or (m2 < 0).any():
+                raise RunFolderError("its statistics of observations are impossible")
+            moments = RunningMoments(count, mean, m2)
+        else:
+            moments = estimate_moments(saved)  # best.npz holds only the policy
     except RunFolderError as error:
-        if "has no array" not in str(error):
-            raise
-        moments = estimate_moments(saved)  # best.npz holds only the policy
-    except UNREADABLE as error:
-        raise RunFolderError(f"{path}: the checkpoint cannot be read: {error}") from None
+        raise RunFolderError(f"{path}: {error}") from None
     run, generation = str(meta.get("run", "?"))[:40], meta.get("generation")
     return WarmStart(
         saved,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.errors import RunFolderError
-from es_queue.security.private_directory import no_link, read_end
+from es_queue.files import read_end
+from es_queue.security.private_directory import no_link
 from es_queue.util.file_lock import is_locked, read_pid, write_pid
 
 POLL_SECONDS = 0.02

@@ -23,8 +23,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from es_queue.errors import EsQueueError, RedisError
+from es_queue.files import read_file
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.security.private_directory import is_closed, is_private, read_small
+from es_queue.security.private_directory import is_closed, is_private
 from es_queue.util.file_lock import try_lock
 from master.services.child_process import LockedProcess, bind_to_parent, end_in_order, log_tail
 from master.services.tcp_access import (
@@ -207,7 +208,7 @@ class PrivateServer:
     def _short_folder(self) -> Path | None:
         """The private temporary folder of a socket with a long path, if it exists."""
         try:
-            short = Path(os.fsdecode(read_small(self._socket_pointer, LONGEST_PATH))).parent
+            short = Path(os.fsdecode(read_file(self._socket_pointer, LONGEST_PATH))).parent
             about = short.lstat()
         except (OSError, ValueError):  # ValueError: bytes that no path has
             return None

@@ -13,8 +13,9 @@ from typing import Any
 import es_queue
 from es_queue import errors
 from es_queue.errors import EsQueueError, RedisError, RunFolderError
+from es_queue.files import open_file, read_file
 from es_queue.protocol.timing import Clocks
-from es_queue.security.private_directory import no_link, read_small, regular, replacing
+from es_queue.security.private_directory import no_link, replacing
 from es_queue.util.file_lock import is_locked, read_pid
 
 #: Where a supervisor is in its life, as ``state.json`` tells it.
@@ -112,7 +113,7 @@ class SupervisorFiles:
 
     def read_spec(self) -> SupervisorSpec:
         """Raises OSError, and RunFolderError for a damaged spec."""
-        return SupervisorSpec.from_json(read_small(self.spec, MOST_BYTES))
+        return SupervisorSpec.from_json(read_file(self.spec, MOST_BYTES))
 
     def write_state(self, name: str, error: EsQueueError | None = None) -> None:
         """Raises RunFolderError."""
@@ -129,7 +130,7 @@ class SupervisorFiles:
     def read_state(self) -> tuple[str, EsQueueError | None]:
         """Empty before there is one; with the error of a supervisor that failed."""
         try:
-            stored: dict[str, Any] = json.loads(read_small(self.state, MOST_BYTES))
+            stored: dict[str, Any] = json.loads(read_file(self.state, MOST_BYTES))
             name = str(stored["state"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return "", None
@@ -152,7 +153,7 @@ class SupervisorFiles:
         try:
             if self.news.stat().st_size < offset:
                 offset = 0
-            with open(self.news, "rb", opener=regular) as file:
+            with open_file(self.news) as file:
                 file.seek(offset)
                 data = file.read(2 * MOST_NEWS)
         except OSError:

@@ -18,13 +18,13 @@ from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from es_queue.errors import RedisError, UsageError
+from es_queue.files import read_file
 from es_queue.security.private_directory import (
     cache_folder,
     create_new,
     host_private_directory,
     is_private,
     random_name,
-    read_small,
     replacing,
 )
 from es_queue.util.command_path import format_command
@@ -101,7 +101,7 @@ def resolve_listen_address(text: str, folder: Path) -> Address:
 
 def _former_address(folder: Path) -> Address:
     with suppress(OSError, ValueError, UsageError):
-        address = parse_address(read_small(folder / "listen", MOST_BYTES).decode().strip())
+        address = parse_address(read_file(folder / "listen", MOST_BYTES).decode().strip())
         if address.host and address.port:
             return address
     return Address("", 0)
@@ -151,7 +151,7 @@ def read_password(folder: Path) -> str | None:
     """None for a server that has never listened. Raises RedisError."""
     path = folder / "password"
     try:
-        text = read_small(path, MOST_BYTES).decode("ascii").strip()
+        text = read_file(path, MOST_BYTES).decode("ascii").strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -228,7 +228,7 @@ def _account_key() -> bytes:
                         os.link(fresh, path)  # one process of several makes it
                 finally:
                     fresh.unlink(missing_ok=True)
-            if len(key := read_small(path, len(PROCESS_KEY))) == len(PROCESS_KEY):
+            if len(key := read_file(path, len(PROCESS_KEY))) == len(PROCESS_KEY):
                 return key
     return PROCESS_KEY
 
@@ -256,7 +256,7 @@ def join_instructions(
     worker = f"rq worker{'' if queue == 'default' else ' ' + quote(queue)}"
     path = folder.absolute() / "url"
     try:
-        parts = urlsplit(read_small(path, MOST_BYTES).decode().strip())
+        parts = urlsplit(read_file(path, MOST_BYTES).decode().strip())
         host, port = parts.hostname or "", parts.port or 0
         parse_address(str(Address(host, port)))
         if host.startswith("-"):

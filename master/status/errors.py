@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.text import Text
 
+from es_queue.files import read_end
 from es_queue.protocol.keys import RunKeys
 from es_queue.security.bounded_reads import to_text
-from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
 from es_queue.util.run_folder import ERROR_REPORTS_FILE
 from master.display.format import finite_or_none

@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from es_queue.files import read_end, read_file
 from es_queue.protocol.channel import FAILED, FINISHED, RUNNING, STOPPED
 from es_queue.protocol.keys import RUN_ID
-from es_queue.security.private_directory import read_end, regular
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import (
     CHECKPOINT_NAME,
@@ -139,11 +139,9 @@ class RunFolder:
 def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
     """Empty for anything but a JSON object of plausible size."""
     try:
-        with open(path, "rb", opener=regular) as file:
-            data = file.read(most + 1)
+        return parse_json_object(read_file(path, most))
     except OSError:
         return {}
-    return parse_json_object(data) if len(data) <= most else {}
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ The protocol decodes its own messages. Unreadable values are shown as bytes.
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 import warnings
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from es_queue.errors import DecodeError
+from es_queue.files import npz_headers, parse_json, read_npz
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.codec import decode_loosely
 from es_queue.protocol.keys import RUN_ID, RUNS
@@ -31,8 +31,6 @@ MOST_ITEMS = 1000
 FIRST_FLOATS = 8
 FIRST_BYTES = 256
 MOST_DEPTH = 12
-MOST_ARRAYS = 200
-LONGEST_META = 4 * 2**20
 LONGEST_JSON = 2**18
 LONGEST_LIST = 16
 #: Longer whole numbers cannot be told from an attack on whoever reads them.
@@ -94,18 +92,11 @@ def _count_rest(count: int) -> dict[str, str]:
     return {"…": f"{count:,} more"} if count > 0 else {}
 
 
-def load_json(data: bytes, longest: int = LONGEST_JSON) -> Any:
-    """JSON decoded and made plain.
-
-    Raises ValueError for invalid JSON and for more than ``longest`` bytes, because decoding takes
-    twenty times as much memory.
+def load_json(data: bytes) -> Any:
+    """JSON decoded and made plain. Raises DecodeError for invalid JSON and for much of it, because
+    decoding takes twenty times as much memory.
     """
-    if len(data) > longest:
-        raise ValueError(f"{len(data):,} bytes of JSON, and at most {longest:,} are decoded")
-    try:
-        return to_plain_json(json.loads(data))
-    except RecursionError:
-        raise ValueError("too deep") from None
+    return to_plain_json(parse_json(data, LONGEST_JSON, finite=False))
 
 
 def parse_json_object(data: bytes | None) -> dict[str, Any]:
@@ -158,42 +149,19 @@ def decode_parameters(data: bytes) -> dict[str, Any]:
 
 
 def decode_checkpoint(data: bytes) -> dict[str, Any]:
-    """Names, types and shapes of an archive's arrays, and its meta without long lists; no array is
-    loaded.
-
-    Raises the errors of a damaged archive: see UNREADABLE.
+    """Names, types and shapes of an archive's arrays, and its meta without long lists; no other
+    array is loaded. Raises RunFolderError, or ValueError, for a damaged archive.
     """
-    # start-up: numpy, for keys that hold arrays
-    import numpy as np
-
-    arrays: dict[str, str] = {}
-    meta: Any = "missing"
+    _, meta = read_npz(data, ())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = archive.infolist()
-        for member in members[:MOST_ARRAYS]:
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
-                )
-                shape, _, dtype = read(file)
-                name = member.filename.removesuffix(".npy")
-                arrays[sanitize(name, 100)] = f"{dtype.name}[{', '.join(map(str, shape))}]"
-                if (
-                    name == "meta"
-                    and shape == ()
-                    and dtype.kind == "U"
-                    and dtype.itemsize <= LONGEST_META
-                ):
-                    meta = load_json(
-                        file.read(dtype.itemsize).decode("utf-32-le").encode(), LONGEST_META
-                    )
+        headers = npz_headers(archive)
     return {
         "bytes": len(data),
-        "meta": meta,
-        "arrays": arrays | _count_rest(len(members) - MOST_ARRAYS),
+        "meta": to_plain_json(meta),
+        "arrays": {
+            sanitize(name, 100): f"{dtype.name}[{', '.join(map(str, shape))}]"
+            for name, (shape, dtype) in headers.items()
+        },
     }
 
 
@@ -205,32 +173,15 @@ STRING_DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def unreadable_errors() -> tuple[type[Exception], ...]:
-    # start-up: numpy, for keys that hold arrays
-    from es_queue.security.npz_reader import UNREADABLE
-
-    return (
-        *UNREADABLE,
-        DecodeError,
-        Warning,
-        KeyError,
-        IndexError,
-        NotImplementedError,
-        AttributeError,
-    )
-
-
 def decode_string(key: str, data: bytes) -> Any:
     decode = STRING_DECODERS.get(kind_of(key))
     if decode is None:
         return escape_bytes(data)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error"
-            )  # numpy warns of odd archives, to whoever looks at the terminal
+            warnings.simplefilter("error")  # numpy warns of odd archives on the terminal
             return decode(data)
-    except unreadable_errors() as error:
+    except Exception as error:  # whatever zipfile and numpy raise for damaged data
         return {
             "cannot be decoded": sanitize(error, 200) or type(error).__name__,
             "bytes": escape_bytes(data),
@@ -255,7 +206,7 @@ def decode_element(key: str, data: bytes) -> Any:
     if kind in ("errors", "commands"):
         try:
             report = load_json(data)
-        except ValueError:
+        except DecodeError:
             return {"no JSON": escape_bytes(data)}
         return report if isinstance(report, dict) else {"value": report}
     return escape_bytes(data)

@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_json
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.observation_layout import to_json
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.files import FORMAT, MAX_NPZ, read_file, read_npz
 from es_queue.numerics.arrays import Floats
-from es_queue.security.npz_reader import REFERENCE, UNREADABLE, decode_meta, validate_uncompressed
-from es_queue.security.private_directory import regular, replacing
+from es_queue.policies.checkpoint_policy import REFERENCE
+from es_queue.security.private_directory import replacing
 from es_queue.util.run_folder import BEST, CHECKPOINT_NAME
 from master.loop.state import Best, RunState
 
-MAX_CHECKPOINT = 2**31
 MOST_KEPT = 2
 MOST_SNAPSHOTS = 100
-DAMAGED_ERRORS = (*UNREADABLE, KeyError)
 
 
 def encode(
@@ -76,7 +74,7 @@ def policy_arrays(
 def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str, Any]:
     discrete = None if spec.discrete_start is None else spec.observation_size
     return {
-        "format": 1,
+        "format": FORMAT,
         "run": run,
         "config": config.to_dict(),
         "observation_size": spec.observation_size,
@@ -96,18 +94,14 @@ def pack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> bytes:
 
 def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
     """(config, state, run) of a checkpoint's bytes. Raises RunFolderError in one sentence."""
-    validate_size(len(data))
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            validate_uncompressed(archive)
-            arrays = {name: archive[name] for name in archive.files}
-        meta = decode_meta(arrays.pop("meta"))
+        arrays, meta = read_npz(data)
         return (
-            config_from_json(json.dumps(meta["config"])),
+            config_from_values(meta["config"], "the checkpoint"),
             RunState.from_checkpoint(arrays, meta["state"]),
             str(meta["run"]),
         )
-    except (*DAMAGED_ERRORS, TypeError, AttributeError, UsageError) as error:
+    except (KeyError, TypeError, AttributeError, EsQueueError) as error:
         raise RunFolderError(f"this checkpoint cannot be resumed: {error}") from None
 
 
@@ -160,16 +154,11 @@ class Checkpoints:
         be read.
         """
         try:
-            with (
-                open(self.best_path, "rb", opener=regular) as file,
-                np.load(file, allow_pickle=False) as archive,
-            ):
-                validate_uncompressed(archive)
-                if decode_meta(archive["meta"])["generation"] != best.generation:
-                    return False
-                return np.array_equal(archive["parameters"], best.parameters)
-        except (RunFolderError, UsageError, *DAMAGED_ERRORS):
+            arrays, meta = read_npz(self.best_path, ("parameters",))
+        except RunFolderError:
             return False
+        is_same = np.array_equal(arrays.get("parameters", np.empty(0)), best.parameters)
+        return is_same and meta.get("generation") == best.generation
 
     def read_newest(self, run: str | None = None) -> bytes | None:
         """The newest readable checkpoint's bytes, or None.
@@ -181,7 +170,7 @@ class Checkpoints:
         other_run_data: bytes | None = None
         for path in sorted(self.folder.glob("generation-*.npz"), reverse=True):
             try:
-                data = _read(path)
+                data = read_file(path, MAX_NPZ)
                 owner = decode(data)[2]
             except (OSError, RunFolderError) as error:
                 self.warnings.append(f"checkpoint {path} was skipped: {error}")
@@ -195,21 +184,6 @@ class Checkpoints:
             self.last_path = path
             return data
         return other_run_data
-
-
-def _read(path: Path) -> bytes:
-    """A checkpoint's bytes. Raises OSError, or RunFolderError, without reading, for more than
-    MAX_CHECKPOINT.
-    """
-    with open(path, "rb", opener=regular) as file:
-        size = os.fstat(file.fileno()).st_size
-        validate_size(size)
-        return file.read(size)
-
-
-def validate_size(size: int) -> None:
-    if size > MAX_CHECKPOINT:
-        raise RunFolderError(f"a checkpoint of {size} bytes is larger than {MAX_CHECKPOINT}")
 
 
 def surplus_generations(generations: list[int], most: int) -> list[int]:

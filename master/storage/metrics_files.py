@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from es_queue.security.private_directory import regular
+from es_queue.files import open_file
 from master.display.format import Record, finite_or_none
 from master.display.log_view import format_json_line
 
@@ -139,7 +139,7 @@ def read_json_lines(path: Path, most_lines: int, end_bytes: int = 0) -> Iterator
     """The JSON objects of a file of lines, or only those in its last ``end_bytes``; other lines are
     skipped. Raises OSError.
     """
-    with open(path, "rb", opener=regular) as file:
+    with open_file(path) as file:
         if end_bytes and (size := file.seek(0, 2)) > end_bytes:
             file.seek(size - end_bytes)
             file.readline(end_bytes)

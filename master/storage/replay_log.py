@@ -21,11 +21,12 @@ import msgpack
 import numpy as np
 
 from es_queue.config.changeable import validate_changes
-from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.protocol.messages import publication_generation
-from es_queue.security.private_directory import no_link, regular_no_link
+from es_queue.security.private_directory import no_link
 from master.loop.state import Change
 
 LOGGER = logging.getLogger("es_queue.storage")
@@ -34,21 +35,19 @@ DIGEST_BYTES = 16
 HEADER_BYTES = 4 + DIGEST_BYTES
 MAX_FRAME = 2**31 - 1
 #: Fields of a step: those that are stored as they are, and the types of its arrays, as bytes.
-SCALARS = ("generation", "digest", "step_limit", "back", "anchored")
+SCALARS = ("generation", "digest", "step_limit", "back", "anchored", "publication")
 MOMENTS, SLOTS = ("mean", "m2"), ("used", "tried")
-BEHAVIOUR = ("behaviour", "centre_fitness", "centre_behaviour")
 DTYPES = {
     "fitness": "<f8",
     "again": "<f8",
-    **dict(zip(BEHAVIOUR, ("<f4", "<f8", "<f4"), strict=True)),
+    "behaviour": "<f4",
+    "centre_fitness": "<f8",
+    "centre_behaviour": "<f4",
 }
-#: Numbers are bytes in bulk, so a generation has few elements of lists and maps: a thousand
-#: publications are three thousand.
-MOST_ELEMENTS, LONGEST_LIST, LONGEST_MAP, LONGEST_TEXT = 2**18, 2**16, 64, 2**16
 #: The lowest value of each field that is a whole number, and the largest of them all.
-WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "numbers": 1}
+WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "numbers": 0}
 LARGEST = 2**53
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
+FIELDS = {*SCALARS, *MOMENTS, *SLOTS, *DTYPES, *WHOLE, "changes", "count"}
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger
 #: than the whole.
 FILE_BYTES = 64 * 2**20
@@ -66,8 +65,8 @@ class ReplayStep:
     again: float64 [k], fitness in repeated evaluations
     behaviour, centre_fitness, centre_behaviour: as in ``strategies.base.Batch``, if behaviours or
     centres are compared
-    publication, used, tried: in the asynchronous schedule, what was published, and (publication,
-    slots) of the rows of fitness and of ``again``
+    publication: what was published; used, tried: in the asynchronous schedule, (publication, slots)
+    of the rows of fitness and of ``again``
     """
 
     generation: int
@@ -78,91 +77,54 @@ class ReplayStep:
     back: int | None
     anchored: bool
     changes: tuple[Change, ...]
-    again: Doubles = field(default_factory=lambda: np.empty(0))
-    publication: str = ""
-    used: tuple[tuple[str, Integers], ...] = ()
-    tried: tuple[tuple[str, Integers], ...] = ()
+    again: Doubles
+    publication: str
+    used: tuple[tuple[str, Integers], ...]
+    tried: tuple[tuple[str, Integers], ...]
+    centre_fitness: Doubles
     behaviour: Floats = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
-    centre_fitness: Doubles = field(default_factory=lambda: np.empty(0))
     centre_behaviour: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
-        fields |= {"individuals": self.fitness.shape[1], "count": self.moments.count}
         fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in MOMENTS}
+        fields |= {name: getattr(self, name).astype(DTYPES[name]).tobytes() for name in DTYPES}
+        for name in SLOTS:
+            fields[name] = [
+                (of, slots.astype("<i8").tobytes()) for of, slots in getattr(self, name)
+            ]
         fields["changes"] = [asdict(change) for change in self.changes]
-        arrays = ["fitness", "again"]
-        if self.behaviour.size:
-            fields["numbers"] = self.behaviour.shape[2]
-            arrays += BEHAVIOUR
-        elif self.centre_fitness.size:
-            arrays.append("centre_fitness")
-        fields |= {name: getattr(self, name).astype(DTYPES[name]).tobytes() for name in arrays}
-        if self.used:
-            fields["publication"] = self.publication
-            for name in SLOTS:
-                fields[name] = [
-                    (of, slots.astype("<i8").tobytes()) for of, slots in getattr(self, name)
-                ]
-        packed: bytes = msgpack.packb(fields)
+        shapes = {"individuals": self.fitness.shape[1], "numbers": self.behaviour.shape[-1]}
+        packed: bytes = msgpack.packb({**fields, **shapes, "count": self.moments.count})
         return packed
 
     @classmethod
     def decode(cls, payload: bytes) -> ReplayStep:
         """Raises RunFolderError for an invalid step."""
         try:
-            fields = unpack_frame(payload)
+            fields = unpack(payload)
+            if not isinstance(fields, dict) or fields.keys() != FIELDS:
+                raise RunFolderError("another version of es-queue wrote this replay log")
             validate_fields(fields)
             fields["changes"] = tuple(change_of(change) for change in fields["changes"])
             for name in SLOTS:
-                fields[name] = tuple(
-                    (of, np.frombuffer(slots, "<i8")) for of, slots in fields.get(name, ())
-                )
-            arrays = {
-                name: np.frombuffer(fields[name], dtype)
-                for name, dtype in DTYPES.items()
-                if name in fields  # version 0.1.0 evaluated nobody again
-            }
-            arrays["fitness"] = arrays["fitness"].reshape(-1, fields.pop("individuals"))
-            if numbers := fields.pop("numbers", 0):
-                arrays["behaviour"] = arrays["behaviour"].reshape(*arrays["fitness"].shape, numbers)
-                arrays["centre_behaviour"] = arrays["centre_behaviour"].reshape(-1, numbers)
+                fields[name] = tuple((of, np.frombuffer(data, "<i8")) for of, data in fields[name])
+            for name, dtype in DTYPES.items():
+                fields[name] = np.frombuffer(fields[name], dtype)
             mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in MOMENTS)
             moments = RunningMoments(fields.pop("count"), mean, m2)
-            return cls(**{**fields, **arrays, "moments": moments})
+            individuals, numbers = fields.pop("individuals"), fields.pop("numbers")
+            fields["fitness"] = fields["fitness"].reshape(-1, individuals)
+            rows = (len(fields["fitness"]), individuals) if numbers else (0, 0)
+            fields["behaviour"] = fields["behaviour"].reshape(*rows, numbers)
+            centres = len(fields["centre_behaviour"]) // max(1, numbers)
+            fields["centre_behaviour"] = fields["centre_behaviour"].reshape(centres, numbers)
+            return cls(**fields, moments=moments)
         except RunFolderError:
             raise
-        except (*UNREADABLE, EsQueueError) as error:
-            why = error if isinstance(error, UsageError) else type(error).__name__
+        except Exception as error:  # whatever msgpack and numpy raise for forged data
+            why = error if isinstance(error, EsQueueError) else type(error).__name__
             raise RunFolderError(f"a generation of the replay log cannot be read: {why}") from None
-
-
-def unpack_frame(payload: bytes) -> dict[str, Any]:
-    """The map of a frame, whose lists and maps have few elements in all. Raises ValueError or
-    msgpack's own errors.
-    """
-    elements = 0
-
-    def counted(container: Any) -> Any:
-        nonlocal elements
-        elements += 1 + len(container)
-        if elements > MOST_ELEMENTS:
-            raise ValueError("it has too many elements")
-        return container
-
-    fields: dict[str, Any] = msgpack.unpackb(
-        payload,
-        strict_map_key=True,
-        list_hook=counted,
-        object_hook=counted,
-        max_array_len=LONGEST_LIST,
-        max_map_len=LONGEST_MAP,
-        max_str_len=LONGEST_TEXT,
-        max_ext_len=0,
-    )
-    if not isinstance(fields, dict):
-        raise ValueError("it is not a map")
-    return fields
 
 
 def validate_fields(fields: dict[str, Any]) -> None:
@@ -170,14 +132,14 @@ def validate_fields(fields: dict[str, Any]) -> None:
     publication.
     """
     for name, lowest in WHOLE.items():
-        validate_number(name, fields.get(name, lowest), lowest, (int,))
+        validate_number(name, fields[name], lowest, (int,))
     validate_number("count", fields["count"], 0)
     if fields["back"] is not None:
         validate_number("back", fields["back"], 0, (int,))
     for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
         validate_type(name, fields[name], kind)
-    named = [of for name in SLOTS for of, _ in fields.get(name, ())]
-    for publication in (*named, *([fields["publication"]] if "publication" in fields else ())):
+    named = [of for name in SLOTS for of, _ in fields[name]]
+    for publication in (*named, fields["publication"]):
         validate_type("publication", publication, str)
         publication_generation(publication)
 
@@ -268,7 +230,7 @@ class ReplayLog:
                 if number >= generation:
                     break
                 last, end, digest = number, frame.stop, frame.digest
-        except RunFolderError:  # whole frames that another version wrote
+        except RunFolderError:
             return False
         if last != generation - 1:
             return False
@@ -329,7 +291,7 @@ def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:
     """
     digest, place = b"", 0
     try:
-        opened = open(path, "rb", opener=regular_no_link)  # noqa: SIM115 - closed below
+        opened = open_file(path)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
     with opened as file:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config.parsing import config_from_values
-from es_queue.config.run_config import RunConfig, option_fields
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import DecodeError, RunFolderError, UsageError
+from es_queue.files import FORMAT, parse_json, read_file
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol.keys import RUN_ID
-from es_queue.security.private_directory import regular
 from es_queue.util.run_folder import STUDY_FILE
 from master.display.format import finite_or_none
 from master.storage.checkpoint import write_atomically
 from master.sweep.seeds import MOST_SEEDS
 
-LARGEST_FILE = 2**24
+MOST_BYTES = 2**24
 #: What a run of a study can be; one that was restarted or is being stopped is running for
 #: seeds.json.
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
@@ -94,7 +94,7 @@ class SweepRecord:
         """Write seeds.json. Raises RunFolderError."""
         settings = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
         about = {
-            "format": 1,
+            "format": FORMAT,
             **self.to_dict(),
             "settings": settings,
             "changes": self.changes,
@@ -107,15 +107,13 @@ def load_record(folder: Path) -> SweepRecord:
     """Raises RunFolderError."""
     path = folder / STUDY_FILE
     try:
-        with open(path, "rb", opener=regular) as file:
-            data = file.read(LARGEST_FILE + 1)
+        about = parse_json(read_file(path, MOST_BYTES), MOST_BYTES)
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        return _parse_record(about, str(path))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        if len(data) > LARGEST_FILE:
-            raise ValueError(f"it has more than {LARGEST_FILE} bytes")
-        return _parse_record(json.loads(data), str(path))
-    except (ValueError, TypeError, KeyError, RecursionError, UsageError) as error:
+    except (DecodeError, ValueError, TypeError, KeyError, UsageError) as error:
         raise RunFolderError(
             f"{path} was changed or damaged ({type(error).__name__}: "
             f"{str(error)[:200]}); restore it from a copy, or start again"
@@ -127,9 +125,8 @@ def _parse_record(about: dict[str, Any], where: str) -> SweepRecord:
     if not 0 < len(entries) <= MOST_SEEDS or len({entry.seed for entry in entries}) < len(entries):
         raise ValueError("it does not have one run per seed")
     config = config_from_values(about["settings"], where)
-    changes = {
-        name: value for name, value in dict(about["changes"]).items() if name in option_fields()
-    }
+    changed = config_from_values({**about["settings"], **about["changes"]}, where)
+    changes = {name: getattr(changed, name) for name in about["changes"]}
     return SweepRecord(
         _validate_run_id(about["run"]),
         config,

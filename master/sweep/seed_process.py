@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
+from es_queue.files import read_end
 from es_queue.security.passwords import environment_without_redis
-from es_queue.security.private_directory import read_end
 from es_queue.security.sanitize import sanitize
 from master.services.child_process import RestartTimer, module_command, signal_name, spawn_bound
 from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, SeedRun

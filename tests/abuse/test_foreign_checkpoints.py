@@ -17,7 +17,6 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.pretrained import path_of
-from es_queue.security.npz_reader import decode_meta
 from es_queue.util.slot_record import record_path
 from tests.integration.processes import BIN
 from tests.unit.master.storage.test_generation_store import trained
@@ -62,7 +61,7 @@ def changed_npz(source: Path, target: Path, **settings: Any) -> Path:
     """A checkpoint or record with other settings in its meta."""
     with np.load(source, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    meta = decode_meta(arrays.pop("meta"))
+    meta = json.loads(arrays.pop("meta").item())
     meta["config"] |= {"backend": "stock", **settings}
     np.savez(target, meta=np.array(json.dumps(meta)), **arrays)
     return target

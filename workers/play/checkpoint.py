@@ -5,14 +5,11 @@ Importing this module loads numpy: fix the numeric environment first.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.pretrained import training_command
 from workers.play.elite import Elite
@@ -42,14 +39,10 @@ def load_checkpoint(path: Path, elite: Elite | None = None) -> Checkpoint:
     """
     arrays, meta = read_contents(path, elite)
     policy = load_policy_from(path, arrays, meta)
-    try:
-        config = config_from_json(json.dumps(meta["config"]))
-    except UsageError as error:
-        raise RunFolderError(f"{path}: the checkpoint's settings cannot be used: {error}") from None
     generation, evaluation = meta.get("generation"), meta.get("evaluation")
     return Checkpoint(
         path,
-        config,
+        policy.config,
         policy,
         str(meta.get("run", "unknown"))[:40],
         generation if isinstance(generation, int) else None,

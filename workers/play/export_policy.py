@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.parsing import config_from_json
+from es_queue.config.parsing import config_from_values
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.export import export_bytes
-from es_queue.genetics.seed_list import format_seed_list, read_seed_list
-from es_queue.policies.checkpoint_policy import SavedPolicy
-from es_queue.security.npz_reader import REFERENCE, read_checkpoint
+from es_queue.files import read_file, read_npz
+from es_queue.genetics.seed_list import MAX_BYTES, format_seed_list, read_seed_list
+from es_queue.policies.checkpoint_policy import POLICY_ARRAYS, REFERENCE, SavedPolicy
 from es_queue.security.private_directory import replacing
 from es_queue.security.sanitize import escape
-from es_queue.security.user_code import modules_named_by, named_modules, require_trust
+from es_queue.security.user_code import modules_named_by, require_trust
 from workers.play.elite import Elite
 
 
@@ -32,7 +31,7 @@ def read_contents(path: Path, elite: Elite | None = None) -> tuple[dict[str, Any
         arrays, meta = (
             with_reference(*read_seed_list(path))
             if path.suffix == ".json"
-            else read_checkpoint(path)
+            else read_npz(path, POLICY_ARRAYS)
         )
         config = meta.get("config")
         settings = config if isinstance(config, dict) else {}
@@ -51,7 +50,7 @@ def with_reference(
     """A list of seeds lacks the policy's reference batch, which follows from the run's settings.
     Raises UsageError.
     """
-    reference = make_reference_batch(config_from_json(json.dumps(meta["config"])))
+    reference = make_reference_batch(config_from_values(meta["config"], "the seed list"))
     return arrays if reference is None else {**arrays, REFERENCE: reference}, meta
 
 
@@ -86,7 +85,7 @@ def format_play_hint(ending: str, meta: dict[str, Any]) -> str:
     """Whether es-play plays an exported file, and whether it must be trusted for its own code."""
     if ending not in (".json", ".npz"):
         return ""
-    if modules := named_modules(config_from_json(json.dumps(meta["config"]))):
+    if modules := modules_named_by(meta["config"]):
         return f"; es-play --trust plays it, in a folder that holds {', '.join(modules)}"
     return "; es-play plays it"
 
@@ -96,7 +95,7 @@ def export_seed_list(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -
     one sentence.
     """
     if path.suffix == ".json":
-        return path.read_bytes()
+        return read_file(path, MAX_BYTES)
     try:
         return f"{format_seed_list(path, arrays, meta)}\n".encode()
     except RunFolderError as error:

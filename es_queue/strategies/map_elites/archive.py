@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.security.npz_reader import (
-    UNREADABLE,
-    finite_vector,
-    read_arrays,
-    read_checkpoint,
-    typed_array,
-)
+from es_queue.files import read_npz
+from es_queue.numerics.arrays import Doubles, Floats, Integers, typed_array
 from es_queue.strategies.map_elites.cells import (
     CVT,
     Cells,
@@ -194,18 +188,19 @@ def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[A
     """
     path = checkpoint_path(run, "last", runs_dir)
     try:
-        vectors, meta = read_checkpoint(path)
-        values = meta["config"]
-        arrays = read_arrays(path, tuple(f"strategy.{name}" for name in ARRAYS))
-        size = len(finite_vector(vectors, "parameters"))
-    except (RunFolderError, KeyError, *UNREADABLE) as error:
+        names = ("parameters", *(f"strategy.{name}" for name in ARRAYS))
+        arrays, meta = read_npz(path, names)
+        if len(arrays) < len(names):
+            raise RunFolderError("it lacks their arrays")
+        size = len(typed_array(arrays, "parameters", np.float32, (None,)))
+    except RunFolderError as error:
         raise RunFolderError(
             f"{path} has no archive: name a run of the strategy map_elites, or one of its "
             f"checkpoints generation-*.npz ({error})"
         ) from None
     state = {name.removeprefix("strategy."): array for name, array in arrays.items()}
     try:
-        config = config_from_values(values, str(path))
+        config = config_from_values(meta.get("config"), str(path))
         return Archive.read(config, state, size), config
     except (RunFolderError, UsageError) as error:
         raise RunFolderError(f"the archive in {path} cannot be used: {error}") from None

@@ -22,10 +22,10 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.numerics.arrays import Floats, Integers
+from es_queue.files import MAX_NPZ
+from es_queue.numerics.arrays import Floats, Integers, typed_array
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.security.npz_reader import MAX_FILE, typed_array
 from es_queue.strategies.base import Batch, Builder, Draw, Info, State, Strategy
 from es_queue.strategies.map_elites.archive import Archive
 from es_queue.strategies.map_elites.cells import (
@@ -52,7 +52,7 @@ MOST_OUTSIDE, MOST_PAIRS = 0.5, 4
 #: More updates than a run can reach.
 MOST_UPDATES = 2**40
 #: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
-MAX_ARCHIVE_BYTES = MAX_FILE // 2
+MAX_ARCHIVE_BYTES = MAX_NPZ // 2
 
 
 class MapElites(Strategy):

@@ -16,9 +16,9 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.export import export_bytes
+from es_queue.files import read_npz
 from es_queue.policies import make_policy
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
-from es_queue.security.npz_reader import read_checkpoint
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
@@ -229,7 +229,7 @@ def test_a_model_names_its_run_and_digest() -> None:
 def test_an_exported_npz_is_read_by_load_policy(tmp_path: Path) -> None:
     saved, arrays, meta = saved_policy(CONFIGS["tanh"], ACTIONS["box"])
     (tmp_path / "policy.npz").write_bytes(export_bytes(".npz", saved, arrays, meta))
-    found, about = read_checkpoint(tmp_path / "policy.npz")
+    found, about = read_npz(tmp_path / "policy.npz")
     assert set(found) == set(arrays) and "state" not in about
     seen = np.linspace(-1, 1, SIZE)
     assert load_policy(tmp_path / "policy.npz").act(seen).tobytes() == saved.act(seen).tobytes()

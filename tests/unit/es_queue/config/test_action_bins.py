@@ -61,14 +61,9 @@ def test_the_environment_s_action_carries_its_bins_and_the_policy_has_an_output_
     assert ActionSpec.from_dict(json.loads(json.dumps(action.to_dict()))) == action
 
 
-def test_no_bins_change_nothing_and_old_checkpoints_have_none() -> None:
+def test_no_bins_change_nothing() -> None:
     assert with_bins(BOX, "none") == BOX and BOX.outputs == 2
-    assert (
-        ActionSpec.from_dict(
-            {name: value for name, value in BOX.to_dict().items() if name != "bins"}
-        )
-        == BOX
-    )
+    assert ActionSpec.from_dict(BOX.to_dict()) == BOX
 
 
 @each_case(

@@ -224,7 +224,9 @@ def test_a_loaded_policy_takes_several_whole_numbers() -> None:
             "high": [],
             "sizes": [2],
             "starts": [0],
+            "bins": [],
         },
+        "observation_shape": [],
     }
     arrays = {
         "parameters": np.arange(10, dtype=np.float32),

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from es_queue.errors import RunFolderError
+from es_queue.files import read_npz
 from es_queue.genetics.seed_list import MAX_BYTES, format_seed_list, read_seed_list
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.security.npz_reader import read_checkpoint
+from es_queue.policies.checkpoint_policy import POLICY_ARRAYS
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
@@ -102,7 +103,7 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
         (lambda values: values["config"].update(hidden=[]), "do not describe a policy"),
         (lambda values: values.update(config=3), "do not describe a policy"),
         (lambda values: values.update(observation_size="x"), "do not describe a policy"),
-        (lambda values: values.update(obs_mean=[1.0]), "its policy needs 4"),
+        (lambda values: values.update(obs_mean=[1.0]), "not float32 [4]"),
     ],
 )
 def test_a_damaged_list_is_refused_in_one_sentence(
@@ -139,7 +140,7 @@ def test_what_is_no_list_is_refused(data: bytes, tmp_path: Path) -> None:
 def test_a_file_without_end_is_not_read_to_it(tmp_path: Path) -> None:
     with (tmp_path / "a.json").open("wb") as file:
         file.truncate(MAX_BYTES * 100)
-    with pytest.raises(RunFolderError, match="not a seed list"):
+    with pytest.raises(RunFolderError, match="it has more than 8388608 bytes"):
         read_seed_list(tmp_path / "a.json")
 
 
@@ -168,7 +169,7 @@ def test_a_policy_that_no_seeds_make_is_refused(
 
 def test_a_run_that_began_with_other_parameters_than_its_seeds_is_refused(run_folder: Path) -> None:
     path = run_folder / "checkpoints" / "best.npz"
-    arrays, meta = read_checkpoint(path)
+    arrays, meta = read_npz(path, POLICY_ARRAYS)
     arrays["parameters"][0] += 1
     with pytest.raises(RunFolderError, match="--warm-start"):
         format_seed_list(path, arrays, meta)

@@ -144,7 +144,15 @@ def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_t
         "obs_std": np.ones(3, np.float32),
     }
     saved = SavedPolicy.from_arrays(
-        arrays, {"config": config.to_dict(), "observation_size": 3, "action": BOX.to_dict()}
+        arrays,
+        {
+            "config": config.to_dict(),
+            "observation_size": 3,
+            "observation_shape": [],
+            "observation": None,
+            "discrete_observation": None,
+            "action": BOX.to_dict(),
+        },
     )
     first, second = saved.act(np.ones(3)), saved.act(np.ones(3))
     saved.begin()

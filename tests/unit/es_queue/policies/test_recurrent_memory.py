@@ -71,6 +71,7 @@ def test_a_checkpoint_whose_observations_have_another_shape_than_size_is_refused
             "high": [],
             "sizes": [2],
             "starts": [0],
+            "bins": [],
         },
     }
     with pytest.raises(ValueError, match="does not have 6 numbers"):

@@ -254,10 +254,13 @@ def test_a_file_takes_dashes_and_underscores_and_a_flag_wins_over_it(tmp_path: P
         ("population = true", "population is True in "),
         ("step_limit = true", "step_limit is True in "),
         ("[search]\npopulation = 4", "has the unknown option 'search'"),
-        ("seed = 1\nsigma = = 2", "run.toml, line 2: not TOML: Invalid value"),
-        ('seed = 1\nenv = """x', "run.toml, line 2: not TOML: "),
-        ("seed = 1\nseed = 2", "run.toml, line 2: not TOML: "),
-        ("seed = " + "9" * 5000, "run.toml, line 1: not TOML: "),
+        (
+            "seed = 1\nsigma = = 2",
+            "run.toml cannot be used: it is not TOML: Invalid value (at line 2",
+        ),
+        ('seed = 1\nenv = """x', "it is not TOML: "),
+        ("seed = 1\nseed = 2", "it is not TOML: "),
+        ("seed = " + "9" * 5000, "it is not TOML: "),
         ("wrapper = " + "[" * 5000, "not TOML"),
     ],
 )

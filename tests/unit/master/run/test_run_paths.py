@@ -95,7 +95,7 @@ def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> 
         ),
         (es_master, ["--replay", "walker"], "there/walker/replay holds no replay log of walker"),
         (es_status, ["walker"], "es-master --resume there/walker\n"),
-        (es_play, ["walker"], "there/walker/checkpoints/best.npz: this is not a readable"),
+        (es_play, ["walker"], "there/walker/checkpoints/best.npz: it is not a readable"),
         (es_play, ["walker", "--generation", "3"], "there/walker/slots has no generation 3"),
         (es_plot, ["walker"], "there/walker holds no run"),
         (es_plot, ["lander"], "there is no run lander in there; existing runs: walker\n"),

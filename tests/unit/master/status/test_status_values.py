@@ -114,7 +114,7 @@ def test_parameters_are_described_by_figures_and_their_digest() -> None:
 def test_a_checkpoint_is_described_by_its_shapes_and_its_meta_without_long_lists() -> None:
     data = pack(
         {"parameters": np.zeros(1000, np.float32), "m": np.zeros((2, 3))},
-        {"run": "r\x1b", "long": list(range(1000)), "state": {"generation": 3}},
+        {"format": 1, "run": "r\x1b", "long": list(range(1000)), "state": {"generation": 3}},
     )
     found = decode_string(key("checkpoint"), data)
     assert found["arrays"] == {
@@ -194,7 +194,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked() -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("meta.npy", header.getvalue() + bytes(50_000_000))
     found = decode_string(key("checkpoint"), buffer.getvalue())
-    assert found["meta"] == "missing" and found["arrays"]["meta"].startswith("str")
+    assert "it is compressed" in found["cannot be decoded"]
 
 
 def test_deep_wide_and_huge_values_are_cut() -> None:

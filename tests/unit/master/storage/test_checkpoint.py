@@ -238,7 +238,7 @@ def test_what_is_no_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     refused(
         checkpoint.encode_best(SETUP.config, SETUP.spec, "a-run", best, None)
     )  # a policy, but no run's state
-    monkeypatch.setattr(checkpoint, "MAX_CHECKPOINT", 10)
+    monkeypatch.setattr("es_queue.files.MAX_NPZ", 10)
     refused(DATA)
 
 

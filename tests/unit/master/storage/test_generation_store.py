@@ -5,6 +5,7 @@ the bit.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -277,11 +278,12 @@ def test_a_file_that_was_tampered_with_is_refused(
         {"seed": np.zeros(rows, "M8[s]")},
     ):
         np.savez(path, **{**arrays, **changes})
-        assert "its columns are not numeric" in refused(
-            capsys, 6, tmp_path, "--generation", "1", "--slot", "1+"
+        assert re.search(
+            "not numeric|not of plain numbers",
+            refused(capsys, 6, tmp_path, "--generation", "1", "--slot", "1+"),
         )
     path.write_bytes(b"nothing")
-    assert "not a readable record" in refused(capsys, 6, tmp_path, "--generation", "1")
+    assert "not a readable .npz file" in refused(capsys, 6, tmp_path, "--generation", "1")
 
 
 def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(
@@ -290,7 +292,7 @@ def test_a_file_that_asks_for_a_giant_noise_table_is_refused_before_one_is_made(
     trained(tmp_path)
     path = record_path(tmp_path, 1)
     arrays = read_arrays(path)
-    meta = json.loads(arrays["meta"].tobytes())
+    meta = json.loads(arrays["meta"].item())
     meta["config"]["noise_size"] = 2**32 - 1
     np.savez(path, **{**arrays, "meta": np.array(json.dumps(meta))})
     assert "is larger than the" in refused(capsys, 6, tmp_path, "--generation", "1")

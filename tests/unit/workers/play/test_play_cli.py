@@ -22,6 +22,7 @@ from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
 from es_queue.numerics.slot_plan import evaluation_seeds
 from es_queue.protocol.messages import FINAL, Block, Task
 from es_queue.strategies import make_strategy
+from master.storage.checkpoint import policy_meta
 from tests.cases import each_case
 from tests.parts import policy_size
 from workers import episode as episodes
@@ -100,11 +101,7 @@ def checkpoint(path: Path, config: RunConfig, /, **changes: Any) -> float:
     mean = sum(returns) / len(returns)
     spec = worker.evaluator.spec
     meta = {
-        "run": "some-run",
-        "config": config.to_dict(),
-        "observation_size": spec.observation_size,
-        "action": spec.action.to_dict(),
-        "discrete_observation": None,
+        **policy_meta(config, spec, "some-run"),
         "generation": 3,
         "evaluation": {"eval_mean": mean, "eval_std": 0.0, "eval_episodes": len(returns)},
         **changes,
@@ -279,7 +276,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(
 ) -> None:
     (tmp_path / "text.npz").write_text("hello")
     refused(capsys, 6, tmp_path / "text.npz")
-    assert "no such checkpoint" in refused(capsys, 6, tmp_path / "missing.npz")
+    assert "No such file" in refused(capsys, 6, tmp_path / "missing.npz")
     (tmp_path / "policy.onnx").write_bytes(b"graph")
     assert "an export for other programs: play the run" in refused(
         capsys, 6, tmp_path / "policy.onnx"
@@ -297,7 +294,7 @@ def test_settings_that_cannot_be_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "population": -3})
-    assert "settings cannot be used" in refused(capsys, 6, tmp_path)
+    assert "population is -3 in the checkpoint" in refused(capsys, 6, tmp_path)
 
 
 def test_an_environment_with_other_spaces_than_the_policys_is_refused(
