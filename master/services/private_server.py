@@ -101,8 +101,11 @@ class PrivateServer:
     @property
     def running_url(self) -> str | None:
         """``url`` while a server listens there; None if there is none, or only the socket of a
-        killed one. Raises RedisError, as ``url`` does.
+        killed one. Raises RedisError, as ``url`` does, and for a folder that others own or can
+        write: their server could answer without end.
         """
+        with suppress(FileNotFoundError):
+            refuse_foreign(self.folder)
         url = self.url
         if not self.socket_path.is_socket():
             return None

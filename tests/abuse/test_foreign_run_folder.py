@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,6 +95,49 @@ def test_a_link_in_the_folder_is_not_followed(server: PrivateServer, tmp_path: P
     with pytest.raises(RedisError, match=r"redis\.log"):
         server.start()
     assert victim.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["es-status", "es-master --stop r", "es-master --purge r --yes"]
+)
+def test_a_strangers_server_in_the_folder_is_not_asked(command: str, tmp_path: Path) -> None:
+    """Its answer could have any length."""
+    folder = tmp_path / "r/redis"
+    folder.mkdir(parents=True)
+    (folder.parent / "config.json").write_text('{"env": "CartPole-v1"}')
+    folder.chmod(0o777)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(str(folder / "redis.sock"))
+        stranger.listen()
+        stranger.settimeout(0)
+        done = subprocess.run(
+            [str(BIN / command.split()[0]), *command.split()[1:], "--runs-dir", str(tmp_path)],
+            env={name: value for name, value in os.environ.items() if "REDIS" not in name},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+    assert done.returncode == (0 if command == "es-status" else 3), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_purge_does_not_follow_a_link_in_the_place_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "precious/kept").mkdir(parents=True)
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/redis").symlink_to(tmp_path / "precious")
+    done = subprocess.run(
+        [BIN / "es-master", "--purge", "r", "--yes", "--runs-dir", tmp_path],
+        env={name: value for name, value in os.environ.items() if "REDIS" not in name},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3 and done.stderr.count("\n") == 1 and "is a link" in done.stderr
+    assert (tmp_path / "precious/kept").is_dir()
 
 
 def test_a_run_does_not_continue_from_a_planted_archive(tmp_path: Path) -> None:
