@@ -149,7 +149,11 @@ def load_policy(path: str | Path, trust: bool = False) -> SavedPolicy:
 
     Raises RunFolderError with one sentence for a file that is missing, damaged or does not fit.
     """
-    path = checkpoint_path(path)
+    return read_policy(checkpoint_path(path), trust)
+
+
+def read_policy(path: Path, trust: bool = False) -> SavedPolicy:
+    """The policy of a file, which is not a link. Raises RunFolderError."""
     if path.suffix == ".json":
         raise RunFolderError(
             f"{path} is a seed list: es-play {path} --export FILE.npz converts it to a policy "

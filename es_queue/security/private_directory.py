@@ -191,5 +191,7 @@ def replacing(
 
 
 def no_link(path: str, flags: int) -> int:
-    """An opener for files that are written in place; it follows no link. Raises OSError (ELOOP)."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """An opener for files that are written in place; it follows no link, and waits for no reader of
+    a pipe. Raises OSError.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

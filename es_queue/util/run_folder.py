@@ -28,6 +28,12 @@ MOST_BYTES = 2**22
 MOST_NAMES = 10
 FILE_SUFFIXES = (".npz", ".json")
 SEED_FOLDER = re.compile(r"s[0-9]{1,19}", re.ASCII)
+#: Files and folders that es-queue writes to a run's folder, and reads there.
+OWN_FILES = (*NAMING_FILES, "config.json", "metrics.jsonl", ERROR_REPORTS_FILE, FAILURE_FILE, BEST)
+OWN_FOLDERS = (
+    *("checkpoints", "slots", "replay", "logs", "videos", "redis", "guardian"),
+    *("tensorboard", "wandb", "mlflow"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,11 @@ class NamedRun:
         """The runs of a study that have begun, by seed; else the run itself."""
         if not self.is_study:
             return [self]
-        folders = [path for path in self.folder.glob("s*") if SEED_FOLDER.fullmatch(path.name)]
+        folders = [
+            path
+            for path in self.folder.glob("s*")
+            if SEED_FOLDER.fullmatch(path.name) and not path.is_symlink()
+        ]
         folders.sort(key=lambda path: int(path.name[1:]))
         return [NamedRun(f"{self.run}-{path.name}", path) for path in folders]
 
@@ -95,6 +105,17 @@ def find_run(word: str | Path, runs_dir: str | Path | None = None) -> NamedRun:
     return NamedRun(path.absolute().name, path)
 
 
+def refuse_links(folder: Path) -> None:
+    """Raises RunFolderError for a run's folder in which one of es-queue's own files or folders is a
+    link: commands would read, write and delete elsewhere. An archive can bring such links.
+    """
+    for path in (*(folder / name for name in OWN_FILES + OWN_FOLDERS), *folder.glob("s[0-9]*")):
+        if path.is_symlink():
+            raise RunFolderError(
+                f"{path} is a link: put the file or folder itself in its place, or remove it"
+            )
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -122,11 +143,14 @@ def read_stored_name(folder: Path) -> str:
 
 
 def existing_folder(word: str | Path, runs_dir: str | Path | None = None) -> Path:
-    """The folder of a run or study, else that path's folder. Raises NoRunError."""
+    """The folder of a run or study, else that path's folder. Raises NoRunError, and RunFolderError
+    for a folder with links.
+    """
     run = find_run(word, runs_dir)
     folder = run.folder if run.folder.is_dir() else Path(word)
     if not folder.is_dir():
         raise no_run_error(run)
+    refuse_links(folder)
     return folder
 
 
@@ -152,13 +176,13 @@ def no_run_error(
 def checkpoint_path(
     word: str | Path, which: str = "best", runs_dir: str | Path | None = None
 ) -> Path:
-    """The file itself, or the best policy or newest checkpoint of a run.
+    """The file itself, which may be a link, or the best policy or newest checkpoint of a run.
 
     Raises NoRunError for an unknown run, RunFolderError for a missing checkpoint.
     """
     path = Path(word)
     if path.is_file() or path.suffix in FILE_SUFFIXES:
-        return path
+        return path.resolve() if path.is_symlink() else path
     folder = existing_folder(path, runs_dir)
     if (folder / STUDY_FILE).is_file():
         raise RunFolderError(f"{folder} {find_run(folder).several_runs}")

@@ -18,7 +18,7 @@ from es_queue.config.run_config import AUTO, default_of, option_fields
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
-from es_queue.util.run_folder import STUDY_FILE, existing_folder
+from es_queue.util.run_folder import STUDY_FILE, existing_folder, refuse_links
 from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.status.run_folders import read_settings
 from master.storage.metrics_files import METRICS, read_json_lines
@@ -129,8 +129,9 @@ def find_run_folders(path: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> RunCurves:
     """The run of a folder. Of a repeated generation (a resumed run), the last counts. Raises
-    UsageError for an unreadable file.
+    UsageError for an unreadable file, RunFolderError for a folder with links.
     """
+    refuse_links(folder)
     records, left_out = Records(), 0
     try:
         for line in read_json_lines(folder / METRICS, MOST_LINES):

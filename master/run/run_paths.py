@@ -12,23 +12,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.security.private_directory import make_run_folder, refuse_open_parents
-from es_queue.util.run_folder import NamedRun, find_run, runs_folder
+from es_queue.util.run_folder import NamedRun, find_run, refuse_links, runs_folder
 from master.run.launch import Launch
 
 LOGGER = logging.getLogger("es_queue.run")
-#: Folders in a run's folder that es-master writes to and removes files from.
-OWN_FOLDERS = (
-    "checkpoints",
-    "slots",
-    "replay",
-    "logs",
-    "videos",
-    "redis",
-    "guardian",
-    "tensorboard",
-    "wandb",
-    "mlflow",
-)
 
 
 @dataclass(frozen=True)
@@ -72,17 +59,6 @@ class RunPaths:
             ) from None
 
 
-def refuse_links(run_dir: Path) -> None:
-    """Raises RunFolderError for a folder in a run's folder that is a link: es-master would write
-    and delete where it leads. An archive can bring such links.
-    """
-    for folder in OWN_FOLDERS:
-        if (run_dir / folder).is_symlink():
-            raise RunFolderError(
-                f"{run_dir / folder} is a link: put the folder itself in its place, or remove it"
-            )
-
-
 def make_new_paths(config: RunConfig, launch: Launch) -> RunPaths:
     """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
     run = launch.run or derive_run_id(config.task)
@@ -108,9 +84,12 @@ def new_paths(run: str, launch: Launch) -> RunPaths:
 
 
 def existing_paths(word: str, launch: Launch) -> RunPaths:
-    """Paths of the run that ``word`` names. Raises UsageError if there is none."""
+    """Paths of the run that ``word`` names. Raises UsageError for an impossible name, and
+    RunFolderError for a folder with links.
+    """
     named = find_run(word, launch.runs_dir)
     run_dir = launch.run_dir or named.folder
+    refuse_links(run_dir)
     return RunPaths(keys.checked_run_id(named.run), run_dir, launch.shared)
 
 

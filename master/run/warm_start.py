@@ -12,7 +12,7 @@ from es_queue.files import read_npz
 from es_queue.numerics.arrays import typed_array
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import RunningMoments
-from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
+from es_queue.policies.checkpoint_policy import SavedPolicy, read_policy
 from es_queue.policies.net2wider import widen
 from es_queue.util.run_folder import checkpoint_path
 from master.loop.state import RunState
@@ -79,7 +79,7 @@ def find_checkpoint(path: Path) -> Path:
 
 def read_warm_start(path: Path) -> WarmStart:
     """Read a checkpoint for a warm start. Raises RunFolderError."""
-    saved = load_policy(path)
+    saved = read_policy(path)
     try:
         arrays, meta = read_npz(path, MOMENTS)
         if arrays:

@@ -19,7 +19,7 @@ from es_queue.util.command_parser import (
     add_runs_folder,
     add_version,
 )
-from es_queue.util.run_folder import find_run, read_run_name, runs_folder
+from es_queue.util.run_folder import find_run, read_run_name, refuse_links, runs_folder
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
 from master.status.discovery import RunSources, find_servers, find_sources, password_warnings
@@ -137,6 +137,7 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
         run, folder = checked_run_id(named.run), named.folder
         is_listed = given.web is not None and folder.parent == runs_folder(given.runs_dir)
         run_folder = folder if read_run_name(folder) and not is_listed else None
+        refuse_links(folder)
     if given.errors and given.run is None:
         raise UsageError("--errors shows the reports of one run: es-status RUN --errors")
     keys = given.keys

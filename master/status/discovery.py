@@ -13,7 +13,7 @@ from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.protocol.connection import url_from_environment
 from es_queue.protocol.redis_url import SHOWN_PASSWORD
 from es_queue.security.passwords import password_of, with_password
-from es_queue.util.run_folder import NamedRun, find_run, no_run_error, runs_folder
+from es_queue.util.run_folder import NamedRun, find_run, no_run_error, refuse_links, runs_folder
 from master.status.redis_reader import (
     RedisReader,
     RunDetails,
@@ -165,6 +165,7 @@ def _choose_sources(given: argparse.Namespace) -> RunSources:
             [make_named_reader(add_password(given.redis_url, given), given_by_flag=True)], []
         )
     if given.run_dir is not None:
+        refuse_links(given.run_dir)
         return sources_in([given.run_dir])
     folders = [] if given.run_folder is None else [given.run_folder]
     if url := url_from_environment():

@@ -116,6 +116,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         checkpoint={"nargs": "?", "type": Path},
         which={"choices": ("best", "last")},
         render={"choices": ("human",)},
+        cell={"action": "append", "default": []},
         **{name: {"type": Path} for name in ("export", "card", "record")},
         **{name: {"type": int} for name in ("episodes", "seed")},
     )
@@ -128,6 +129,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         raise UsageError(
             f"--episodes is {given.episodes}: use a whole number from 1 to {MAX_EPISODES}"
         )
+    if len(given.cell) > 1:
+        raise UsageError("--cell is given twice: es-play plays one elite, so give it once")
+    given.cell = given.cell[0] if given.cell else None
     validate_arguments(given)
     if given.seed is not None and not 0 <= given.seed < SEED_LIMIT:
         raise UsageError(f"--seed is {given.seed}: use a whole number from 0 to {SEED_LIMIT - 1}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.strategies.map_elites import load_archive
+from es_queue.strategies.map_elites.archive import read_archive
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def find_elite(path: Path, text: str) -> Elite:
     checkpoint; the nearest one if that cell is empty. Raises UsageError or RunFolderError.
     """
     requested = parse_behaviour(text)
-    archive, _ = load_archive(path)
+    archive, _ = read_archive(path)
     cells = archive.cells
     if cells is None or not len(archive):
         raise RunFolderError(f"the archive of {path} has no elite yet: leave --cell out")

@@ -186,7 +186,11 @@ def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[A
     """The archive in a run's newest checkpoint, or in the file that ``run`` names, and the run's
     settings. Raises RunFolderError if there is none.
     """
-    path = checkpoint_path(run, "last", runs_dir)
+    return read_archive(checkpoint_path(run, "last", runs_dir))
+
+
+def read_archive(path: Path) -> tuple[Archive, RunConfig]:
+    """The archive in a file, which is not a link, and its run's settings. Raises RunFolderError."""
     try:
         names = ("parameters", *(f"strategy.{name}" for name in ARRAYS))
         arrays, meta = read_npz(path, names)

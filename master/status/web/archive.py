@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.strategies.map_elites import load_archive
+from es_queue.strategies.map_elites.archive import read_archive
 from es_queue.strategies.map_elites.cells import GridCells
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun, checkpoint_path
@@ -35,7 +35,7 @@ def archive_data(run: NamedRun) -> dict[str, Any]:
 def _read(path: Path, stamp: tuple[int, int, int] | None) -> dict[str, Any]:
     if stamp is None or stamp[1] > MOST_BYTES:
         raise UsageError("the archive is too large for the page: draw it with es-plot --archive")
-    archive, config = load_archive(path)
+    archive, config = read_archive(path)
     cells = archive.cells
     if cells is None or not len(archive):
         raise UsageError("the archive has no elite yet")

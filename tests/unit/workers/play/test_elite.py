@@ -89,6 +89,7 @@ def test_the_report_names_the_elite(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--cell", "0.5"], 2, "have 2 numbers: give as many, such as --cell=8,0.9"),
         (["--cell", "1,x"], 2, "use a behaviour's numbers"),
         (["--cell", "1,nan"], 2, "use a behaviour's numbers"),
+        (["--cell", "1,1", "--cell", "2,0"], 2, "plays one elite, so give it once"),
         (["--cell", "1,1", "--generation", "3"], 2, "leave --generation out"),
         (["--cell", "1,1", "--card", "card"], 2, "leave --card out"),
         (["--cell", "1,1", "--which", "best"], 2, "the newest checkpoint: leave --which out"),
