@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renew what the images are pinned to: hashes of Python packages, and the digest of the base image.
 
-    docker/renew_pins.py pip                               # writes docker/requirements.txt
+    docker/renew_pins.py pip                               # requirements.txt and classic.txt
     docker/renew_pins.py images --registry https://HOST    # adds digests to docker/images.env
 
 ``pip`` reads pyproject.toml and constraints.txt, uses pip's own index and accepts only wheels, for
@@ -21,17 +21,24 @@ import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 DOCKER = Path(__file__).resolve().parent
-REQUIREMENTS, CONSTRAINTS, IMAGES = (
-    DOCKER / name for name in ("requirements.txt", "constraints.txt", "images.env")
+REQUIREMENTS, CLASSIC, CONSTRAINTS, IMAGES = (
+    DOCKER / name for name in ("requirements.txt", "classic.txt", "constraints.txt", "images.env")
 )
 #: Debian 13's. pip takes the newest wheel that fits one of the platforms.
 PYTHON, PLATFORMS = "3.13", ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 #: Builds es-queue itself, without a download of its own.
 BUILDS = ("setuptools", "wheel")
+#: The image classic: what people installed before, what gym needs, and what es-queue needs besides.
+#: gym and box2d-py have no wheels: docker/classic-source.txt has their sources.
+CLASSIC_NEEDS = (
+    *("redis", "rq", "numpy", "msgpack", "cloudpickle", "gym-notices"),
+    *("gymnasium", "pygame-ce", "threadpoolctl", "rich", "waitress", "prometheus_client"),
+)
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, "
     "application/vnd.docker.distribution.manifest.list.v2+json, "
@@ -41,7 +48,7 @@ MANIFESTS = (
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SECONDS = 60
 HEAD = f"""\
-# Written by docker/renew_pins.py pip: every package of the images master and worker, with the
+# Written by docker/renew_pins.py pip: every package of the {{images}}, with the
 # SHA-256 of its wheel (pip install --require-hashes). Python {PYTHON}, Linux on x86-64; versions:
 # docker/constraints.txt.
 """
@@ -50,14 +57,11 @@ HEAD = f"""\
 # --- Python packages
 
 
-def locked() -> str:
-    """docker/requirements.txt: a line per package.
+def locked(images: str, needed: Sequence[str]) -> str:
+    """A line per package.
 
     Raises CalledProcessError if pip finds no set of wheels.
     """
-    needed = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text("utf-8"))["project"][
-        "dependencies"
-    ]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [
@@ -84,7 +88,7 @@ def locked() -> str:
         command += [word for platform in PLATFORMS for word in ("--platform", platform)]
         subprocess.run([*command, *needed, *BUILDS], check=True)
         found = json.loads(report.read_text("utf-8"))["install"]
-    return HEAD + "\n".join(sorted(map(line_of, found), key=str.lower)) + "\n"
+    return HEAD.format(images=images) + "\n".join(sorted(map(line_of, found), key=str.lower)) + "\n"
 
 
 def line_of(package: dict[str, Any]) -> str:
@@ -162,16 +166,22 @@ def main() -> int:
     if given.what == "images" and not given.registry:
         parser.error("--registry is missing: give the address of the registry's API, https://HOST")
     try:
-        target, text = (
-            (REQUIREMENTS, locked())
-            if given.what == "pip"
-            else (IMAGES, pinned(IMAGES.read_text("utf-8"), given.registry))
-        )
+        if given.what == "pip":
+            project = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text("utf-8"))
+            texts = {
+                REQUIREMENTS: locked(
+                    "images master and worker", project["project"]["dependencies"]
+                ),
+                CLASSIC: locked("image classic", CLASSIC_NEEDS),
+            }
+        else:
+            texts = {IMAGES: pinned(IMAGES.read_text("utf-8"), given.registry)}
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"renew_pins: {error}; nothing was changed", file=sys.stderr)
         return 1
-    target.write_text(text, "utf-8")
-    print(f"wrote {target}")
+    for target, text in texts.items():
+        target.write_text(text, "utf-8")
+        print(f"wrote {target}")
     return 0
 
 

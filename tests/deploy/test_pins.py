@@ -23,10 +23,11 @@ LINE = re.compile(r"(?P<name>[\w.-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{6
 DIGEST = "sha256:" + "5e" * 32
 
 
-def locked() -> dict[str, str]:
+def locked(*names: str) -> dict[str, str]:
     lines = [
         line
-        for line in (DOCKER / "requirements.txt").read_text().splitlines()
+        for name in names
+        for line in (DOCKER / name).read_text().splitlines()
         if not line.startswith("#")
     ]
     found = [LINE.fullmatch(line) for line in lines]
@@ -35,12 +36,11 @@ def locked() -> dict[str, str]:
 
 
 def test_every_package_of_the_images_has_a_hash_and_the_version_of_the_constraints() -> None:
-    assert (
-        len(locked()) > 15
-        and locked().items()
-        <= {name.replace("_", "-"): one for name, one in pins().items()}.items() | pins().items()
-    )
-    assert {Requirement(text).name.lower() for text in PROJECT["dependencies"]} <= locked().keys()
+    needed = {Requirement(text).name.lower() for text in PROJECT["dependencies"]}
+    known = {name.replace("_", "-"): one for name, one in pins().items()}.items() | pins().items()
+    ours, classic = locked("requirements.txt"), locked("classic.txt", "classic-source.txt")
+    assert len(ours) > 15 and ours.items() <= known and needed <= ours.keys()
+    assert len(classic) > 15 and classic.items() <= known
 
 
 def test_the_images_install_nothing_without_its_hash() -> None:
@@ -53,13 +53,16 @@ def test_the_images_install_nothing_without_its_hash() -> None:
         and "--no-deps" in ours
         and "--no-build-isolation" in ours
     )
+    classic = [step.rest for step in STAGES["classic-build"].steps if "pip install" in step.rest]
+    assert len(classic) == 3
+    assert all("--require-hashes" in run or "--no-index" in run for run in classic)
+    assert all("--only-binary :all:" in run or "--no-build-isolation" in run for run in classic)
 
 
 def test_the_lock_names_no_index() -> None:
-    assert (
-        "://" not in (DOCKER / "requirements.txt").read_text()
-        and "index" not in (DOCKER / "requirements.txt").read_text()
-    )
+    for name in ("requirements.txt", "classic.txt", "classic-source.txt"):
+        text = (DOCKER / name).read_text()
+        assert "://" not in text and "index" not in text
 
 
 def test_the_pinned_base_image_is_the_dockerfiles_own() -> None:
