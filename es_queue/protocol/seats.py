@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
@@ -51,10 +52,38 @@ def require_type(client: redis.Redis, key: str, kind: bytes) -> None:
     """Raises redis-py's DataError, which names the key, if it exists with another type."""
     found: Any = client.type(key)  # twice: yes
     if found not in (kind, b"none"):
-        raise redis.exceptions.DataError(
-            f"{key} is a {found.decode()}, not a {kind.decode()}: delete that key, or use --queue "
-            "with another queue"
-        )
+        raise redis.exceptions.DataError(f"{key} is a {found.decode()}, not a {kind.decode()}")
+
+
+def remove_mistyped(client: Any, queue: str) -> list[str]:
+    """Remove the queue's keys of another type than RQ's own; returns a phrase for each.
+
+    Workers can write these keys, and RQ does nothing until a person has removed a mistyped one.
+    """
+    kinds = {
+        keys.rq_queue(queue): b"list",
+        keys.rq_intermediate(queue): b"list",
+        keys.rq_wip(queue): b"zset",
+        keys.rq_failed(queue): b"zset",
+        keys.rq_finished(queue): b"zset",
+        keys.rq_workers(queue): b"set",
+        keys.RQ_WORKERS: b"set",
+        keys.RQ_QUEUES: b"set",
+    }
+    removed = []
+    for key, kind in kinds.items():
+        found = client.type(key)  # twice: yes
+        if found in (kind, b"none"):
+            continue
+        with client.pipeline() as change:  # nothing if the key has changed meanwhile
+            change.watch(key)
+            if change.type(key) == found:
+                change.multi()
+                change.delete(key)
+                with suppress(redis.exceptions.WatchError):
+                    change.execute()  # twice: yes
+                    removed.append(f"{key}, which was a {found.decode()}, not a {kind.decode()}")
+    return removed
 
 
 def is_seat_of(seat: str, run: str) -> bool:

@@ -24,6 +24,7 @@ from es_queue.protocol.seats import (
     close_seats,
     is_seat_of,
     open_seats,
+    remove_mistyped,
     require_type,
     waiting_seat_ids,
 )
@@ -72,11 +73,13 @@ class SeatManager:
         """Open missing seats; returns the workers that should give way to another run.
 
         ``served``: whether any answer has ever counted; ``paused``: a paused run keeps no worker
-        from another. Raises RedisError if new workers cannot serve, or the queue is not a list.
+        from another. Raises RedisError if new workers cannot serve.
         """
         self._has_results = self._has_results or served
-        self._clear(self._cleaner.tick)
         try:
+            for key in remove_mistyped(self._client, self._queue):
+                LOGGER.warning(f"removed {key}")
+            self._clear(self._cleaner.tick)
             self._report_failed()
             if paused:
                 close_seats(self._client, self._queue, self._run)
@@ -98,8 +101,6 @@ class SeatManager:
                 min(MOST_OPEN, max(least, new_workers)),
                 self._timeout,
             )
-        except redis.exceptions.DataError as error:
-            raise RedisError(f"no seat can be opened: {error}") from None
         except redis.exceptions.RedisError as error:
             self._note_trouble(error)
         return []

@@ -78,7 +78,7 @@ class Client:
         return [name.encode() for name in found[start : start + num]]
 
     def type(self, key: str) -> bytes:
-        return b"zset" if key.startswith("rq:failed:") else b"list"
+        return {"rq:failed:default": b"zset", "rq:queue:default": b"list"}.get(key, b"none")
 
     def hstrlen(self, key: str, name: str) -> int:
         return len(self.hashes.get(key, {}).get(name, b""))
