@@ -106,11 +106,11 @@ class EpisodeRules:
     """
 
     limit: int
-    reward_shift: float
-    reward_floor: float | None
-    patience: Patience | None
-    stall: Stall | None
-    by_sign: bool
+    reward_shift: float = 0.0
+    reward_floor: float | None = None
+    patience: Patience | None = None
+    stall: Stall | None = None
+    by_sign: bool = False
     life_loss: bool = False
 
     @property
@@ -142,9 +142,7 @@ def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules
 
 def evaluation_rules(limit: int) -> EpisodeRules:
     """The rules of an evaluation: the environment's own rewards and ends, and ``limit`` steps."""
-    return EpisodeRules(
-        limit, reward_shift=0.0, reward_floor=None, patience=None, stall=None, by_sign=False
-    )
+    return EpisodeRules(limit)
 
 
 def parse_step_limit(text: str) -> StepLimitRule:

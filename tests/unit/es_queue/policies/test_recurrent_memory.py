@@ -11,7 +11,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.policies import BoundPolicy, Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from tests.cases import each_case
-from tests.unit.workers.test_batched_episodes import alone, play, rules, same, together
+from tests.doors.test_episodes import alone, play, rules, same, together
 from workers.episode import Episode, EpisodeSpec
 
 

@@ -18,7 +18,7 @@ test_random_search: the_best_of_the_new_results_wins_and_the_standing_elite_wins
 | one path of actions alone works | Evolution-Strategies-PyTorch, the starter | here; test_actions |
 | playing a saved policy is broken | pytorch-es, Evolution-Strategies-PyTorch | test_es_master:
 es_play_repeats_the_final_evaluation_to_the_last_digit |
-| time limits do not apply | walking_marvin | here; test_episode:
+| time limits do not apply | walking_marvin | here; test_episodes:
 an_end_at_the_very_limit_is_the_environments |
 | sigma, limits or fitness of the master do not reach the workers | walking_marvin, the starter |
 here; test_evaluator |
@@ -55,7 +55,7 @@ an_episode_ends_when_the_environment_ends_or_truncates_it; test_stock_resets |
 | σ_R over summed returns | a rival's ARS | here |
 | memory grows over many resets | estool | test_heartbeat_limits (--worker-memory);
 tools/benchmarks/micro/memory.py |
-| action noise in evaluations | RLlib | test_episode: an_evaluation_knows_no_rule_but_its_limit;
+| action noise in evaluations | RLlib | test_episodes: an_evaluation_knows_no_rule_but_its_limit;
 test_learner_elites |
 | the adaptive limit stops growing without a word | the starter | test_episode_rules:
 no_limit_leaves_its_bounds_and_the_order_of_episodes_does_not_matter |
