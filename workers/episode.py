@@ -549,9 +549,7 @@ class EpisodeControl:
     """Flags and figures that the episode's loop and the heartbeat thread share.
 
     leave_reason: why the worker leaves; empty while it stays
-    halt:    whether the running episode must stop, because the worker leaves or the publication has
-    closed
-    serving: the publication of the block in progress; closed: the one that has closed meanwhile
+    serving: the publication of the block in progress; closed: one that has closed meanwhile
     finish_reason: why it leaves after the episode, such as a process that is too large; empty while
     it stays
     episode_began: monotonic second at which the running episode began, None between episodes
@@ -563,10 +561,8 @@ class EpisodeControl:
     """
 
     def __init__(self) -> None:
-        self.halt = False
-        self._leave_reason = ""
-        self.serving = self.closed = ""
-        self.finish_reason = ""
+        self.leave_reason = self.finish_reason = self.serving = ""
+        self.closed: str | None = None
         self.playing: dict[str, int] = {}
         self.episode_began: float | None = None
         self.steps = self.episodes = self.failures = 0
@@ -574,20 +570,9 @@ class EpisodeControl:
         self._busy: tuple[float, float | None] = (0.0, None)
         self.poll: float | None = None
 
-    @property
-    def leave_reason(self) -> str:
-        return self._leave_reason
-
-    @leave_reason.setter
-    def leave_reason(self, reason: str) -> None:
-        self._leave_reason = reason
-        if reason:
-            self.halt = True
-
     def leave(self, reason: str) -> None:
         """Ask the worker to leave, for the first reason given."""
-        if reason and not self._leave_reason:
-            self.leave_reason = reason
+        self.leave_reason = self.leave_reason or reason
 
     def finish(self, reason: str) -> None:
         """Ask the worker to leave after its episode, for the first reason given."""
@@ -604,31 +589,24 @@ class EpisodeControl:
         """That many episodes make one step each. ``episode_began``: their share of the time, if
         there are several. Raises Leaving.
         """
-        if self.halt:
+        if self.leave_reason or self.closed == self.serving:
             raise Leaving
         self.steps += count
         self.episode_began = episode_began or self.episode_began
 
     def begin_block(self, publication: str) -> None:
-        self.closed = ""
+        self.closed, self.serving = None, publication
         self._busy = self.busy_seconds(), time.monotonic()
-        self._set_publication(publication)
 
     def end_block(self) -> None:
         """The block is finished, or abandoned."""
+        self.serving = ""
         self._busy = self.busy_seconds(), None
-        self._set_publication("")
 
     def busy_seconds(self) -> float:
         seconds, began = self._busy
         return seconds if began is None else seconds + time.monotonic() - began
 
-    def _set_publication(self, publication: str) -> None:
-        self.serving, self.halt = publication, False
-        if self._leave_reason:  # asked last: a signal may have come before ``halt`` was reset
-            self.halt = True
-
     def close_publication(self, publication: str) -> None:
-        """The publication has closed, so its episodes may stop."""
-        if publication == self.serving:
-            self.closed, self.halt = publication, True
+        """The publication has closed: its episodes stop, and those of another one do not."""
+        self.closed = publication

@@ -75,14 +75,17 @@ def test_a_block_whose_publication_has_closed_is_stopped_and_the_worker_stays() 
     watch = EpisodeControl()
     watch.begin_block("3.1-00000000")
     with living(Told(WorkerFlags("running", closed=True)), watch):
-        eventually(lambda: watch.halt)
+        eventually(lambda: watch.closed)
     assert (watch.closed, watch.leave_reason) == ("3.1-00000000", "")
+    with pytest.raises(Leaving):
+        watch.begin_steps()
     watch.begin_block("4.1-00000000")
     watch.close_publication("3.1-00000000")
-    assert (watch.halt, watch.closed) == (False, "")
+    watch.begin_steps()
     watch.leave_reason = "asked"
     watch.begin_block("5.1-00000000")
-    assert watch.halt
+    with pytest.raises(Leaving):
+        watch.begin_steps()
 
 
 def test_the_first_reason_stays() -> None:
