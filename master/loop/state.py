@@ -179,15 +179,14 @@ class RunState:
 
     def to_dict(self) -> dict[str, Any]:
         best, anchor = self.best, self.anchor
-        open_publications = [[older.publication, older.step_limit] for older in self.open]
         return {
             **{name: getattr(self, name) for name in SCALARS},
             "best": None if best is None else {name: getattr(best, name) for name in BEST_SCALARS},
             "counters": asdict(self.counters),
             "changes": [asdict(change) for change in self.changes],
             "anchor": None if anchor is None else anchor.to_dict(),
-            **({"open": open_publications} if open_publications else {}),
-            **({"descent": asdict(self.descent)} if self.descent != CurrentDescent() else {}),
+            "open": [[older.publication, older.step_limit] for older in self.open],
+            "descent": asdict(self.descent),
         }
 
     @classmethod
@@ -214,10 +213,10 @@ class RunState:
                 counters=Counters(**values["counters"]),
                 changes=tuple(Change(**change) for change in values["changes"]),
                 anchor=anchor,
-                descent=CurrentDescent(**values.get("descent", {})),
+                descent=CurrentDescent(**values["descent"]),
                 open=tuple(
                     OpenPublication.from_checkpoint(arrays, *publication)
-                    for publication in values.get("open", ())
+                    for publication in values["open"]
                 ),
                 **{name: values[name] for name in SCALARS[2:]},
             )

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from es_queue.config.run_config import AUTO, default_of, option_fields
+from es_queue.config.run_config import AUTO
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
@@ -139,17 +139,8 @@ def read_run(folder: Path) -> RunCurves:
             records.add(line)
     except OSError as error:
         raise UsageError(f"{folder / METRICS} cannot be read: {error.strerror}") from None
-    settings = complete_settings(read_settings(folder / "config.json"))
+    settings = read_settings(folder / "config.json")
     return RunCurves(folder, settings, records.kept, left_out, shares_workers(folder))
-
-
-def complete_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Today's settings of a run that another revision may have stored; empty if nothing is."""
-    return {
-        name: stored.get(name, list(default) if isinstance(default, tuple) else default)
-        for name, default in ((name, default_of(name)) for name in option_fields())
-        if name in stored or (stored and name != "seed")
-    }
 
 
 def shares_workers(folder: Path) -> bool:

@@ -21,7 +21,8 @@ from es_queue.config.resolution import TUNED_SETTINGS, resolve
 from es_queue.config.run_config import RunConfig, default_of, flag_name
 from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
-from es_queue.files import read_file
+from es_queue.errors import DecodeError
+from es_queue.files import parse_json, read_file
 from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import named_modules
 from es_queue.util import host_info
@@ -61,8 +62,8 @@ def write_manifest(
 
 def _read_former(path: Path) -> dict[str, Any]:
     """The manifest of a continued run; empty if there is none or it is invalid."""
-    with suppress(OSError, ValueError, RecursionError):
-        manifest = json.loads(read_file(path, MOST_BYTES))
+    with suppress(OSError, DecodeError):
+        manifest = parse_json(read_file(path, MOST_BYTES), MOST_BYTES, finite=False)
         if (
             isinstance(manifest, dict)
             and isinstance(manifest.get("sittings"), list)

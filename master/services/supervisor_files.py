@@ -8,12 +8,11 @@ import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import es_queue
 from es_queue import errors
-from es_queue.errors import EsQueueError, RedisError, RunFolderError
-from es_queue.files import open_file, read_file
+from es_queue.errors import DecodeError, EsQueueError, RedisError, RunFolderError
+from es_queue.files import open_file, parse_json, read_file
 from es_queue.protocol.timing import Clocks
 from es_queue.security.private_directory import no_link, replacing
 from es_queue.util.file_lock import is_locked, read_pid
@@ -62,12 +61,12 @@ class SupervisorSpec:
     def from_json(text: str | bytes) -> SupervisorSpec:
         """Raises RunFolderError for an invalid spec."""
         try:
-            values = json.loads(text)
+            values = parse_json(text, MOST_BYTES)
             if set(values) != {spec_field.name for spec_field in fields(SupervisorSpec)}:
                 raise ValueError
             Clocks(**values["clocks"])
             return SupervisorSpec(**values)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (DecodeError, ValueError, TypeError, KeyError):
             raise RunFolderError(
                 "the supervisor's spec.json is damaged: remove the run's folder guardian and "
                 "try again"
@@ -130,9 +129,9 @@ class SupervisorFiles:
     def read_state(self) -> tuple[str, EsQueueError | None]:
         """Empty before there is one; with the error of a supervisor that failed."""
         try:
-            stored: dict[str, Any] = json.loads(read_file(self.state, MOST_BYTES))
+            stored = parse_json(read_file(self.state, MOST_BYTES), MOST_BYTES)
             name = str(stored["state"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, DecodeError, TypeError, KeyError):
             return "", None
         if name != FAILED:
             return name, None

@@ -133,7 +133,7 @@ def test_a_runs_folder_is_its_users_or_its_groups(
     assert mode(tmp_path / "runs") == 0o775 & ~umask
 
 
-def test_a_run_of_an_earlier_version_is_closed_when_it_is_resumed(tmp_path: Path) -> None:
+def test_a_runs_folder_that_others_can_read_is_closed_when_it_is_resumed(tmp_path: Path) -> None:
     run_dir = tmp_path / "r"
     run_dir.mkdir()
     run_dir.chmod(0o755)

@@ -94,10 +94,8 @@ def test_a_descent_begins_with_the_first_search_and_its_schedules() -> None:
     assert timeline.learner_at(replace(after, generation=10)).strategy.pace.sigma == 0.25
 
 
-def test_a_descent_survives_a_checkpoint_and_a_first_one_is_not_written() -> None:
-    first = state_of(0, None)
-    assert "descent" not in first.to_dict()
-    state = replace(first, descent=CurrentDescent(2, 40, 9000, 1.5))
+def test_a_descent_survives_a_checkpoint() -> None:
+    state = replace(state_of(0, None), descent=CurrentDescent(2, 40, 9000, 1.5))
     read = RunState.from_checkpoint(state.to_arrays(), state.to_dict())
     assert read.descent == state.descent and read.anchor is not None
 
