@@ -129,11 +129,6 @@ def make_loop(
     return compose_loop(identity, setup.learner, collector, sink, listeners, **more)
 
 
-def collector_of(loop: Loop) -> Collector:
-    """What a loop collects with: tests change what people or workers have asked of it."""
-    return loop._collector
-
-
 def run_ring(
     config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any
 ) -> tuple[Outcome, Sink]:

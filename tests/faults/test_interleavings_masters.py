@@ -31,10 +31,10 @@ from tests.contract.places import (
     texts,
     wait_until,
 )
+from tests.faults.bench import PUBLICATION, Bench
 from tests.faults.proxy import Proxy
 from tests.ring import QUICK
 from tests.tiny import eventually
-from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
 
 AHEAD = "9999999999999-1"  # an id of a server whose clock is centuries ahead
 

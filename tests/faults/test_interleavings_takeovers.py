@@ -17,7 +17,6 @@ from es_queue.errors import FencedError
 from es_queue.protocol import messages
 from es_queue.protocol.channel import RUNNING, PublishRequest
 from es_queue.protocol.messages import Answer, Block, token_number
-from master.collect.collector import Interrupted
 from master.fleet.seat_manager import SeatManager
 from master.run.launch import Launch
 from master.run.lease import take_lease
@@ -26,12 +25,11 @@ from master.run.session import Session
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from tests.contract.places import P0, P2, RUN, TOKEN, RedisPlace
+from tests.faults.bench import PUBLICATION, Bench
 from tests.integration.processes import Heard
 from tests.memory_channel import MemoryWorkerChannel
 from tests.parts import setup_of, trained
 from tests.ring import QUICK
-from tests.unit.master.collect.collector_bench import PUBLICATION, Bench
-from tests.unit.master.loop.test_generation_loop import Run, tiny
 
 SETUP = setup_of("pgpe")
 
@@ -177,17 +175,6 @@ def test_deaths_are_counted_on_by_the_master_that_takes_over() -> None:
 
 
 # --- 1.35
-
-
-def test_an_open_generation_is_taken_over_under_its_own_name() -> None:
-    first = Run(tiny(generations=1))
-    with pytest.raises(Interrupted):
-        first.loop(interrupted=lambda: True).run(first.setup.initial_state())
-    first.server.lease = ("", 0.0)
-    publication = first.server.progress["publication"]
-    second = Run(first.config, first.server)
-    second.play(1, checkpoint.decode(first.server.checkpoint or b"")[1], publication)
-    assert second.sink.records[0]["publication"] == publication
 
 
 def test_a_takeover_in_the_middle_of_an_extension_asks_for_what_is_missing_alone() -> None:

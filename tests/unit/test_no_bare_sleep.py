@@ -19,8 +19,6 @@ EXCEPTIONS = {
     "tests/faults/trial.py": 1,
     "tests/faults/worlds.py": 4,
     "tests/tiny.py": 1,
-    "tests/unit/workers/test_heartbeat.py": 1,
-    "tests/unit/workers/test_parameter_cache.py": 1,
 }
 
 

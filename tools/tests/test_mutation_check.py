@@ -13,11 +13,6 @@ from tools.mutation_check import BROKEN, ROOT, SURVIVED, Mutant, check_all, misp
 SUM = Mutant(
     "a sum", "workers/sums.py", "a + b", "a - b", ("tests/test_sums.py::test_a_sum",), "sums"
 )
-#: Tests that mirror the classes of the heart. They end when it is rebuilt, so they catch nothing.
-MIRRORS = (
-    *(f"tests/unit/master/{name}" for name in ("collect", "loop", "fleet")),
-    *("tests/unit/workers", "tests/unit/es_queue/protocol"),
-)
 
 
 @pytest.fixture
@@ -69,11 +64,8 @@ def test_each_mutant_changes_a_text_that_its_file_has_once() -> None:
             assert f"def {name}" in (ROOT / path).read_text("utf-8") or not name, one.name
 
 
-def test_defects_of_the_heart_are_caught_through_doors() -> None:
-    heart = [one for one in read_mutants() if not one.feature]
-    assert len(heart) >= 44
-    for one in heart:
-        assert not [test for test in one.tests if test.startswith(MIRRORS)], one.name
+def test_most_mutants_are_defects_of_the_heart() -> None:
+    assert len([one for one in read_mutants() if not one.feature]) >= 90
 
 
 def test_each_mutant_of_a_feature_names_the_test_of_its_row() -> None:

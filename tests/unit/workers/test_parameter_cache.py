@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.security.private_directory import is_private
-from es_queue.util.file_lock import take_lock, try_lock
+from es_queue.util.file_lock import try_lock
 from tests.cases import each_case
-from workers import parameter_cache
 from workers.parameter_cache import ParameterCache
 
 DATA = os.urandom(2**18)
@@ -37,35 +34,6 @@ def test_the_second_worker_of_a_host_does_not_ask(tmp_path: Path) -> None:
     for _ in range(3):
         assert ParameterCache("run", tmp_path).get(FIRST, SIZE, DIGEST, source) == DATA
     assert source.asked == 1
-
-
-def test_workers_that_come_at_once_ask_once(tmp_path: Path) -> None:
-    source, found, ready = Source(), [], threading.Barrier(4)
-
-    def slow() -> bytes | None:
-        time.sleep(0.05)
-        return source()
-
-    def get() -> None:
-        ready.wait(5)
-        found.append(ParameterCache("run", tmp_path).get(FIRST, SIZE, DIGEST, slow))
-
-    threads = [threading.Thread(target=get) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert found == [DATA] * 4 and source.asked == 1
-
-
-def test_small_parameters_never_touch_the_disk(tmp_path: Path) -> None:
-    source = Source(DATA[:100])
-    for _ in range(2):
-        assert (
-            ParameterCache("run", tmp_path).get(FIRST, 100, bytes_digest(DATA[:100]), source)
-            == DATA[:100]
-        )
-    assert source.asked == 2 and not list(tmp_path.iterdir())
 
 
 @each_case(
@@ -104,40 +72,6 @@ def test_a_runs_former_publications_go_and_another_runs_stay(tmp_path: Path) -> 
     }
 
 
-def test_what_a_run_left_on_the_host_can_be_forgotten_and_other_runs_stay(tmp_path: Path) -> None:
-    for run in ("run", "run-2"):
-        ParameterCache(run, tmp_path).get(FIRST, SIZE, DIGEST, Source())
-    (tmp_path / "run-worker.seat").touch()
-    for _ in range(2):
-        ParameterCache("run", tmp_path).remove_run()
-        assert {path.name for path in tmp_path.iterdir()} == {
-            f"run-2-{FIRST}",
-            "run-2.lock",
-            "run-worker.seat",
-        }
-
-
-def test_a_folder_that_was_swept_away_only_costs_the_sharing(tmp_path: Path) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    cache, source = ParameterCache("run", folder), Source()
-    folder.rmdir()
-    cache.remove_run()
-    assert [cache.get(FIRST, SIZE, DIGEST, source) for _ in range(2)] == [DATA, DATA]
-    assert source.asked == 2
-
-
-def test_without_a_private_folder_everyone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_cache, "host_private_directory", lambda: None)
-    source = Source()
-    ParameterCache("run").remove_run()
-    assert [ParameterCache("run").get(FIRST, SIZE, DIGEST, source) for _ in range(2)] == [
-        DATA,
-        DATA,
-    ]
-    assert source.asked == 2
-
-
 def test_a_full_disk_only_costs_the_sharing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,22 +104,6 @@ def test_whoever_fetches_and_is_frozen_keeps_nobody_waiting_for_long(tmp_path: P
     assert source.asked == 1
 
 
-def test_a_turn_that_was_waited_for_in_vain_is_not_waited_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, tried = ParameterCache("run", tmp_path, lock_seconds=0.01), []
-    cache.get(FIRST, SIZE, DIGEST, Source())
-    lock = try_lock(tmp_path / "run.lock")
-    assert lock is not None
-    monkeypatch.setattr(
-        parameter_cache, "take_lock", lambda *given: tried.append(given) or take_lock(*given)
-    )
-    with cache.fetch_lock():
-        assert cache.get(SECOND, SIZE, DIGEST, Source()) == DATA
-    os.close(lock)
-    assert len(tried) == 1
-
-
 def test_what_a_killed_worker_was_writing_goes_with_the_next_publication(tmp_path: Path) -> None:
     cache = ParameterCache("run", tmp_path)
     for left in (f"run-{FIRST}.new", f"run-{FIRST}.header.new", f"run-{FIRST}.header"):
@@ -203,45 +121,3 @@ def test_large_parameters_are_one_copy_for_all_workers_of_a_host(tmp_path: Path)
     ParameterCache("run", tmp_path).get(SECOND, 64, bytes_digest(DATA[:64]), Source(DATA[:64]))
     ParameterCache("run", tmp_path).remove_run()
     assert first == second == DATA
-
-
-def test_the_header_of_large_parameters_is_read_from_the_host_too(tmp_path: Path) -> None:
-    first, second = (ParameterCache("run", tmp_path) for _ in range(2))
-    first.get(FIRST, SIZE, DIGEST, Source())
-    first.write_header(FIRST, b"header")
-    assert (
-        second.read_header(FIRST) is None
-    )  # it does not know yet that this run's parameters are large
-    second.get(FIRST, SIZE, DIGEST, Source())
-    assert second.read_header(FIRST) == b"header" and second.read_header(SECOND) is None
-    (tmp_path / f"run-{FIRST}.header").write_bytes(bytes_digest(b"header").encode() + b"headed")
-    assert second.read_header(FIRST) is None, "a damaged header is none"
-    second.get(SECOND, SIZE, DIGEST, Source())
-    assert {path.name for path in tmp_path.iterdir()} == {f"run-{SECOND}", "run.lock"}
-
-
-def test_headers_of_small_parameters_never_touch_the_disk(tmp_path: Path) -> None:
-    cache = ParameterCache("run", tmp_path)
-    cache.get(FIRST, 100, bytes_digest(DATA[:100]), Source(DATA[:100]))
-    with cache.fetch_lock():
-        cache.write_header(FIRST, b"header")
-    assert cache.read_header(FIRST) is None and not list(tmp_path.iterdir())
-
-
-def test_who_comes_while_another_fetches_finds_the_header(tmp_path: Path) -> None:
-    first, second = (ParameterCache("run", tmp_path) for _ in range(2))
-    for cache in (first, second):
-        cache.get(FIRST, SIZE, DIGEST, Source())
-    found: list[bytes | None] = []
-
-    def come() -> None:
-        with second.fetch_lock():
-            found.append(second.read_header(SECOND))
-
-    with first.fetch_lock():
-        other = threading.Thread(target=come)
-        other.start()
-        first.get(SECOND, SIZE, DIGEST, Source())
-        first.write_header(SECOND, b"header")
-    other.join(10)
-    assert found == [b"header"]

@@ -11,7 +11,6 @@ from es_queue.protocol.messages import Answer, Block, SlotResult
 from es_queue.protocol.timing import Clocks
 from master.collect.answer_check import ResultShape
 from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.blocks.reissuer import CollectorParts
 from master.collect.collector import Collector
 from master.collect.ledger import AnswerChecker, Ledger
 from master.collect.worker_watch import CollectorCallbacks, MasterLease, WorkerSource
@@ -21,8 +20,6 @@ from tests.ring import QUICK, quick_config
 
 TOKEN, PUBLICATION = "1-00000000", "3.1-00000000"
 CONFIG = quick_config(strategy="ars", obs_norm=False)
-PARAMETERS = b"parameters"
-ALL = ["centre 0 1", "train 0 2", "train 2 4", "train 4 6"]
 
 
 @dataclass
@@ -66,30 +63,17 @@ class Bench:
         )
         self.what = PublishRequest(PUBLICATION, b"task", (), "{}", {"state": "running"})
 
-    @property
-    def parts(self) -> CollectorParts:
-        return self.collector._parts
-
-    @property
-    def next_tick(self) -> float:
-        """When the collector looks again, by ``time.monotonic``."""
-        return self.collector._next_tick
-
     def make_channel(self) -> Any:
         return MemoryMasterChannel(self.server)
 
     def open(self, *, adopted: bool = False) -> Bench:
-        self.collector.open(self.ledger, self.what, PARAMETERS, adopted=adopted)
+        self.collector.open(self.ledger, self.what, b"parameters", adopted=adopted)
         return self
 
     def worker(self, name: str = "a", **about: str) -> MemoryWorkerChannel:
         channel = MemoryWorkerChannel(self.server, f"{name}-1-abcdef")
         channel.arrive({"host": name, **about}, 60)
         return channel
-
-    def present(self, lives: dict[str, Any]) -> None:
-        """Exactly these workers, by id: what they say, and until when."""
-        self.server.lives, self.server.workers = lives, set(lives)
 
     def result(self, kind: str, slot: int) -> SlotResult:
         expected = self.ledger.checker.expected_answer(kind, slot)
@@ -120,15 +104,3 @@ class Bench:
 
     def todo(self) -> list[str]:
         return [entry.removeprefix(PUBLICATION + " ") for entry in self.server.todo]
-
-
-def all_but_one_block(bench: Bench) -> None:
-    """Everything is answered but what one worker holds; another is idle."""
-    slow, quick = bench.worker("slow"), bench.worker("quick")
-    block = slow.claim(0)
-    assert block is not None and block.kind == "centre"
-    held = slow.claim(0)
-    assert held is not None and str(held).endswith("train 0 2")
-    bench.answer(slow, block)
-    bench.work(quick)
-    bench.collector.drain(bench.ledger, 0)
