@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.strategies.map_elites.cells import centroids_of, make_cells
+from es_queue.strategies.map_elites_archive import centroids_of, make_cells
 
 
 def archived(folder: Path, behaviour: Any, fitness: list[float], **values: Any) -> Path:

@@ -25,7 +25,6 @@ from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import NoiseRows, norm
 from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.messages import TRAIN
-from es_queue.strategies.elite_evaluation import best_and_centre
 from es_queue.strategies.shaping import BY_SIGN
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
@@ -213,7 +212,8 @@ class Strategy(ABC):
         """
         if not self.reevaluates or self.config.schedule == ASYNC:
             return np.empty(0, np.int64)
-        return best_and_centre(batch.fitness[:, 0], self.config.candidates, self.centre_slot)
+        best = rank_finite(batch.fitness[:, 0])[: self.config.candidates]
+        return np.append(np.sort(best), self.centre_slot).astype(np.int64)
 
     @property
     def centre_slot(self) -> int:
@@ -388,3 +388,18 @@ def mirror(centre: Floats, steps: Floats) -> Floats:
     np.add(centre, steps, out=pairs[:, 0])
     np.subtract(centre, steps, out=pairs[:, 1])
     return pairs
+
+
+def rank_finite(fitness: Doubles) -> Integers:
+    """Indices of the finite values of ``fitness`` [S], largest first, ties to the earlier one."""
+    order = np.argsort(-fitness, kind="stable")
+    return order[np.isfinite(fitness[order])]
+
+
+def best_reevaluated(fitness: Doubles) -> int:
+    """Index of the best second result. The last one, the current elite, wins ties, then the lower
+    slot; failures lose.
+    """
+    values = np.where(np.isfinite(fitness), fitness, -np.inf)
+    last, place = len(values) - 1, int(np.argmax(values))
+    return last if values[last] == values[place] else place

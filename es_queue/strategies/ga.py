@@ -9,29 +9,32 @@ therefore ages, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from es_queue.config.run_config import ASYNC
-from es_queue.genetics.mutation_chain import (
+from es_queue.genetics import (
     HEADER_FLOATS,
     MAX_TABLE_FLOATS,
     Lineage,
     MutationChain,
+    ParentCache,
     ParentTable,
     decode_parent_table,
 )
-from es_queue.genetics.parent_cache import ParentCache
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.ordered_sums import NoiseRows, norm
+from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.numerics.slot_plan import draw_parents
-from es_queue.strategies.base import Batch, Builder, Info, State, Strategy
-from es_queue.strategies.elite_evaluation import (
-    NO_EVALUATION,
-    EliteEvaluation,
+from es_queue.strategies.base import (
+    Batch,
+    Builder,
+    Info,
+    State,
+    Strategy,
     best_reevaluated,
-    elite_figure,
     rank_finite,
 )
 
@@ -44,7 +47,7 @@ class GA(Strategy):
     best others.
 
     The elite is the best on fresh episodes among the ``candidates`` best and itself; it keeps no
-    score. Individuals have the names of their family tree (``es_queue.genetics.mutation_chain``).
+    score. Individuals have the names of their family tree (``es_queue.genetics``).
     """
 
     name = "ga"
@@ -154,15 +157,12 @@ class GA(Strategy):
 
     def elite_slot_count(self, state: State, generation: int) -> int:
         """Slots of the trial that begins in the generation, one episode each."""
-        if self.is_steady and int(state["trial_generation"]) == generation:
-            return EliteEvaluation.from_arrays(state).slots
-        return 0
+        begins = self.is_steady and int(state["trial_generation"]) == generation
+        return state["trial_seen"].size if begins else 0
 
     @property
     def handles_all_failed(self) -> bool:
-        """In the asynchronous schedule, yes: trial results arrive with any batch, and parents stay
-        for their late children.
-        """
+        """In the asynchronous schedule: a trial's results arrive with any batch."""
         return self.is_steady
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
@@ -189,32 +189,33 @@ class GA(Strategy):
 
     def _improve_steadily(self, state: State, batch: Batch) -> tuple[State, Info]:
         family, window, fitness = self._add_children(state, batch)
-        evaluation = EliteEvaluation.from_arrays(state)
-        evaluation = evaluation.with_results(batch.elite_slots, batch.elite_fitness)
+        trial = EliteEvaluation.from_arrays(state)
+        trial = trial.with_results(batch.elite_slots, batch.elite_fitness)
         elite, elite_fitness = int(state["parents"][0]), np.nan
-        answered = int(state["answered"]) + len(batch.fitness)
-        if evaluation.is_over(batch.generation, self.config.max_lag):
-            means = evaluation.means()
+        answered, lag = int(state["answered"]) + len(batch.fitness), self.config.max_lag
+        if trial.is_over(batch.generation, lag):
+            means = trial.means()
             place = best_reevaluated(means)
-            elite = int([*evaluation.names.tolist(), elite][place])
-            elite_fitness = float(means[place])
-            evaluation = NO_EVALUATION
+            elite, elite_fitness = [*trial.names.tolist(), elite][place], float(means[place])
+            trial = NO_EVALUATION
         best = window[rank_finite(fitness)]
-        if evaluation.generation < 0 and answered >= self.config.population:
-            names = best[best != elite][: self.config.candidates]
-            episodes, answered = self.config.elite_episodes, 0
-            evaluation = EliteEvaluation.of(batch.generation + 1, names, episodes)
+        if trial.generation < 0 and answered >= self.config.population:
+            names, answered = best[best != elite][: self.config.candidates], 0
+            trial = EliteEvaluation.of(batch.generation + 1, names, self.config.elite_episodes)
         parents = self._parents(elite, best)
-        kept, until = self._late_parents(state, batch.generation, parents)
-        living = np.unique(np.concatenate([parents, window, evaluation.names, kept]))
+        # Parents stay for as long as a child of theirs can return.
+        known = state["kept_until"] > batch.generation
+        kept = np.append(state["kept"][known], parents)
+        until = np.full(len(parents), batch.generation + 1 + lag)
         asynchronous = {
             "window": window,
             "window_fitness": fitness,
             "kept": kept,
-            "kept_until": until,
+            "kept_until": np.append(state["kept_until"][known], until),
             "answered": np.array(answered),
-            **evaluation.to_arrays(),
+            **trial.to_arrays(),
         }
+        living = np.unique(np.concatenate([parents, window, trial.names, kept]))
         family = family.prune(living, batch.noise)
         return self._advance({**state, **asynchronous}, batch, family, parents, elite_fitness)
 
@@ -228,23 +229,19 @@ class GA(Strategy):
         family, names = family.with_children(
             parents[known], MutationChain(batch.noise_indices[known], sigma[known])
         )
-        most = self.config.population
-        return (
-            family,
-            np.append(state["window"], names)[-most:],
-            np.append(state["window_fitness"], fitness[known])[-most:],
-        )
+        window = np.append(state["window"], names)[-self.config.population :]
+        return family, window, np.append(state["window_fitness"], fitness[known])[-len(window) :]
 
     def _parents_and_sigmas(self, state: State, batch: Batch) -> tuple[Integers, Floats]:
         """The parent's name and σ of each row, int64 [S] and float32 [S]."""
-        plans = batch.slot_plans
-        names, sigma = np.empty(len(plans), np.int64), np.empty(len(plans), np.float32)
+        generations, slots = batch.slot_plans.T
+        names, sigma = np.empty(len(slots), np.int64), np.empty(len(slots), np.float32)
         for rows, spread in batch.by_spread(self.spread(state)):
             high, low = spread[1:].astype(np.int64).reshape(2, -1)
-            for generation in np.unique(plans[rows, 0]).tolist():
-                positions = np.arange(len(plans))[rows][plans[rows, 0] == generation]
+            for generation in np.unique(generations[rows]).tolist():
+                positions = np.arange(len(slots))[rows][generations[rows] == generation]
                 names[positions] = ((high << 16) + low)[
-                    draw_parents(self.config.seed, generation, plans[positions, 1], len(high))
+                    draw_parents(self.config.seed, generation, slots[positions], len(high))
                 ]
             sigma[rows] = spread[0]
         return names, sigma
@@ -252,18 +249,6 @@ class GA(Strategy):
     def _parents(self, elite: int, best: Integers) -> Integers:
         """The elite first, then the best others."""
         return np.append(elite, best[best != elite][: self.truncation - 1])
-
-    def _late_parents(
-        self, state: State, generation: int, parents: Integers
-    ) -> tuple[Integers, Integers]:
-        """Names of the parents whose children can still return after a generation, and the last
-        generation for each.
-        """
-        known = state["kept_until"] > generation
-        names, until = state["kept"][known], state["kept_until"][known]
-        return np.append(names, parents), np.append(
-            until, np.full(len(parents), generation + 1 + self.config.max_lag)
-        )
 
     def _advance(
         self, state: State, batch: Batch, family: Lineage, parents: Integers, elite_fitness: float
@@ -275,4 +260,79 @@ class GA(Strategy):
         elite = before if is_unchanged else family.decode(int(parents[0]), batch.noise)
         after = {**state, **family.to_arrays(), "parameters": elite, "parents": parents}
         figures = self.figures(after, 0.0, 0.0 if is_unchanged else norm(elite - before))
-        return after, {**figures, **elite_figure(elite_fitness)}
+        if np.isfinite(elite_fitness):
+            figures["elite_fitness"] = elite_fitness
+        return after, figures
+
+
+# --- the elite in the asynchronous schedule
+
+PENDING, PLAYED, FAILED = range(3)
+
+
+@dataclass(frozen=True)
+class EliteEvaluation:
+    """A trial of the best individuals and of the current elite on the same fresh seeds, while
+    training continues. Slot s is episode s mod E of contender s div E; the elite is the last one.
+
+    generation: of the publication with the slots, -1 without a trial; names: int64[c], the
+    contenders
+    fitness: float64[c + 1, E], 0 if ``status`` is not PLAYED; status: int64[c + 1, E]
+    """
+
+    generation: int
+    names: Integers
+    fitness: Doubles
+    status: Integers
+
+    @classmethod
+    def of(cls, generation: int, names: Integers, episodes: int) -> EliteEvaluation:
+        shape = (len(names) + 1, episodes)
+        return cls(generation, names, np.zeros(shape), np.zeros(shape, np.int64))
+
+    def with_results(self, slots: Integers, values: Doubles) -> EliteEvaluation:
+        """With the results ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2]; those
+        of other trials do not count, and of two the first.
+        """
+        fitness, status = self.fitness.copy(), self.status.copy()
+        for (generation, slot), value in zip(slots.tolist(), values.tolist(), strict=True):
+            is_own = generation == self.generation and slot < status.size
+            if is_own and status.flat[slot] == PENDING:
+                status.flat[slot] = PLAYED if np.isfinite(value) else FAILED
+                fitness.flat[slot] = value if np.isfinite(value) else 0.0
+        return replace(self, fitness=fitness, status=status)
+
+    def is_over(self, generation: int, max_lag: int) -> bool:
+        """Whether no result can arrive any more once ``generation`` has closed."""
+        is_late = generation >= self.generation + max_lag
+        return self.generation >= 0 and (is_late or bool((self.status != PENDING).all()))
+
+    def means(self) -> Doubles:
+        """float64[c + 1]: mean fitness over the episodes that all contenders played; NaN for one
+        that failed in such an episode, or if there is none.
+        """
+        lost = (self.status == FAILED).any(axis=1)
+        common = (self.status[~lost] == PLAYED).all(axis=0)
+        means = np.full(len(self.status), np.nan)
+        if common.any():
+            means[~lost] = [
+                sum_in_order(row[common].tolist()) / int(common.sum())
+                for row in self.fitness[~lost]
+            ]
+        return means
+
+    def to_arrays(self) -> State:
+        return {
+            "trial_generation": np.array(self.generation),
+            "trial_name": self.names,
+            "trial_fitness": self.fitness,
+            "trial_seen": self.status,
+        }
+
+    @classmethod
+    def from_arrays(cls, state: State) -> EliteEvaluation:
+        names = ("trial_name", "trial_fitness", "trial_seen")
+        return cls(int(state["trial_generation"]), *(state[name] for name in names))
+
+
+NO_EVALUATION = EliteEvaluation.of(-1, np.empty(0, np.int64), 1)

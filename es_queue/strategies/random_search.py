@@ -12,8 +12,7 @@ import numpy as np
 
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.ordered_sums import norm
-from es_queue.strategies.base import Batch, Info, State, Strategy
-from es_queue.strategies.elite_evaluation import best_reevaluated, elite_figure
+from es_queue.strategies.base import Batch, Info, State, Strategy, best_reevaluated
 
 
 class RandomSearch(Strategy):
@@ -58,14 +57,14 @@ class RandomSearch(Strategy):
         """The individual with the best result on the fresh episodes becomes the elite; the current
         elite wins ties.
         """
-        slots = self.candidates(state, batch)
-        place = best_reevaluated(batch.elite_fitness)
-        figures = elite_figure(float(batch.elite_fitness[place]))
-        if slots[place] == self.centre_slot:
-            after, info = self.stay(state)
-            return after, {**info, **figures}
-        index = batch.noise_indices[slots[place]]
-        noise = batch.noise.rows(np.array([index]), 0, self.size)
-        elite = self.ask(self.published(state), self.sigma(state), noise)[0, 0]
-        after = {**state, "parameters": elite}
-        return after, {**self.figures(after, 0.0, norm(elite - state["parameters"])), **figures}
+        place, elite = best_reevaluated(batch.elite_fitness), state["parameters"]
+        slot = int(self.candidates(state, batch)[place])
+        is_unchanged = slot == self.centre_slot
+        if not is_unchanged:
+            noise = batch.noise.rows(batch.noise_indices[[slot]], 0, self.size)
+            elite = self.ask(self.published(state), self.sigma(state), noise)[0, 0]
+        after, moved = {**state, "parameters": elite}, norm(elite - state["parameters"])
+        figures = self.figures(after, 0.0, moved, no_step=is_unchanged)
+        if np.isfinite(batch.elite_fitness[place]):
+            figures["elite_fitness"] = float(batch.elite_fitness[place])
+        return after, figures

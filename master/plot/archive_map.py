@@ -13,7 +13,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.security.sanitize import sanitize
 from es_queue.strategies.map_elites import Archive, load_archive
-from es_queue.strategies.map_elites.cells import Cells, CentroidCells
+from es_queue.strategies.map_elites_archive import Cells
 from master.display.format import LARGEST_DRAWN
 from master.plot.canvas import COLOURS, make_figure
 
@@ -102,7 +102,7 @@ def _draw_regions(panel: Axes, cells: Cells, fitness: Doubles) -> Collection:
     panel.set_facecolor(EMPTY)
     values = np.ma.masked_invalid(fitness)
     drawn: Collection
-    if isinstance(cells, CentroidCells):
+    if cells.units is not None:
         regions = [
             cells.low + np.array(region) * (cells.high - cells.low)
             for region in voronoi_regions(cells.units)

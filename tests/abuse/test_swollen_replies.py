@@ -23,7 +23,7 @@ from tests.integration.processes import BIN
 #: es-status stays below this, as SECURITY.md says.
 MOST_STATUS = 128
 READ_SEEDS = (
-    "from pathlib import Path\nfrom es_queue.genetics.seed_list import read_seed_list\nfrom "
+    "from pathlib import Path\nfrom es_queue.seed_list import read_seed_list\nfrom "
     "es_queue.errors import EsQueueError\ntry: read_seed_list(Path({!r})); print('read')\nexcept "
     "EsQueueError as error: print(str(error)[:200])"
 )

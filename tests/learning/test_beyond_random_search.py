@@ -15,8 +15,7 @@ import pytest
 
 from es_queue.strategies import STRATEGIES
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.map_elites import Archive, MapElites, load_archive
-from es_queue.strategies.map_elites.emitters import Parents
+from es_queue.strategies.map_elites import Archive, MapElites, Parents, load_archive
 from es_queue.strategies.novelty import Novelty
 from tests.deceptive import MAZE
 from tests.integration.processes import flags

@@ -21,12 +21,12 @@ from es_queue.environments.factory import describe, open_environment, portable_r
 from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
-from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.security.sanitize import escape
+from es_queue.seed_list import open_noise_table
 from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
 from workers.play.checkpoint import Checkpoint
 from workers.play.constants import DEFAULT_EPISODES, SEED_LIMIT

@@ -14,9 +14,9 @@ from typing import Any
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
-from es_queue.genetics.seed_list import open_noise_table
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.security.user_code import named_modules, require_trust
+from es_queue.seed_list import open_noise_table
 from es_queue.strategies import make_strategy
 from es_queue.util.run_folder import existing_folder
 from es_queue.util.slot_record import (

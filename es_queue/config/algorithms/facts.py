@@ -22,7 +22,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         scale_rules={"": ScaleRule(8.0, 1.0)},
     ),
     "cma_es": StrategyFacts(
-        "es_queue.strategies.covariance.cma_es:CMAES",
+        "es_queue.strategies.covariance:CMAES",
         pairs=False,
         settings=(
             "active",
@@ -34,7 +34,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "csa_es": StrategyFacts(
-        "es_queue.strategies.covariance.csa_es:CSAES",
+        "es_queue.strategies.covariance:CSAES",
         pairs=False,
         settings=("average_decay", "learning_rate", "learning_rate_schedule", "weight_decay"),
         scale_rules={"": ScaleRule(4.0, 0.0)},
@@ -46,7 +46,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         asynchronous=True,
     ),
     "lm_ma_es": StrategyFacts(
-        "es_queue.strategies.covariance.lm_ma_es:LMMAES",
+        "es_queue.strategies.covariance:LMMAES",
         pairs=False,
         settings=(
             "average_decay",
@@ -58,7 +58,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         scale_rules={"": ScaleRule(4.0, 0.0)},
     ),
     "map_elites": StrategyFacts(
-        "es_queue.strategies.map_elites.strategy:MapElites",
+        "es_queue.strategies.map_elites:MapElites",
         pairs=False,
         settings=(
             "archive",
@@ -141,7 +141,7 @@ STRATEGIES: dict[str, StrategyFacts] = {
         settings=("candidates", "elite_episodes"),
     ),
     "sep_cma_es": StrategyFacts(
-        "es_queue.strategies.covariance.sep_cma_es:SepCMAES",
+        "es_queue.strategies.covariance:SepCMAES",
         pairs=False,
         settings=(
             "active",

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import UsageError
-from es_queue.strategies.map_elites.archive import read_archive
-from es_queue.strategies.map_elites.cells import GridCells
+from es_queue.strategies.map_elites_archive import read_archive
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun, checkpoint_path
 from master.display.format import drawable_or_none
@@ -41,7 +40,7 @@ def _read(path: Path, stamp: tuple[int, int, int] | None) -> dict[str, Any]:
         raise UsageError("the archive has no elite yet")
     if archive.behaviour.size > MOST_NUMBERS:
         raise UsageError("the archive is too large for the page: draw it with es-plot --archive")
-    is_grid = isinstance(cells, GridCells) and len(cells.shape) <= MAP_NUMBERS
+    is_grid = cells.units is None and len(cells.shape) <= MAP_NUMBERS
     return {
         "low": cells.low.tolist(),
         "high": cells.high.tolist(),

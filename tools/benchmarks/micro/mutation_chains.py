@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from es_queue.genetics.mutation_chain import ROOT, MutationChain, ParentTable, apply_mutations
-from es_queue.genetics.parent_cache import ParentCache
+from es_queue.genetics import ROOT, MutationChain, ParentCache, ParentTable, apply_mutations
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
 from es_queue.policies.mlp import MlpPolicy
 from tools.benchmarks.figures import Row

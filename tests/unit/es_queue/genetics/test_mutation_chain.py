@@ -7,16 +7,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_queue.genetics.mutation_chain import (
+from es_queue.genetics import (
+    ENTRY_OVERHEAD,
     Floats,
     Lineage,
     MutationChain,
     MutationTree,
+    ParentCache,
     ParentTable,
     apply_mutations,
     decode_parent_table,
 )
-from es_queue.genetics.parent_cache import ENTRY_OVERHEAD, ParentCache
 from es_queue.numerics.arrays import Integers
 from es_queue.numerics.ordered_sums import ArrayNoise
 from tests.cases import each_case

@@ -14,9 +14,9 @@ import pytest
 
 from es_queue.errors import RunFolderError
 from es_queue.files import read_npz
-from es_queue.genetics.seed_list import MAX_BYTES, format_seed_list, read_seed_list
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.checkpoint_policy import POLICY_ARRAYS
+from es_queue.seed_list import MAX_BYTES, format_seed_list, read_seed_list
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
@@ -123,7 +123,7 @@ def test_a_damaged_list_is_refused_in_one_sentence(
 def test_a_list_that_makes_much_is_played_only_when_it_is_trusted(
     name: str, exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(f"es_queue.genetics.seed_list.{name}", 57)
+    monkeypatch.setattr(f"es_queue.seed_list.{name}", 57)
     assert main([str(exported)]) == 6
     said = capsys.readouterr().err
     assert "at most 57" in said and "use --trust" in said and said.count("\n") == 1

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.genetics.mutation_chain import Floats, Lineage, apply_mutations
-from es_queue.genetics.mutation_chain import MutationChain as Chain
+from es_queue.genetics import Floats, Lineage, apply_mutations
+from es_queue.genetics import MutationChain as Chain
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.numerics.slot_plan import draw_parents
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.elite_evaluation import EliteEvaluation
-from es_queue.strategies.ga import rank_finite
+from es_queue.strategies.base import rank_finite
+from es_queue.strategies.ga import EliteEvaluation
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))

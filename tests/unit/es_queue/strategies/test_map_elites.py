@@ -18,15 +18,12 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.strategies import Batch, State, make_strategy
-from es_queue.strategies.map_elites import Archive, MapElites, load_archive
-from es_queue.strategies.map_elites.cells import (
-    CentroidCells,
+from es_queue.strategies.map_elites import Archive, MapElites, Parents, line_normals, load_archive
+from es_queue.strategies.map_elites_archive import (
     centroids_of,
     make_cells,
     nearest,
-    outside_share,
 )
-from es_queue.strategies.map_elites.emitters import Parents, draw_parents, line_normals
 from master.loop import listeners
 from master.run.setup import prepare_run
 from tests.cases import each_case
@@ -62,7 +59,7 @@ def test_a_behaviour_is_in_the_box_of_the_grid_that_a_naive_loop_finds() -> None
     assert cells.shape == (5, 3) and cells.count == 15
     assert np.array_equal(cells.locate(cells.centroids.astype(np.float32)), np.arange(15))
     outside = [not (-1 <= x <= 1 and 0 <= y <= 4) for x, y in behaviours.tolist()]
-    assert outside_share(behaviours, cells.low, cells.high) == sum(outside) / 400
+    assert cells.outside_share(behaviours) == sum(outside) / 400
 
 
 @each_case(("numbers", "count"), [(1, 40), (2, 300), (2, 3), (3, 200), (5, 60), (40, 30)])
@@ -187,7 +184,10 @@ def test_children_are_those_of_a_naive_loop_over_the_papers_formula(line: float)
 
 
 def test_parents_are_drawn_evenly_and_normals_are_normal() -> None:
-    drawn = np.bincount(draw_parents(1, 0, 40_000, 10), minlength=10)
+    strategy = made(population=20_000, cells=(10,))
+    elites = np.eye(10, SIZE, dtype=np.float32)
+    parents = strategy.parents({"elite_parameters": elites, "updates": np.array(0)})
+    drawn = np.bincount(parents.draws, minlength=10)
     assert len(drawn) == 10 and (np.abs(drawn - 4000) < 300).all()
     plans = np.stack([np.arange(20_000) % 7, np.arange(20_000)], axis=1)
     normals = line_normals(1, plans)
@@ -369,39 +369,6 @@ def test_a_planted_archive_is_refused_in_a_sentence(kind: str, name: str, tmp_pa
             load_archive(saved_archive(tmp_path / "a.npz", planted, strategy.config))
         with pytest.raises((RunFolderError, UsageError)):
             strategy.validate_state(planted, 2)
-
-
-CIRCLE = np.exp(1j * np.linspace(0, 2 * np.pi, 2_000, endpoint=False)).view(float).reshape(-1, 2)
-
-
-@each_case(
-    ("centroids", "behaviour", "sentence"),
-    [
-        (np.full((2_000, 2), 0.5), np.full((2_000, 2), 0.5), "centroids are not all different"),
-        (0.5 + 1e-9 * CIRCLE, np.full((2_000, 2), 0.5), "too close together"),
-        (0.5 + 0.4 * CIRCLE, 0.5 + 1e-7 * CIRCLE, "too close together"),
-        (np.zeros((20_000, 3)), np.zeros((20_000, 3)), "take long: use at most"),
-    ],
-)
-def test_centroids_that_take_long_to_compare_are_refused_before_they_are(
-    centroids: Any,
-    behaviour: Any,
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(CentroidCells, "locate_units", None)
-    cells = (len(centroids),)
-    config = RunConfig(env="CartPole-v1", strategy="map_elites", archive="cvt", cells=cells)
-    planted = {
-        "archive_centroids": centroids,
-        "elite_cell": np.arange(len(centroids)),
-        "elite_fitness": np.zeros(len(centroids)),
-        "elite_behaviour": behaviour.astype(np.float32),
-        "elite_parameters": np.zeros((len(centroids), SIZE), np.float32),
-    }
-    with pytest.raises(RunFolderError, match=sentence):
-        load_archive(saved_archive(tmp_path / "a.npz", planted, config))
 
 
 @each_case("config", [[], "text", None, {"sigma": "wide"}, {"sigmas": 1}])

@@ -12,7 +12,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.elite_evaluation import best_and_centre, best_reevaluated
+from es_queue.strategies.base import best_reevaluated
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
@@ -57,7 +57,9 @@ def batch(*again: float, fitness: tuple[float, ...] = FITNESS) -> Batch:
 def test_the_best_by_their_first_episodes_and_the_standing_elite_are_evaluated_again(
     fitness: tuple[float, ...], count: int, slots: list[int]
 ) -> None:
-    assert best_and_centre(np.array(fitness), count, 77).tolist() == [*slots, 77]
+    strategy = made(candidates=count, population=9)
+    results = replace(batch(), fitness=np.array(fitness)[:, None])
+    assert strategy.candidates(begun(strategy), results).tolist() == [*slots, 9]
 
 
 @each_case(

@@ -23,8 +23,8 @@ from es_queue.errors import UsageError
 from es_queue.policies.layers.activations import ACTIVATIONS
 from es_queue.policies.layers.initial_weights import INITS
 from es_queue.strategies import STRATEGIES, Batch, State, Strategy, make_strategy
-from es_queue.strategies.map_elites.cells import CVT, GRID
-from es_queue.strategies.map_elites.emitters import ISO_LINE
+from es_queue.strategies.map_elites import ISO_LINE
+from es_queue.strategies.map_elites_archive import CVT, GRID
 from es_queue.strategies.shaping import SHAPINGS
 from tests.cases import each_case
 from tools import write_facts

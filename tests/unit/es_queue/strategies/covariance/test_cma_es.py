@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from es_queue import testing
 from es_queue.errors import UsageError
 from es_queue.numerics import threads
 from es_queue.strategies import Batch
-from es_queue.strategies.covariance.cma_es import CMAES, MOST_PARAMETERS
+from es_queue.strategies.covariance import CMAES, MOST_PARAMETERS
 from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import (
     Paper,
@@ -69,10 +67,3 @@ def test_a_policy_whose_matrix_would_be_too_large_is_refused_in_one_sentence() -
     testing.sample_strategy(CMAES, MOST_PARAMETERS)
     with pytest.raises(UsageError, match="at most 2,000 parameters, but this one has 2,001: use"):
         testing.sample_strategy(CMAES, MOST_PARAMETERS + 1)
-
-
-def test_the_deviation_is_what_an_individual_is_away() -> None:
-    strategy, state, _, _ = middle("cma_es")
-    assert isinstance(strategy, CMAES)
-    expected = strategy.sigma(state) * math.sqrt(np.square(state["columns"]).sum() / SIZE)
-    assert strategy.deviation(state) == pytest.approx(expected, rel=1e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_queue import testing
-from es_queue.strategies.covariance.csa_es import CSAES
+from es_queue.strategies.covariance import CSAES
 from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import (
     Paper,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from es_queue import testing
-from es_queue.strategies.covariance.lm_ma_es import LMMAES
+from es_queue.strategies.covariance import LMMAES
 from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import Floats, Paper, doubles, middle
 

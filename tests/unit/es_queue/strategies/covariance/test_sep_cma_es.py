@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
-from es_queue.strategies.covariance.sep_cma_es import SepCMAES
 from tests.cases import each_case
 from tests.unit.es_queue.strategies.covariance.tutorial import (
     Floats,
@@ -68,10 +66,3 @@ def test_variances_stay_positive_however_bad_the_long_individuals_are() -> None:
     for _ in range(200):
         state, info = strategy.learn(state, batch)
     assert info["no_step"] == 0 and (state["deviations"] > 0).all()
-
-
-def test_the_deviation_is_what_an_individual_is_away() -> None:
-    strategy, state, _, _ = middle("sep_cma_es")
-    assert isinstance(strategy, SepCMAES)
-    expected = strategy.sigma(state) * math.sqrt(np.square(state["deviations"]).mean())
-    assert strategy.deviation(state) == pytest.approx(expected, rel=1e-5)

@@ -1,13 +1,13 @@
-"""Individuals as chains of mutations: the first parameters, then a noise index and a deviation per
-link.
+"""Such et al. 2017, Deep neuroevolution, section 3.1: individuals as chains of mutations.
 
-Such et al. 2017, https://arxiv.org/abs/1712.06567, section 3.1: θⁿ = θⁿ⁻¹ + σ ε(τₙ). Most links are
-shared, so a family tree is kept. Its root is the last common ancestor, stored as a vector; the
-links that lead to the root are kept only for seed lists.
+https://arxiv.org/abs/1712.06567: θⁿ = θⁿ⁻¹ + σ ε(τₙ), the first parameters, then a noise index and
+a deviation per link. Most links are shared, so a family tree is kept. Its root is the last common
+ancestor, stored as a vector; the links that lead to the root are kept only for seed lists.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,15 +69,8 @@ class MutationTree:
     def __len__(self) -> int:
         return len(self.parent)
 
-    def path(self, row: int) -> list[int]:
-        """The rows from below the root down to ``row``."""
-        rows = []
-        while row:
-            rows.append(row)
-            row = int(self.parent[row])
-        return rows[::-1]
-
     def chain(self, rows: Sequence[int]) -> MutationChain:
+        """The mutations of the rows."""
         return MutationChain(self.mutations.index[rows], self.mutations.sigma[rows])
 
     def ancestors(self, rows: Iterable[int]) -> Integers:
@@ -135,12 +128,8 @@ class Lineage:
             np.append(self.tree.parent, self.rows(parents)),
             self.tree.mutations.append(mutations.index, mutations.sigma),
         )
-        return replace(
-            self,
-            tree=tree,
-            names=np.append(self.names, names),
-            next_name=self.next_name + len(parents),
-        ), names
+        family = replace(self, tree=tree, names=np.append(self.names, names))
+        return replace(family, next_name=self.next_name + len(parents)), names
 
     def prune(self, living: Integers, noise: NoiseRows) -> Lineage:
         """The tree without extinct lines; the root moves down to the last common ancestor of the
@@ -148,30 +137,38 @@ class Lineage:
         """
         rows = self.rows(living)
         kept = self.tree.ancestors(rows.tolist())
-        tree, name = self.tree.subtree(kept), self.names[kept]
-        depth = common_ancestor_depth(tree, np.searchsorted(kept, rows))
-        if depth:
-            moved = tree.chain(list(range(1, depth + 1)))
-            base = apply_mutations(self.base, moved, noise)
-            prefix = self.prefix.append(moved.index, moved.sigma)
-            tree = MutationTree(
-                np.maximum(tree.parent[depth:] - depth, 0),
-                MutationChain(tree.mutations.index[depth:], tree.mutations.sigma[depth:]),
-            )
-            return Lineage(base, prefix, tree, name[depth:], self.next_name)
-        return replace(self, tree=tree, names=name)
+        tree, names = self.tree.subtree(kept), self.names[kept]
+        # A line without branches is in the first rows, because each row comes after its parent.
+        children, alive, depth = np.bincount(tree.parent[1:], minlength=len(tree)), set(rows), 0
+        while children[depth] == 1 and kept[depth] not in alive:
+            depth += 1
+        if not depth:
+            return replace(self, tree=tree, names=names)
+        moved, links = tree.chain(range(1, depth + 1)), tree.mutations
+        tree = MutationTree(
+            np.maximum(tree.parent[depth:] - depth, 0),
+            MutationChain(links.index[depth:], links.sigma[depth:]),
+        )
+        base = apply_mutations(self.base, moved, noise)
+        prefix = self.prefix.append(moved.index, moved.sigma)
+        return Lineage(base, prefix, tree, names[depth:], self.next_name)
 
     def decode(self, name: int, noise: NoiseRows) -> Floats:
-        return apply_mutations(self.base, self.tree.chain(self.tree.path(self._row(name))), noise)
+        """The parameters of an individual, float32 [size]."""
+        return apply_mutations(self.base, self._links(name), noise)
 
     def chain(self, name: int) -> MutationChain:
-        rest = self.tree.chain(self.tree.path(self._row(name)))
-        return self.prefix.append(rest.index, rest.sigma)
+        """All mutations of an individual from the first parameters on."""
+        links = self._links(name)
+        return self.prefix.append(links.index, links.sigma)
 
-    def _row(self, name: int) -> int:
-        return int(self.rows(np.array([name]))[0])
-
-    # --- in a state
+    def _links(self, name: int) -> MutationChain:
+        """Those from the root on."""
+        row, path = int(self.rows(np.array([name]))[0]), list[int]()
+        while row:
+            path.append(row)
+            row = int(self.tree.parent[row])
+        return self.tree.chain(path[::-1])
 
     def to_arrays(self) -> Arrays:
         return {
@@ -190,28 +187,8 @@ class Lineage:
         tree = MutationTree(
             arrays["tree_parent"], MutationChain(arrays["tree_index"], arrays["tree_sigma"])
         )
-        return cls(
-            arrays["base"],
-            MutationChain(arrays["prefix_index"], arrays["prefix_sigma"]),
-            tree,
-            arrays["tree_name"],
-            int(arrays["born"]),
-        )
-
-
-def common_ancestor_depth(tree: MutationTree, living: Integers) -> int:
-    """The row of the last common ancestor of ``living`` (rows): the number of rows below the root
-    on which all depend.
-
-    A line without branches is in the first rows, because each row comes after its parent.
-    """
-    children = np.bincount(tree.parent[1:], minlength=len(tree))
-    alive = np.zeros(len(tree), np.bool_)
-    alive[living] = True
-    row = 0
-    while children[row] == 1 and not alive[row]:
-        row += 1
-    return row
+        prefix = MutationChain(arrays["prefix_index"], arrays["prefix_sigma"])
+        return cls(arrays["base"], prefix, tree, arrays["tree_name"], int(arrays["born"]))
 
 
 # --- on the wire: float32, for parameters are published as such
@@ -234,21 +211,12 @@ class ParentTable:
         two halves, and σ.
         """
         index, below = self.tree.mutations.index[1:], self.tree.parent[1:]
-        rows = np.stack(
-            [below, index >> 16, index & 0xFFFF, self.tree.mutations.sigma[1:]],
-            axis=1,
-            dtype=np.float32,
-            casting="same_kind",
+        links = np.stack(
+            [below, index >> 16, index & 0xFFFF, self.tree.mutations.sigma[1:]], axis=1
         )
-        header = [len(self.tree), len(self.parents), len(self.elite_candidates)]
-        return np.concatenate(
-            [
-                np.array(header, np.float32),
-                self.parents.astype(np.float32),
-                self.elite_candidates.astype(np.float32),
-                rows.ravel(),
-            ]
-        )
+        header = np.array([len(self.tree), len(self.parents), len(self.elite_candidates)])
+        parts = header, self.parents, self.elite_candidates, links.ravel()
+        return np.concatenate(parts).astype(np.float32)
 
 
 HEADER_FLOATS = 3
@@ -292,3 +260,93 @@ def whole_numbers(values: Floats, low: int, high: int, count: int) -> Integers:
     ):
         raise ValueError("a table of mutations contains a number of the wrong type")
     return values.astype(np.int64)
+
+
+# --- building children in one process
+
+#: Bytes of decoded parents that a process keeps; the one that was not used for longest goes. Each
+#: takes some more.
+MAX_BYTES, ENTRY_OVERHEAD = 2**29, 512
+#: Nor are more kept than so many times the rows of a tree: older parents come back only for late
+#: results.
+MAX_TREES = 4
+#: Numbers by which a vector is told from others before it is compared whole.
+COMPARED_FIRST = 256
+
+
+class ParentCache:
+    """Decoded rows of published family trees.
+
+    A kept vector is identified by its links from the root under which it was decoded. When the root
+    changes, the new root is searched for among the kept vectors by its bits. If none is equal, all
+    are dropped, because anyone who can write to Redis can publish any root.
+    """
+
+    def __init__(self, noise: NoiseRows, max_bytes: int = MAX_BYTES) -> None:
+        self._noise, self._max_bytes = noise, max_bytes
+        self._cache: dict[bytes, Floats] = {}
+        self._keys: list[bytes] = []
+        self._roots = 0
+        self._base: Floats = np.empty(0, np.float32)
+        self._table: ParentTable | None = None
+        self._cacheable: set[int] = set()
+
+    def open(self, base: Floats, table: ParentTable) -> None:
+        """Open another publication: its decoded root, and the tree below it."""
+        self._base, self._table = base, table
+        tree = table.tree
+        self._keys = [self._root(base)]
+        links = zip(tree.parent.tolist(), tree.mutations.index, tree.mutations.sigma, strict=True)
+        for parent, index, sigma in list(links)[1:]:
+            link = self._keys[parent] + index.tobytes() + sigma.tobytes()
+            self._keys.append(hashlib.blake2b(link, digest_size=16).digest())
+        forks = np.flatnonzero(np.bincount(tree.parent[1:], minlength=len(tree)) > 1)
+        often = np.concatenate([forks, table.parents, table.elite_candidates])
+        self._cacheable = set(often.tolist())
+
+    def _root(self, base: Floats) -> bytes:
+        for key, vector in reversed(self._cache.items()):  # it was used lately
+            if has_same_bits(vector[:COMPARED_FIRST], base[:COMPARED_FIRST]) and has_same_bits(
+                vector, base
+            ):
+                self._cache[key] = self._cache.pop(key)  # used last
+                return key
+        self._cache.clear()
+        self._roots += 1
+        key = b"root %d" % self._roots
+        self._store(key, base)
+        return key
+
+    def parent(self, number: int) -> Floats:
+        """The parameters of a row, float32 [size]; cached, so read-only."""
+        assert self._table is not None, "no publication is open"
+        tree, missing, row = self._table.tree, list[int](), number
+        while row and self._keys[row] not in self._cache:
+            missing.append(row)
+            row = int(tree.parent[row])
+        parameters = self._cache.pop(self._keys[row], self._base)
+        self._store(self._keys[row], parameters)
+        segment: list[int] = []
+        for link_row in reversed(missing):
+            segment.append(link_row)
+            if link_row in self._cacheable or link_row == number:
+                parameters = apply_mutations(parameters, tree.chain(segment), self._noise)
+                self._store(self._keys[link_row], parameters)
+                segment = []
+        return parameters
+
+    def child(self, number: int, index: int, sigma: float) -> Floats:
+        """The parameters of a mutated row: float32 [size], a new array."""
+        mutation = MutationChain(np.array([index]), np.array([sigma], np.float32))
+        return apply_mutations(self.parent(number), mutation, self._noise)
+
+    def _store(self, key: bytes, vector: Floats) -> None:
+        self._cache[key] = vector
+        most = self._max_bytes // (vector.nbytes + ENTRY_OVERHEAD)
+        most = max(1, min(most, MAX_TREES * max(8, len(self._keys))))
+        while len(self._cache) > most:
+            del self._cache[next(iter(self._cache))]
+
+
+def has_same_bits(first: Floats, second: Floats) -> bool:
+    return np.array_equal(first.view(np.int32), second.view(np.int32))

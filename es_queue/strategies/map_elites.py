@@ -1,7 +1,10 @@
 """Mouret, Clune 2015, Illuminating search spaces by mapping elites.
 
 https://arxiv.org/abs/1504.04909: an archive keeps the best individual of each cell of behaviours.
-Each generation mutates elites drawn uniformly from it.
+Each generation mutates elites drawn uniformly from it. The emitter ``gaussian`` is the paper's,
+x₁ + σ ε. ``iso_line`` is Vassiliades, Mouret 2018, Discovering the elite hypervolume by leveraging
+interspecies correlation, https://arxiv.org/abs/1804.03906: x₁ + σ ε + σ_line n (x₂ − x₁), with ε
+from N(0, I) and n from N(0, 1).
 
 A child of ``iso_line`` has two parents, so a family is no tree, and a chain of seeds would grow by
 every ancestor of both. Elites are therefore vectors: in the state, and those that a generation
@@ -14,10 +17,12 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
@@ -25,27 +30,24 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import MAX_NPZ
 from es_queue.numerics.arrays import Floats, Integers, typed_array
 from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.normals import directions, radii
 from es_queue.numerics.ordered_sums import NoiseRows, norm
+from es_queue.numerics.slot_plan import MEMBER, PARENTS, multiply_shift, raw_words
 from es_queue.strategies.base import Batch, Builder, Draw, Info, State, Strategy
-from es_queue.strategies.map_elites.archive import Archive
-from es_queue.strategies.map_elites.cells import (
+from es_queue.strategies.map_elites_archive import (
     CVT,
-    box,
+    Archive,
+    Cells,
+    load_archive,
     make_cells,
-    outside_share,
     parse_bounds,
     validate_count,
 )
-from es_queue.strategies.map_elites.emitters import (
-    HEADER_FLOATS,
-    ISO_LINE,
-    Parents,
-    draw_count,
-    draw_parents,
-    line_normals,
-)
+
+__all__ = ["Archive", "MapElites", "load_archive"]
 
 LOGGER = logging.getLogger("es_queue.strategies")
+ISO_LINE = "iso_line"
 #: A larger share of behaviours outside the bounds is noted, with the range of each number unless
 #: there are more.
 MOST_OUTSIDE, MOST_PAIRS = 0.5, 4
@@ -53,6 +55,11 @@ MOST_OUTSIDE, MOST_PAIRS = 0.5, 4
 MOST_UPDATES = 2**40
 #: Bytes that the parameters of all elites can have: half of the largest checkpoint that is read.
 MAX_ARCHIVE_BYTES = MAX_NPZ // 2
+#: Bytes of the elites that are published for one generation.
+MAX_PARENT_BYTES = 2**26
+HEADER_FLOATS = 2
+#: Numbers up to here are exact in float32.
+MAX_DRAWS = 2**24
 
 
 class MapElites(Strategy):
@@ -81,6 +88,7 @@ class MapElites(Strategy):
     )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
+        """Raises UsageError for settings that fit no archive."""
         super().__init__(config, size, pace)
         parse_bounds(config.behaviour_bounds)
         validate_count(config.archive, config.cells)
@@ -95,6 +103,16 @@ class MapElites(Strategy):
                 f"{MAX_ARCHIVE_BYTES // (4 * self.size)} cells"
             )
 
+    # --- the first state, and one from a checkpoint
+
+    def start(self, parameters: Floats) -> State:
+        """The first parameters and an empty archive."""
+        return {
+            **super().start(parameters),
+            **Archive.empty(self.size).to_arrays(),
+            "updates": np.array(0, np.int64),
+        }
+
     def begin(
         self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
     ) -> State:
@@ -105,24 +123,6 @@ class MapElites(Strategy):
                 "for the archive"
             )
         return {**state, **self.archive(state, behaviour_size).to_arrays()}
-
-    def behaviour_note(self, behaviour: Floats) -> str:
-        """Bounds that most behaviours are outside of make an archive of its edge."""
-        seen = behaviour[np.isfinite(behaviour).all(axis=1)]
-        low, high = box(self.config, behaviour.shape[1])
-        share = outside_share(seen, low, high)
-        if share <= MOST_OUTSIDE:
-            return ""
-        lowest, highest = seen.min(axis=0), seen.max(axis=0)
-        if len(low) > MOST_PAIRS:
-            lowest, highest = lowest.min(keepdims=True), highest.max(keepdims=True)
-        pairs = zip(lowest.tolist(), highest.tolist(), strict=True)
-        return (
-            f"{share:.0%} of the behaviours are outside behaviour_bounds "
-            f"{self.config.behaviour_bounds}, and so in few cells: begin a new run with "
-            "--behaviour-bounds LOW:HIGH for each number; these behaviours have "
-            f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
-        )
 
     def validate_state(self, state: State, behaviour_size: int) -> None:
         """Its archive and what is drawn by number."""
@@ -139,13 +139,13 @@ class MapElites(Strategy):
 
     # --- what is published: the best elite, and the parents
 
-    def start(self, parameters: Floats) -> State:
-        """The first parameters and an empty archive."""
-        return {
-            **super().start(parameters),
-            **Archive.empty(self.size).to_arrays(),
-            "updates": np.array(0, np.int64),
-        }
+    def published(self, state: State) -> Floats:
+        """The best elite, float32 [size], then the encoded ``Parents``."""
+        return np.concatenate([state["parameters"], self.parents(state).encode()])
+
+    def fits(self, size: int, observations: int) -> bool:
+        """With at least one parent that is drawn once; ``builder`` checks the rest."""
+        return size > 2 * self.size + HEADER_FLOATS
 
     def sigma(self, state: State) -> float:
         """``initial_sigma`` until there is an elite."""
@@ -153,23 +153,23 @@ class MapElites(Strategy):
             return self.config.initial_sigma * self.pace.sigma
         return super().sigma(state)
 
-    def published(self, state: State) -> Floats:
-        """The best elite, float32 [size], then the encoded ``Parents``."""
-        return np.concatenate([state["parameters"], self.parents(state).encode()])
+    def spread(self, state: State) -> Floats:
+        """σ, then the encoded parents."""
+        sigma = np.array([self.sigma(state)], np.float32)
+        return np.concatenate([sigma, self.parents(state).encode()])
 
     def parents(self, state: State) -> Parents:
-        """The parents of the state's generation."""
+        """The parents of the state's generation, two for each individual, or as many as may be
+        published: uniform draws with replacement.
+        """
         elites = state["elite_parameters"]
-        count = draw_count(self.config.population, self.size)
+        most = min(2 * self.config.population, MAX_PARENT_BYTES // (4 * self.size), MAX_DRAWS)
+        count = max(2, most)
         if not len(elites):
             return Parents(state["parameters"][np.newaxis], np.zeros(count, np.int64))
-        drawn = draw_parents(self.config.seed, int(state["updates"]), count, len(elites))
-        rows, draws = np.unique(drawn, return_inverse=True)
+        words = raw_words(self.config.seed, MEMBER, int(state["updates"]), count)
+        rows, draws = np.unique(multiply_shift(words, len(elites)), return_inverse=True)
         return Parents(elites[rows], draws)
-
-    def fits(self, size: int, observations: int) -> bool:
-        """With at least one parent that is drawn once; ``builder`` checks the rest."""
-        return size > 2 * self.size + HEADER_FLOATS
 
     def builder(self, noise: NoiseRows) -> Builder:
         """Decodes the parents of each publication once. Raises ValueError for invalid ones."""
@@ -194,32 +194,26 @@ class MapElites(Strategy):
 
     # --- what the master learns
 
-    def spread(self, state: State) -> Floats:
-        """σ, then the encoded parents."""
-        sigma = np.array([self.sigma(state)], np.float32)
-        return np.concatenate([sigma, self.parents(state).encode()])
-
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The best of each cell enter the archive, in the order of their slots."""
         fitness, behaviour = batch.fitness[:, 0], batch.behaviour[:, 0]
         archive = self.archive(state, behaviour.shape[1])
-        assert archive.cells is not None
+        cells = archive.cells
+        assert cells is not None
         chosen = archive.accepted(behaviour, fitness)
-        after_archive = archive.with_elites(
-            behaviour[chosen], fitness[chosen], self.rebuilt(state, batch, chosen)
-        )
+        built = self.rebuilt(state, batch, chosen)
+        archive = archive.with_elites(behaviour[chosen], fitness[chosen], built)
         before = state["parameters"]
-        best = after_archive.parameters[after_archive.best] if len(after_archive) else before
         after = {
             **state,
-            **after_archive.to_arrays(),
-            "parameters": best,
+            **archive.to_arrays(),
+            "parameters": archive.parameters[archive.best] if len(archive) else before,
             "updates": np.array(state["updates"] + 1),
         }
         return after, {
-            **self.figures(after, 0.0, norm(best - before)),
+            **self.figures(after, 0.0, norm(after["parameters"] - before)),
             "accepted": float(len(chosen)),
-            "outside": outside_share(behaviour, archive.cells.low, archive.cells.high),
+            "outside": cells.outside_share(behaviour),
         }
 
     def archive(self, state: State, numbers: int) -> Archive:
@@ -237,15 +231,13 @@ class MapElites(Strategy):
         """The very vectors that workers played, float32 [k, size], of the ascending rows
         ``chosen`` of the batch.
         """
-        plans, built = batch.slot_plans, np.empty((len(chosen), self.size), np.float32)
+        built, positions = [np.empty((0, self.size), np.float32)], np.arange(len(batch.fitness))
         for rows, spread in batch.by_spread(self.spread(state)):
-            within = np.flatnonzero(np.isin(chosen, np.arange(len(plans))[rows]))
-            if not len(within):
-                continue
+            some = chosen[np.isin(chosen, positions[rows])]
             parents = Parents.decode(spread[1:], self.size)
-            noise = batch.noise.rows(batch.noise_indices[chosen[within]], 0, self.size)
-            built[within] = self.children(parents, spread[0], plans[chosen[within]], noise)
-        return built
+            noise = batch.noise.rows(batch.noise_indices[some], 0, self.size)
+            built.append(self.children(parents, spread[0], batch.slot_plans[some], noise))
+        return np.concatenate(built)
 
     def figures(
         self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False
@@ -264,3 +256,96 @@ class MapElites(Strategy):
             "elites": float(len(archive)),
             "best_fitness": float(archive.fitness[archive.best]),
         }
+
+    def behaviour_note(self, behaviour: Floats) -> str:
+        """Bounds that most behaviours are outside of make an archive of its edge."""
+        seen = behaviour[np.isfinite(behaviour).all(axis=1)]
+        bounds = parse_bounds(self.config.behaviour_bounds)
+        low, high = np.broadcast_to(bounds, (seen.shape[1], 2)).T
+        share = Cells(low, high, ()).outside_share(seen)
+        if share <= MOST_OUTSIDE:
+            return ""
+        lowest, highest = seen.min(axis=0), seen.max(axis=0)
+        if len(lowest) > MOST_PAIRS:
+            lowest, highest = lowest.min(keepdims=True), highest.max(keepdims=True)
+        pairs = zip(lowest.tolist(), highest.tolist(), strict=True)
+        return (
+            f"{share:.0%} of the behaviours are outside behaviour_bounds "
+            f"{self.config.behaviour_bounds}, and so in few cells: begin a new run with "
+            "--behaviour-bounds LOW:HIGH for each number; these behaviours have "
+            f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
+        )
+
+
+@dataclass(frozen=True)
+class Parents:
+    """The elites that a generation's children are made of.
+
+    elites: float32 [k, size], distinct; draws: int64 [d], a row for each parent. The parents of
+    slot s are draws 2s and 2s + 1 modulo d.
+    """
+
+    elites: Floats
+    draws: Integers
+
+    def children(
+        self, slots: Integers, noise: Floats, normals: Floats, sigmas: tuple[float, float]
+    ) -> Floats:
+        """float32 [S, size] of ``slots`` int64 [S], their ``noise`` float32 [S, size], ``normals``
+        float32 [S], and σ and σ_line. A row depends only on its own slot.
+        """
+        first, second = (self.draws[(2 * slots + place) % len(self.draws)] for place in (0, 1))
+        start, (sigma, line) = self.elites[first], np.array(sigmas, np.float32)
+        children: Floats = start + sigma * noise
+        if line:
+            children += (line * normals)[:, np.newaxis] * (self.elites[second] - start)
+        return children
+
+    def encode(self) -> Floats:
+        """For a publication, float32: counts of elites and draws, then the elites and the draws."""
+        header = np.array([len(self.elites), len(self.draws)], np.float32)
+        return np.concatenate([header, self.elites.ravel(), self.draws.astype(np.float32)])
+
+    @classmethod
+    def decode(cls, values: Floats, size: int) -> Parents:
+        """The parents in ``values``, for policies of ``size`` parameters. Raises ValueError if
+        invalid.
+        """
+        header = values[:HEADER_FLOATS]
+        if len(header) < HEADER_FLOATS or not is_whole(header, 1, MAX_DRAWS):
+            raise ValueError("a publication does not begin with the number of its parents")
+        count, draws = header.astype(np.int64).tolist()
+        rows = values[HEADER_FLOATS + count * size :]
+        if len(rows) != draws or not is_whole(rows, 0, count - 1):
+            raise ValueError("a publication's parents do not have their stated number")
+        elites = values[HEADER_FLOATS : HEADER_FLOATS + count * size].reshape(count, size)
+        return cls(elites, rows.astype(np.int64))
+
+
+def is_whole(values: Floats, low: int, high: int) -> bool:
+    """Whether all are whole numbers from ``low`` to ``high``; NaN is none."""
+    return bool(((values >= low) & (values <= high) & (np.floor(values) == values)).all())
+
+
+def line_normals(seed: int, plans: Integers) -> Floats:
+    """float32 [S], standard normals of (generation, slot) ``plans`` int64 [S, 2]."""
+    normals = np.empty(len(plans), np.float32)
+    for generation in np.unique(plans[:, 0]).tolist():
+        rows = plans[:, 0] == generation
+        slots = plans[rows, 1]
+        stop = int(slots.max()) + 1
+        normals[rows] = generation_normals(seed, generation, 1 << (stop - 1).bit_length())[slots]
+    return normals
+
+
+@lru_cache(maxsize=16)
+def generation_normals(seed: int, generation: int, count: int) -> Floats:
+    """Those of the first slots of a generation, float32 [count]; a slot's does not depend on the
+    count.
+    """
+    words: NDArray[np.uint64] = raw_words(seed, PARENTS, generation, count)
+    bits = words.astype("<u8", copy=False).view("<i4").reshape(-1, 2)
+    space = np.empty((4, count), np.float32)
+    radius = radii(np.ascontiguousarray(bits[:, 0]), space).copy()
+    along, _ = directions(np.ascontiguousarray(bits[:, 1]), space)
+    return radius * along

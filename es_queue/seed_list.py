@@ -20,7 +20,7 @@ from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
 from es_queue.files import FORMAT, parse_json, read_file, read_npz
-from es_queue.genetics.mutation_chain import MutationChain, apply_mutations
+from es_queue.genetics import MutationChain, apply_mutations
 from es_queue.numerics.arrays import Floats, typed_array
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size

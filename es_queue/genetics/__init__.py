@@ -1,1 +1,0 @@
-"""Genomes as lists of noise indices: mutation chains, parents in memory, seed lists."""

@@ -1,1 +1,0 @@
-"""Strategies whose step size follows an evolution path, from one deviation to a full covariance."""
