@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from es_queue.strategies.map_elites.archive import read_archive
 
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
+from es_queue.strategies.map_elites_archive import read_archive
 
 
 @dataclass(frozen=True)
