@@ -23,7 +23,6 @@ from es_queue.security.passwords import FLAG, PASSWORD_FILE, password_of
 from es_queue.security.passwords import password_from_environment as password_from_environment
 from es_queue.security.passwords import with_password as with_password
 from es_queue.security.sanitize import sanitize
-from es_queue.security.tls_diagnosis import diagnose_tls
 
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
@@ -348,12 +347,16 @@ def authentication_error(name: str, error: Exception) -> RedisError:
 
 
 def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
-    """Advice if TLS prevents the connection; None if it does not."""
-    if not isinstance(
-        error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
-    ) or settings_of(client).get("path"):
+    """Advice if TLS may prevent the connection; None for another cause."""
+    tls = ("ssl", "certificate", "eof", "timeout") if is_encrypted(client) else ()
+    text = str(error).lower()
+    is_failure = isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError)
+    if not is_failure or not any(word in text for word in ("closed", "reset", "protocol", *tls)):
         return None
-    return diagnose_tls(settings_of(client), is_encrypted(client), error)
+    return (
+        f"{sanitize(first_line(error))}; use rediss:// for a port with TLS and redis:// for one "
+        "without, and check ssl_ca_certs, ssl_certfile and ssl_keyfile"
+    )
 
 
 def first_line(error: Exception) -> str:
