@@ -31,74 +31,11 @@ from es_queue.strategies.base import Batch, Draw, Info, State
 from es_queue.strategies.openai_es import SharedSigmaGradient
 from es_queue.strategies.shaping import utilities
 
-#: Numbers of the archive that are worked at once: they stay in the cache.
-PIECE = 2**14
-
-
-def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
-    """Mean distance, float64 [n], of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in
-    ``archive`` [A, b].
-
-    All of a smaller archive counts; an empty one gives 0. A behaviour that is not finite gives NaN.
-    Sums have a fixed order.
-    """
-    if not len(archive):
-        return np.where(np.isfinite(behaviours).all(axis=1), 0.0, np.nan)
-    pieces = split_archive(archive)
-    return np.array(
-        [
-            mean_distance(behaviour, pieces, neighbours)
-            for behaviour in behaviours.astype(np.float64)
-        ],
-        np.float64,
-    )
-
-
-def split_archive(archive: Floats) -> list[Doubles]:
-    """The archive [A, b] as columns [b, …] in pieces of about ``PIECE`` numbers and nearly equal
-    width: numpy sums a single column in another order.
-    """
-    count = max(1, min(len(archive) // 2, archive.size // PIECE))
-    return [np.ascontiguousarray(piece.T, np.float64) for piece in np.array_split(archive, count)]
-
-
-def mean_distance(behaviour: Doubles, pieces: list[Doubles], neighbours: int) -> float:
-    """Mean distance of one behaviour [b] to the nearest of an archive in pieces."""
-    if not np.isfinite(behaviour).all():
-        return float("nan")
-    squares = np.concatenate(
-        [np.add.reduce(np.square(piece - behaviour[:, np.newaxis]), axis=0) for piece in pieces]
-    )
-    if neighbours < len(squares):
-        squares = np.partition(squares, neighbours - 1)[:neighbours]
-    nearest = np.sqrt(np.sort(squares)).tolist()
-    return sum_in_order(nearest) / len(nearest)
-
-
-def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
-    """``archive`` [A, b] followed by the finite rows of ``measured`` [k, b]; the oldest beyond
-    ``most`` are dropped.
-    """
-    fresh = measured[np.isfinite(measured).all(axis=1)]
-    return np.concatenate([archive, fresh])[-most:] if len(archive) else fresh[-most:]
-
-
-def draw_index(weights: Doubles, chance: float) -> int:
-    """Index that ``chance``, uniform in [0, 1), selects with probabilities proportional to the
-    weights; equal ones if all weights are 0.
-    """
-    shares = weights.tolist() if np.any(weights > 0) else [1.0] * len(weights)
-    threshold, reached = chance * sum_in_order(shares), 0.0
-    for place, share in enumerate(shares):
-        reached += share
-        if threshold < reached:
-            return place
-    return int(np.flatnonzero(shares)[-1])  # the product was rounded up to the sum
-
-
 #: How much NSRA's weight of the reward changes, and after how many generations without a better
 #: centre it falls (the paper's).
 WEIGHT_STEP, STAGNATION_LIMIT = 0.05, 50
+#: Numbers of the archive that are compared at once: they stay in the cache.
+PIECE = 2**14
 #: Chunks of the first members' own normals begin here, beyond all that a noise table of the same
 #: seed can have.
 FIRST_CHUNK = 2**40
@@ -135,28 +72,17 @@ class Novelty(SharedSigmaGradient):
 
     def start(self, parameters: Floats) -> State:
         """Members near each other, the first at ``parameters``, and an empty archive."""
-        state = super().start(parameters)
-        moments = {
-            f"member_{name}": np.stack([state.pop(name)] * self.member_count)
-            for name in self.moments
-        }
-        members = np.stack(
-            [self.near_member(parameters, number) for number in range(self.member_count)]
-        )
-        nothing: State = {
+        state, numbers = super().start(parameters), range(self.member_count)
+        for name in self.moments:
+            state[f"member_{name}"] = np.stack([state.pop(name)] * self.member_count)
+        for name in ("active", "last", "updates", "stagnant"):
+            state[name] = np.array(0, np.int64)
+        return {
+            **state,
+            "members": np.stack([self.near_member(parameters, number) for number in numbers]),
             "archive": np.empty((0, 0), np.float32),
             "behaviours": np.empty((0, 0), np.float32),
             "best_fitness": np.empty(0),
-        }
-        counters = {
-            name: np.array(0, np.int64) for name in ("active", "last", "updates", "stagnant")
-        }
-        return {
-            **state,
-            "members": members,
-            **moments,
-            **nothing,
-            **counters,
             "reward_weight": np.array(1.0),
         }
 
@@ -166,11 +92,10 @@ class Novelty(SharedSigmaGradient):
         """
         if number == 0:
             return first
-        maker, chunks = ChunkGenerator(self.config.seed), -(-self.size // CHUNK)
-        normals = [maker.chunk(FIRST_CHUNK * number + chunk).copy() for chunk in range(chunks)]
-        return first + np.float32(self.SIGMA) * np.concatenate(normals)[: self.size].astype(
-            np.float32
-        )
+        maker, chunks = ChunkGenerator(self.config.seed), range(-(-self.size // CHUNK))
+        normals = [maker.chunk(FIRST_CHUNK * number + chunk).copy() for chunk in chunks]
+        noise = np.concatenate(normals)[: self.size].astype(np.float32)
+        return first + np.float32(self.SIGMA) * noise
 
     def published(self, state: State) -> Floats:
         """The active member and the last updated one, float32 [2 · size]; with observation
@@ -223,8 +148,9 @@ class Novelty(SharedSigmaGradient):
         """All members begin with the same statistics. Raises UsageError if the first parameters are
         not drawn.
         """
-        each = [(name, np.stack([value] * self.member_count)) for name, value in named(moments)]
-        state = {**state, **dict(each)}
+        state = dict(state)
+        for name, value in named(moments).items():
+            state[name] = np.stack([value] * self.member_count)
         if self.config.member_init != "own":
             return state
         others = [draw(number) for number in range(1, self.member_count)]
@@ -246,9 +172,9 @@ class Novelty(SharedSigmaGradient):
         """Store the statistics with the member that played, and continue with those of the next
         one.
         """
-        played = int(before["active"])
-        changed = [(name, with_row(after[name], played, value)) for name, value in named(moments)]
-        after = {**after, **dict(changed)}
+        after, played = dict(after), int(before["active"])
+        for name, value in named(moments).items():
+            after[name] = with_row(after[name], played, value)
         return after, self.member_statistics(after, int(after["active"]))
 
     # --- what the master learns
@@ -256,36 +182,24 @@ class Novelty(SharedSigmaGradient):
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """The archive grows, the active member takes a step, and the next one is drawn."""
         played = int(state["active"])
-        archive_state = self.updated_archive(state, batch)
-        away = novelty_of(
-            batch.behaviour.reshape(-1, batch.behaviour.shape[2]),
-            archive_state["archive"],
-            self.config.neighbours,
-        ).reshape(batch.fitness.shape)
-        weighting = self.update_reward_weight(state, batch)
-        shaped = self.shape_utilities(batch.fitness, away, float(weighting["reward_weight"]))
+        after = {**state, **self.updated_archive(state, batch)}
+        after |= self.updated_reward_weight(state, batch)
+        behaviour = batch.behaviour.reshape(-1, batch.behaviour.shape[2])
+        away = novelty_of(behaviour, after["archive"], self.config.neighbours)
+        away, weight = away.reshape(batch.fitness.shape), float(after["reward_weight"])
+        shaped = self.shape_utilities(batch.fitness, away, weight)
         gradient = self.climb(state["parameters"], batch, shaped)
-        step, moments = self.optimizer.step(
-            {name: state[f"member_{name}"][played] for name in self.moments}, gradient
-        )
+        own = {name: state[f"member_{name}"][played] for name in self.moments}
+        step, moments = self.optimizer.step(own, gradient)
         moved = self.moved(state["parameters"], step)
-        members = with_row(state["members"], played, moved)
-        next_active = self.next_member(archive_state, int(state["updates"]))
-        after: State = {
-            **state,
-            **archive_state,
-            **weighting,
-            "members": members,
-            "parameters": members[next_active],
-            "active": np.array(next_active, np.int64),
-            "last": np.array(played, np.int64),
-            "updates": np.array(state["updates"] + 1),
-            **{
-                f"member_{name}": with_row(state[f"member_{name}"], played, value)
-                for name, value in moments.items()
-            },
-        }
         figures = self.figures({**after, "parameters": moved}, norm(gradient), norm(step))
+        active = self.next_member(after, int(state["updates"]))
+        members = with_row(state["members"], played, moved)
+        after |= {"members": members, "parameters": members[active]}
+        after |= {"active": np.array(active, np.int64), "last": np.array(played, np.int64)}
+        after["updates"] = np.array(state["updates"] + 1)
+        for name, value in moments.items():
+            after[f"member_{name}"] = with_row(state[f"member_{name}"], played, value)
         known = away[np.isfinite(away)]
         return after, {
             **figures,
@@ -293,7 +207,7 @@ class Novelty(SharedSigmaGradient):
             "novelty_max": float(known.max(initial=0.0)),
             "archive": float(len(after["archive"])),
             "member": float(played),
-            "reward_weight": float(weighting["reward_weight"]),
+            "reward_weight": weight,
         }
 
     def updated_archive(self, state: State, batch: Batch) -> State:
@@ -323,17 +237,15 @@ class Novelty(SharedSigmaGradient):
             return novel
         return share * utilities("centered-rank", fitness) + (1 - share) * novel
 
-    def update_reward_weight(self, state: State, batch: Batch) -> State:
+    def updated_reward_weight(self, state: State, batch: Batch) -> State:
         """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): higher if it
         is the best so far, lower after long stagnation.
         """
         weight, best = float(state["reward_weight"]), state["best_fitness"]
-        stagnant = int(state["stagnant"])
+        stagnant = int(state["stagnant"]) + 1
         values = batch.centre_fitness[np.isfinite(batch.centre_fitness)]
         if len(values) and (not len(best) or values.max() > best[0]):
             weight, best, stagnant = min(1.0, weight + WEIGHT_STEP), values.max(keepdims=True), 0
-        else:
-            stagnant += 1
         if stagnant >= STAGNATION_LIMIT:
             weight, stagnant = max(0.0, weight - WEIGHT_STEP), 0
         return {
@@ -342,25 +254,70 @@ class Novelty(SharedSigmaGradient):
             "stagnant": np.array(stagnant, np.int64),
         }
 
-    def next_member(self, archive_state: State, number: int) -> int:
+    def next_member(self, state: State, number: int) -> int:
         """Drawn with probability novelty_i / Σ (equation 2); an unmeasured member counts as the
         most novel.
         """
-        seen = archive_state["behaviours"][:, -1] > 0
-        away = novelty_of(
-            archive_state["behaviours"][:, :-1], archive_state["archive"], self.config.neighbours
-        )
+        behaviours, seen = state["behaviours"][:, :-1], state["behaviours"][:, -1] > 0
+        away = novelty_of(behaviours, state["archive"], self.config.neighbours)
         away = np.where(seen, away, away[seen].max(initial=0.0))
         return draw_index(away, uniform(self.config.seed, MEMBER, number))
 
 
-def named(moments: RunningMoments) -> list[tuple[str, NDArray[Any]]]:
+def named(moments: RunningMoments) -> State:
     """The arrays of a member's statistics, with their names in the state."""
     count = np.array(moments.count, np.int64)
-    return [("member_count", count), ("member_mean", moments.mean), ("member_m2", moments.m2)]
+    return {"member_count": count, "member_mean": moments.mean, "member_m2": moments.m2}
 
 
 def with_row(rows: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
     changed = rows.copy()
     changed[row] = value
     return changed
+
+
+def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
+    """Mean distance, float64 [n], of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in
+    ``archive`` [A, b].
+
+    All of a smaller archive counts; an empty one gives 0. A behaviour that is not finite gives NaN.
+    Sums have a fixed order.
+    """
+    # At least two rows a piece: numpy sums a single column in another order.
+    count = max(1, min(len(archive) // 2, archive.size // PIECE))
+    pieces = [np.ascontiguousarray(some.T, np.float64) for some in np.array_split(archive, count)]
+    found = np.zeros(len(behaviours))
+    for row, behaviour in enumerate(behaviours.astype(np.float64)):
+        if not np.isfinite(behaviour).all():
+            found[row] = np.nan
+        elif len(archive):
+            column = behaviour[:, np.newaxis]
+            squares = np.concatenate(
+                [np.add.reduce(np.square(piece - column), axis=0) for piece in pieces]
+            )
+            if neighbours < len(squares):
+                squares = np.partition(squares, neighbours - 1)[:neighbours]
+            nearest = np.sqrt(np.sort(squares)).tolist()
+            found[row] = sum_in_order(nearest) / len(nearest)
+    return found
+
+
+def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
+    """``archive`` [A, b] followed by the finite rows of ``measured`` [k, b]; the oldest beyond
+    ``most`` are dropped.
+    """
+    fresh = measured[np.isfinite(measured).all(axis=1)]
+    return np.concatenate([archive, fresh])[-most:] if len(archive) else fresh[-most:]
+
+
+def draw_index(weights: Doubles, chance: float) -> int:
+    """Index that ``chance``, uniform in [0, 1), selects with probabilities proportional to the
+    weights; equal ones if all weights are 0.
+    """
+    shares = weights.tolist() if np.any(weights > 0) else [1.0] * len(weights)
+    threshold, reached = chance * sum_in_order(shares), 0.0
+    for place, share in enumerate(shares):
+        reached += share
+        if threshold < reached:
+            return place
+    return int(np.flatnonzero(shares)[-1])  # the product was rounded up to the sum
