@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from functools import cached_property
 from typing import cast, overload
@@ -68,8 +69,10 @@ class ResolvedEnvironment:
     def __init__(self, request: EnvironmentRequest) -> None:
         self.request = request
         self.entry = _find(request)
-        self.is_walker = _is_lean_walker(self.entry, request)
-        self.is_cartpole = _is_vector_cartpole(self.entry, request)
+        self.is_walker = _plays(
+            self.entry, request, {WALKER_V2, WALKER_V3}, {"hardcore"}
+        ) or _plays(self.entry, request, {MARVIN}, set())
+        self.is_cartpole = _plays(self.entry, request, {CARTPOLE}, CARTPOLE_ARGUMENTS)
 
     @property
     def is_stock(self) -> bool:
@@ -368,22 +371,12 @@ def resolve_backend(backend: str) -> str:
     return ENVPOOL.name if is_installed() else LEAN.name
 
 
-def _is_lean_walker(entry: RegisteredEnvironment, request: EnvironmentRequest) -> bool:
-    """Whether it is a BipedalWalker or Marvin with only settings that the lean class supports."""
-    known = set() if entry.entry_point == MARVIN else {"hardcore"}
-    plain = not (entry.module or request.wrappers or set(entry.arguments) - known)
-    return plain and entry.entry_point in (WALKER_V2, WALKER_V3, MARVIN)
-
-
-def _is_vector_cartpole(entry: RegisteredEnvironment, request: EnvironmentRequest) -> bool:
-    """Whether it is a CartPole with only settings that the vectorised class supports."""
-    plain = not (
-        entry.module
-        or request.wrappers
-        or entry.spec.additional_wrappers
-        or set(entry.arguments) - CARTPOLE_ARGUMENTS
-    )
-    return plain and entry.entry_point == CARTPOLE
+def _plays(
+    entry: RegisteredEnvironment, request: EnvironmentRequest, points: Set[str], known: Set[str]
+) -> bool:
+    """Whether it is an environment of ``points`` without other settings than ``known``."""
+    changed = entry.module or request.wrappers or entry.spec.additional_wrappers
+    return entry.entry_point in points and not (changed or entry.arguments.keys() - known)
 
 
 def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> EnvironmentSpec:

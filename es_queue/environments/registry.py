@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -162,7 +163,9 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
         import_user_module(module, request.id)
     else:
         name, note = current_id(name)
-    spec = _find_spec(name) or _find_maker(module, name)
+    if name.startswith("ALE/"):
+        rom_ids(name)
+    spec = find_spec(gymnasium.envs.registration, name) or _find_maker(module, name)
     if spec is None:
         raise EnvironmentFailure(
             _format_known_to_gym(name)
@@ -192,17 +195,16 @@ def import_user_module(module: str, environment_id: str) -> None:
         ) from error
 
 
-def _find_spec(name: str) -> EnvSpec | None:
-    """The spec of ``name``; the newest version if the name has none."""
-    try:
-        namespace, bare, version = parse_env_id(name)
-    except gymnasium.error.Error:
-        return None
-    if namespace == "ALE":
-        rom_ids(name)
-    if version is None and name not in gymnasium.registry:
-        name = get_env_id(namespace, bare, find_highest_version(namespace, bare))
-    return gymnasium.registry.get(name)
+def find_spec(registration: Any, name: str) -> Any:
+    """The spec of ``name`` in Gymnasium's ``registration`` or in the old gym's; the newest version
+    if the name has none.
+    """
+    with suppress(Exception):  # each library's own errors for names that are none
+        space, bare, version = registration.parse_env_id(name)
+        if version is None and name not in registration.registry:
+            newest = registration.find_highest_version(space, bare)
+            name = registration.get_env_id(space, bare, newest)
+    return registration.registry.get(name)
 
 
 def _find_maker(module: str, name: str) -> EnvSpec | None:

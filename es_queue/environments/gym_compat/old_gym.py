@@ -24,6 +24,7 @@ from es_queue.environments.gym_compat.gym_ids import register
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import (
     RegisteredEnvironment,
+    find_spec,
     format_unknown_id,
     import_user_module,
     validate_reserved_arguments,
@@ -71,7 +72,7 @@ def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
     module, _, name = request.id.rpartition(":")
     if module:
         import_user_module(module, request.id)
-    old = _find_spec(registration, name)
+    old = find_spec(registration, name)
     if old is None:
         raise EnvironmentFailure(format_unknown_id(name, list(registration.registry)))
     validate_reserved_arguments(request)
@@ -83,17 +84,6 @@ def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
         max_episode_steps=old.max_episode_steps,
     )
     return RegisteredEnvironment(spec, {**old.kwargs, **dict(request.arguments)}, module or None)
-
-
-def _find_spec(registration: Any, name: str) -> Any:
-    """gym's spec of ``name``; the newest version if the name has none."""
-    with suppress(Exception):  # gym's errors for names that are none
-        space, bare, version = registration.parse_env_id(name)
-        if version is None and name not in registration.registry:
-            name = registration.get_env_id(
-                space, bare, registration.find_highest_version(space, bare)
-            )
-    return registration.registry.get(name)
 
 
 def make_gym_environment(
