@@ -14,14 +14,25 @@ import redis
 
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
-from es_queue.protocol.messages import Answer, SlotResult
+from es_queue.protocol.messages import Answer, SlotResult, Task
 from master.status.command import main
 from master.status.errors import LONGEST_REPORT, MOST_REPORTS
 from master.status.inspect import MOST_BYTES
 from master.storage.checkpoint import pack
-from tests.unit.master.status.test_status_values import PUBLICATION, TASK
 
 OWN = RunKeys("walker-1")
+PUBLICATION = "12.3-0000000a"
+TASK = Task(
+    PUBLICATION,
+    0.25,
+    500,
+    3,
+    "0" * 32,
+    np.zeros(2, "<f4").tobytes(),
+    np.ones(2, "<f4").tobytes(),
+    "f" * 32,
+    0.2,
+)
 WORKER = "host-12-abcdef"
 RESULT = SlotResult(0, 5, 7, (1.0, 2.0), (1.5, 2.5), (10, 10), (0, 0), (0, 0))
 REPORT = {

@@ -16,7 +16,6 @@ import redis
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol import connection
 from es_queue.protocol.connection import client_from_url, clone_client, has_secret, redacted_url
-from es_queue.protocol.redis_url import SHOWN_PASSWORD
 from es_queue.security.passwords import (
     MAX_BYTES,
     PASSWORD,
@@ -27,7 +26,6 @@ from es_queue.security.passwords import (
     password_of,
     with_password,
 )
-from master.cli.options import parse_command_line
 from tests.cases import each_case
 from tests.leaks import MARK, password
 
@@ -82,15 +80,6 @@ def values(client: redis.Redis) -> dict[str, Any]:
         for name, value in connection.settings_of(client).items()
         if value is None or isinstance(value, str | int | float)
     }
-
-
-def test_a_clients_own_text_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    for url in (f"redis://ann:{MARK}@h", f"unix://ann:{MARK}@/tmp/x", f"rediss://ann:{MARK}@h"):
-        client = client_from_url(url)
-        pool = client.connection_pool
-        assert (
-            MARK not in f"{client!r} {pool!r} {pool.connection_class(**pool.connection_kwargs)!r}"
-        )
 
 
 @each_case(
@@ -222,28 +211,6 @@ def test_a_client_like_rqs_keeps_every_setting_of_tls(tmp_path: Path) -> None:
 # --- command lines
 
 
-def test_es_master_takes_the_password_from_its_file_and_shows_it_in_no_repr(file: Path) -> None:
-    _, launch = parse_command_line(
-        ["--redis-url", "redis://ann@h", "--redis-password-file", str(file)]
-    )
-    assert launch.redis_url is not None and password_of(launch.redis_url) == HARD
-    assert launch.warnings == () and MARK not in repr(launch)
-
-
-def test_a_password_on_the_command_line_is_warned_of_and_one_in_the_environment_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert parse_command_line(["--redis-url", f"redis://:{MARK}@h"])[1].warnings == (
-        SHOWN_PASSWORD,
-    )
-    assert parse_command_line(["--redis-url", f"redis://h?password={MARK}"])[1].warnings == (
-        SHOWN_PASSWORD,
-    )
-    monkeypatch.setenv("RQ_REDIS_URL", f"redis://:{MARK}@h")
-    assert parse_command_line([])[1].warnings == ()
-    assert parse_command_line(["--redis-url", "redis://h"])[1].warnings == ()
-
-
 # --- a password in the user's place
 
 
@@ -266,16 +233,6 @@ def test_a_user_without_any_password_may_be_one_and_is_not_shown(url: str) -> No
         redacted_url("redis://ann@h:7?password=x") == "redis://ann@h:7"
         and redacted_url("redis://:x@h") == "redis://:***@h"
     )
-
-
-class Refusing:
-    """A client whose server lets nobody in."""
-
-    def __init__(self, said: str) -> None:
-        self.said = said
-
-    def info(self) -> None:
-        raise redis.exceptions.AuthenticationError(self.said)
 
 
 @each_case(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from es_queue.errors import RunFolderError
-from es_queue.util.file_lock import is_locked, read_pid, take_lock, try_lock, write_pid
+from es_queue.util.file_lock import is_locked, read_pid, take_lock, try_lock
 
 
 def test_a_lock_is_released_with_its_process_and_its_file_names_the_holder(tmp_path: Path) -> None:
@@ -30,28 +30,6 @@ def test_a_lock_is_released_with_its_process_and_its_file_names_the_holder(tmp_p
     assert not is_locked(path)
     lock = take_lock(path)
     assert lock is not None
-    os.close(lock)
-
-
-def test_a_lock_outlives_its_taker_in_a_child_that_inherits_it(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    lock = try_lock(path)
-    assert lock is not None
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock]
-    ) as child:
-        os.close(lock)
-        assert is_locked(path)
-        child.kill()
-    assert not is_locked(path)
-
-
-def test_a_lock_without_a_pid_has_a_holder_all_the_same(tmp_path: Path) -> None:
-    lock = try_lock(tmp_path / "lock")
-    assert lock is not None
-    assert is_locked(tmp_path / "lock") and read_pid(tmp_path / "lock") is None
-    write_pid(lock, 7)
-    assert read_pid(tmp_path / "lock") == 7
     os.close(lock)
 
 

@@ -4,11 +4,8 @@ metrics.jsonl.
 
 from __future__ import annotations
 
-import errno
 import io
-import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import es_queue
-from es_queue.config.recipes import expected_points
 from es_queue.config.run_config import RunConfig
 from master.display.log_view import SafeStream
 from master.display.notes import LOGGER, NoteHandler
@@ -50,13 +45,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-class ClosedPipe(io.StringIO):
-    """A pipe whose reader is gone."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 def record(generation: int, **figures: Any) -> dict[str, Any]:
@@ -113,45 +101,6 @@ def report(tmp_path: Path) -> Callable[..., tuple[Reporter, io.StringIO, Clock]]
 # --- a log
 
 
-def test_a_log_shows_both_ends_and_evaluations_and_at_most_one_line_per_second(
-    report: Any,
-) -> None:
-    it, out, clock = report()
-    for generation in range(10):
-        it.generation(record(generation, eval_mean=5.0 if generation == 4 else None))
-        clock.now += 0.05
-    it.summary(SUMMARY)
-    shown = [
-        line.split(" | ")[0]
-        for line in out.getvalue().splitlines()
-        if line.startswith("generation")
-    ]
-    assert shown == ["generation 0", "generation 4", "generation 9"]
-
-
-def test_the_start_names_every_place_and_command_whole(report: Any) -> None:
-    it, out, _ = report()
-    long = "rq worker --url unix:///" + "deep/" * 60
-    it.started({**ABOUT, "join": long})
-    assert all(
-        text in out.getvalue()
-        for text in ("redis://host:6379", ABOUT["watch"], long, "BipedalWalker-v3")
-    )
-
-
-def test_the_recipes_expectation_stands_beside_a_run_and_changes_with_its_steps(
-    report: Any,
-) -> None:
-    config = RunConfig(env="BipedalWalker-v3", strategy="snes", policy="linear")
-    first, *_, last = expected_points(config.env)
-    it, out, _ = report(config=config)
-    it.generation(record(0, env_steps=400_000, eval_mean=-90.0))
-    it.generation(record(1, env_steps=450_000, eval_mean=-90.0))
-    it.generation(record(2, env_steps=13_000_000, eval_mean=250.0))
-    expected = [line for line in out.getvalue().splitlines() if line.startswith("expect")]
-    assert len(expected) == 2 and first.note in expected[0] and last.note in expected[1]
-
-
 def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy(
     report: Any,
 ) -> None:
@@ -162,14 +111,6 @@ def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy
 
 
 # --- notes and hints
-
-
-def test_the_same_sentence_is_said_again_only_after_thirty_seconds(report: Any) -> None:
-    _, out, clock = report()
-    for seconds in (0, 10, 19.9, 0.1):
-        clock.now += seconds
-        LOGGER.warning("Redis is away")
-    assert out.getvalue().count("Redis is away") == 2
 
 
 def test_ten_generations_of_equal_returns_give_one_hint(report: Any) -> None:
@@ -209,63 +150,7 @@ def test_quiet_leaves_warnings_and_the_summary(report: Any) -> None:
 # --- for programs
 
 
-def test_json_lines_are_objects_alone_and_nan_is_null(report: Any) -> None:
-    it, out, _ = report(json_lines=True)
-    it.started(ABOUT)
-    it.generation(
-        record(
-            0,
-            return_mean=float("nan"),
-            return_max=float("inf"),
-            fitness_mean=np.float32("nan"),
-            norm=np.float32(0.5),
-        )
-    )
-    it.live({"workers": 1})
-    LOGGER.warning("words")
-    it.summary(SUMMARY)
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in out.getvalue().splitlines()]
-    assert [line["event"] for line in lines] == ["started", "generation", "note", "summary"]
-    assert (
-        lines[1]["return_mean"] is lines[1]["return_max"] is lines[1]["fitness_mean"] is None
-        and lines[1]["norm"] == 0.5
-    )
-    assert lines[2] == {"event": "note", "text": "words"}
-    assert lines[3] == {"event": "summary", **SUMMARY}
-
-
-def test_metrics_get_one_line_a_generation_whatever_is_shown(report: Any, tmp_path: Path) -> None:
-    it, _, _ = report(quiet=True)
-    for generation in range(5):
-        it.generation(record(generation, norm=float("nan")))
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["generation"] for line in lines] == list(range(5)) and lines[0]["norm"] is None
-
-
-def test_metrics_that_cannot_be_written_stop_nothing_and_are_said(
-    report: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "metrics.jsonl").mkdir()
-    it, out, _ = report()
-    it.generation(record(0))
-    it.generation(record(1))
-    assert out.getvalue().count("metrics.jsonl cannot be written") == 1
-
-
 # --- terminals
-
-
-def test_a_closed_pipe_makes_every_view_go_quiet(
-    report: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    for flags in ({}, {"quiet": True}, {"json_lines": True}):
-        it, _, _ = report(ClosedPipe(), **flags)
-        it.started(ABOUT)
-        it.generation(record(0))
-        LOGGER.warning("words")
-        it.summary(SUMMARY)
-        it.close()
 
 
 def test_a_process_whose_reader_left_ends_in_peace() -> None:
@@ -353,34 +238,6 @@ def test_a_terminal_shows_what_a_person_asks_first(
         assert text in last
 
 
-def test_the_panel_of_a_resumed_run_shows_its_history(
-    monkeypatch: pytest.MonkeyPatch, report: Any
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    before, _, _ = report()
-    for generation, mean in ((0, -90.0), (1, -89.0), (2, -50.0), (1, -89.0), (2, -88.0)):
-        before.generation(
-            record(generation, eval_mean=mean, eval_best=mean, seconds=600.0, eta=60, recovered=2)
-        )
-    before.close()
-    it, out, clock = report(Terminal(), RunConfig(env="BipedalWalker-v3", strategy="snes"))
-    it.started(ABOUT)
-    clock.now += 1
-    it.live({"workers": 8, "answered": 0, "slots": 65})
-    it.close()
-    shown = strip_codes(out.getvalue())
-    for text in (
-        "2, running for 10 min",
-        "3,000, 4,321 per second",
-        "-88.0, best -88.0, in generation 2",
-        "▁▅█  -90.0 to -88.0",
-        "2 blocks recovered",
-        "evaluations near 500,000 steps",
-    ):
-        assert text in shown, shown
-    assert "left" not in shown
-
-
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, report: Any) -> None:
     monkeypatch.setenv("TERM", "dumb")
     it, out, _ = report(Terminal())
@@ -392,21 +249,6 @@ def strip_codes(text: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-
-
-def test_a_terminal_that_hangs_up_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    master, slave = pty.openpty()
-    with open(slave, "w", encoding="utf-8") as stream:  # noqa: PTH123 - a descriptor, no path
-        it = Reporter(tmp_path, make_view(SafeStream(stream), "some-run", WALKER))
-        it.live({"workers": 1})
-        os.close(master)
-        for generation in range(3):
-            it.generation(record(generation))
-            it.note(f"words {generation}")
-        it.close()
 
 
 # --- wording

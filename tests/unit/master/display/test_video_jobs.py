@@ -8,8 +8,6 @@ import json
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,6 @@ from master.cli.options import parse_command_line
 from master.display import video_jobs
 from master.display.video_jobs import VideoJobs, validate_video_support
 from tests.notes import collect_notes, fail_on_notes
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -44,11 +35,6 @@ def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     how.write_text("")
     monkeypatch.setattr(sys, "executable", str(program))
     return how
-
-
-def waiting_for(path: Path) -> str:
-    """What a player does that ends when there is such a file."""
-    return f"import time, os\nwhile not os.path.exists({str(path)!r}): time.sleep(0.01)"
 
 
 def asked(player: Path) -> list[list[str]]:
@@ -94,22 +80,6 @@ def test_a_film_is_made_when_so_many_generations_have_passed(
     )
 
 
-def generations(player: Path) -> list[str]:
-    return [words[words.index("--generation") + 1] for words in asked(player)]
-
-
-def test_a_record_that_is_gone_is_not_filmed(tmp_path: Path, player: Path) -> None:
-    player.write_text(waiting_for(tmp_path / "go"))
-    said = collect_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    for generation in range(3):
-        one.add(generation)
-    one.drop(1)
-    (tmp_path / "go").write_text("")
-    one.close()
-    assert generations(player) == ["0", "2"] and "some films are skipped" in said[0]
-
-
 def test_a_film_that_fails_is_said_once_and_ends_the_filming(
     tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -124,23 +94,6 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(
         said == ["no more films are made (Objective draws nothing); training continues"]
         and len(asked(player)) == 1
     )
-
-
-def test_a_film_that_does_not_end_is_ended_with_its_run_and_the_skipped_ones_are_reported(
-    tmp_path: Path, player: Path, players: list[subprocess.Popen[bytes]]
-) -> None:
-    player.write_text("import time\nwhile True: time.sleep(60)")
-    said = collect_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    one.add(0)
-    one.add(1)
-    (process,) = players
-    one.close(seconds=0.01)
-    assert process.poll() is not None
-    assert said[1:] == [
-        f"a film takes longer than 0.01 s: 2 are skipped; es-play {tmp_path / 'run'} "
-        "--generation 0 --record FILE.gif makes one"
-    ]
 
 
 def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(

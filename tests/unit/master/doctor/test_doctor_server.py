@@ -8,7 +8,6 @@ from typing import Any
 from es_queue.protocol.connection import _unfit_reasons
 from master.doctor import rights as doctor_rights
 from master.doctor.finding import FAILED, OK, WARNING, Finding
-from master.doctor.look import format_refusal
 from master.doctor.server import ServerState, check_server
 from tests.cases import each_case
 
@@ -123,77 +122,6 @@ def test_odd_figures_of_a_server_neither_crash_nor_reach_the_terminal(value: Any
     assert not any(re.search(r"[\x00-\x1f]", one.text) for one in found.values())
 
 
-def test_a_user_without_info_is_told_so_in_one_line() -> None:
-    found = server(denied={"info": "this user may not INFO"})
-    assert (
-        found["server"].state == WARNING
-        and "this user may not INFO" in found["server"].text
-        and "+info" in found["server"].fix
-    )
-    assert not {"version", "memory", "persistence"} & set(found)
-
-
-@each_case(
-    ("settings", "denied", "more", "state"),
-    [
-        ({"save": "3600 1"}, {}, {}, OK),
-        ({"save": ""}, {}, {}, WARNING),
-        ({}, {"config": "no"}, {"rdb_saves": 3}, OK),
-        ({}, {"config": "no"}, {"rdb_saves": 0}, WARNING),
-    ],
-)
-def test_snapshots_count_as_persistence_where_they_are_known_to_be_taken(
-    settings: dict[str, str], denied: dict[str, str], more: Any, state: str
-) -> None:
-    assert (
-        server({"aof_enabled": 0, **more}, settings=settings, denied=denied)["persistence"].state
-        == state
-    )
-
-
-@each_case(
-    ("told", "name", "setting"),
-    [
-        ({"aof_enabled": 0}, "persistence", "appendonly yes"),
-        (
-            {"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"},
-            "eviction",
-            "maxmemory-policy noeviction",
-        ),
-    ],
-)
-def test_a_setting_to_change_is_named_with_who_may_change_it(
-    told: dict[str, Any], name: str, setting: str
-) -> None:
-    words, command = server(told)[name].fix.split("\n")
-    assert (
-        f"{setting} in redis.conf" in words
-        and "administrator" in words
-        and command == f"redis-cli CONFIG SET {setting}"
-    )
-
-
-@each_case(
-    ("limit", "own", "warned"),
-    [
-        ("normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", False, True),
-        ("normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", True, False),
-        ("normal 402653184 0 0 slave 0 0 0 pubsub 0 0 0", False, False),
-        ("", False, False),
-    ],
-)
-def test_replies_without_a_limit_are_warned_of_where_that_is_known(
-    limit: str, own: bool, warned: bool
-) -> None:
-    found = server(settings={"client-output-buffer-limit": limit}, on_loopback=own)
-    assert ("replies" in found) == warned
-    if warned:
-        assert (
-            found["replies"].state == WARNING
-            and "client-output-buffer-limit normal 384mb 0 0" in found["replies"].fix
-        )
-
-
 OPEN = {"protected-mode": "no", "bind": "* -::*"}
 LISTENS = {"listener0": {"name": "tcp", "bind": "-::*", "port": 6379}}
 
@@ -239,75 +167,9 @@ def test_an_open_server_is_warned_of_only_where_that_is_sure(
     )
 
 
-@each_case(
-    ("look", "state", "word"),
-    [
-        ({}, OK, "is verified"),
-        ({"verified": False}, WARNING, "not verified"),
-        ({"encrypted": False}, WARNING, "plain text"),
-        ({"encrypted": False, "on_socket": True}, OK, "none is needed"),
-        ({"encrypted": False, "on_loopback": True}, OK, "none is needed"),
-    ],
-)
-def test_what_crosses_the_network_in_plain_text_is_warned_of(
-    look: dict[str, Any], state: str, word: str
-) -> None:
-    one = server(**look)["encryption"]
-    assert one.state == state and word in one.text and bool(one.fix) == (state == WARNING)
-
-
-@each_case(("ahead", "words"), [(0.01, "agrees"), (12.3, "12.3 s ahead"), (-7.0, "7.0 s behind")])
-def test_another_clock_is_only_a_note(ahead: float, words: str) -> None:
-    one = server(ahead=ahead)["clock"]
-    assert one.state == OK and words in one.text
-
-
-def test_a_refusal_of_the_server_becomes_a_few_words() -> None:
-    assert (
-        format_refusal("User viewer has no permissions to run the 'config|get' command")
-        == "this user may not CONFIG GET"
-    )
-    assert (
-        format_refusal("this user has no permissions to run the 'info' command or its subcommand")
-        == "this user may not INFO"
-    )
-    assert format_refusal("No permissions to access a key") == "this user cannot read these keys"
-    assert "\x1b" not in format_refusal("\x1b[2J")
-
-
 # --- rights
 
 MASTER, WORKER = (
     doctor_rights.master_commands("walker-1", "q"),
     doctor_rights.worker_commands("walker-1", "q"),
 )
-
-
-@each_case(
-    ("as_master", "as_worker", "state", "words"),
-    [
-        ([], [], OK, "everything that masters and workers do"),
-        (MASTER, [], OK, "the rights of a worker"),
-        ([], WORKER[:1], OK, "the rights of a master"),
-        (MASTER, [("INCRBY", "es:walker-1:seatno", "1")], FAILED, "INCRBY es:walker-1:seatno"),
-        (MASTER, WORKER, WARNING, "can read"),
-        (None, None, WARNING, "can read"),
-    ],
-)
-def test_a_users_rights_are_told_by_what_it_may_be(
-    as_master: Any, as_worker: Any, state: str, words: str
-) -> None:
-    one = doctor_rights.check_rights("ann", as_master, as_worker, "q")
-    assert one.state == state and words in one.text and bool(one.fix) == (state != OK)
-
-
-def test_what_a_user_misses_is_granted_for_all_runs_and_one_queue() -> None:
-    line = doctor_rights.format_rights_fix("a b", "worker", "q").split("\n")[1]
-    assert line.startswith("redis-cli ACL SETUSER 'a b' '(&rq:pubsub:* ~rq:queue:q ")
-    assert "reset" not in line and "'(-@all +incr +incrby ~es:*:seatno)'" in line
-    whole = doctor_rights.format_rights_fix("ann", "master", "q").split("\n")[1]
-    assert (
-        whole.startswith("redis-cli ACL SETUSER ann '(&rq:pubsub:* ~es:* ~rq:* ")
-        and "reset" not in whole
-        and "+evalsha" in whole
-    )

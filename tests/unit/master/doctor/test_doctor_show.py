@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from es_queue.errors import RedisError, UsageError
-from master.display.log_view import SafeStream
 from master.doctor import examine as door
-from master.doctor.examine import exit_code_of, run_doctor
-from master.doctor.finding import FAILED, OK, WARNING, Finding, format_finding, wrap_finding
+from master.doctor.examine import exit_code_of
+from master.doctor.finding import FAILED, OK, WARNING, Finding, wrap_finding
 from master.doctor.host import ProbeResult
-from master.status.redis_reader import make_named_reader
-from tests.cases import each_case
 
 
 def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
@@ -36,11 +28,6 @@ def test_exit_codes_say_what_failed_first_of_all_redis() -> None:
     assert exit_code_of([bad["packages"]]) == exit_code_of([bad["listening"]]) == 2
 
 
-def test_a_line_in_a_pipe_is_one_line_and_has_no_sign() -> None:
-    line = format_finding(Finding("version", FAILED, "too \x1b old", "get it by\npip install x"))
-    assert line == "failed   version        too \\x1b old; fix: get it by pip install x"
-
-
 def test_on_a_terminal_text_is_wrapped_and_commands_stand_whole() -> None:
     command = "rq worker --url redis://" + "h" * 80
     lines = wrap_finding(
@@ -53,36 +40,6 @@ def test_on_a_terminal_text_is_wrapped_and_commands_stand_whole() -> None:
         path in line
         for line in wrap_finding(Finding("packages", FAILED, f"it is {path} there", ""), 79)
     )
-
-
-class Terminal(io.StringIO):
-    encoding = "ascii"  # type: ignore[assignment]
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_that_lacks_the_signs_gets_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    from master.doctor.finding import print_findings
-
-    out = Terminal()
-    print_findings(
-        [
-            Finding("redis", OK, "it answers"),
-            Finding("memory", WARNING, "little is left", "add some"),
-            Finding("rq", FAILED, "suspended", "resume it with\nrq resume"),
-        ],
-        SafeStream(out),
-    )
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
-    assert (
-        plain.startswith("+ ok      redis          it answers\n! warning memory")
-        and "x failed  rq" in plain
-        and "\n    rq resume\n" in plain
-    )
-    assert "\x1b[" in out.getvalue()
 
 
 def given(run: str | None = None) -> argparse.Namespace:
@@ -114,53 +71,3 @@ def test_without_a_server_a_host_that_has_begun_no_run_or_ended_them_is_healthy(
     assert "there is no run walker-1" in [
         one.text for one in door.examine(given("walker-1"), list, None) if one.name == "unknown run"
     ]
-
-
-@pytest.mark.usefixtures("quick")
-@each_case(
-    "trouble", [RedisError("Redis refused the password"), UsageError("run-dir x is not a folder")]
-)
-def test_a_server_that_cannot_be_used_is_one_failed_line_and_the_host_is_looked_at(
-    trouble: Exception,
-) -> None:
-    def choose() -> list[Any]:
-        raise trouble
-
-    out = io.StringIO()
-    assert run_doctor(given("walker-1"), choose, SafeStream(out), as_json=True) == 3
-    told = json.loads(out.getvalue())
-    states = {one["name"]: one["state"] for one in told["checks"]}
-    assert states["redis"] == FAILED and {
-        "packages",
-        "versions",
-        "box2d",
-        "environment",
-        "disk",
-    } <= set(states)
-    assert told["failed"] == 2 and told["warnings"] == sum(
-        state == WARNING for state in states.values()
-    )
-    assert str(trouble) in told["checks"][0]["text"] and told["checks"][0]["fix"] == ""
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_server_that_is_away_has_its_fix_once() -> None:
-    out = io.StringIO()
-    reader = make_named_reader("redis://127.0.0.1:1", given_by_flag=True)
-    assert run_doctor(given(), lambda: [reader], SafeStream(out), as_json=False) == 3
-    line = next(line for line in out.getvalue().splitlines() if "redis" in line)
-    assert line.count("start it") == 1
-    assert line.endswith("; fix: start it, or correct RQ_REDIS_URL or --redis-url")
-
-
-@pytest.mark.usefixtures("quick")
-def test_an_environment_that_failed_shows_in_the_exit_code_when_redis_is_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        door,
-        "probe_environments",
-        lambda configs: [ProbeResult(one.task, error="it crashes") for one in configs],
-    )
-    found = [one for one in door.examine(given(), list, None) if one.name != "redis"]
-    assert exit_code_of(found) == 5

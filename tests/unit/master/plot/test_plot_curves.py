@@ -8,14 +8,13 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from master.plot import command
 from master.plot.bands import POINTS, compute_band, rolling_mean
-from master.plot.curves import group_runs, learning_curves
+from master.plot.curves import group_runs
 from master.plot.panels import draw_panels
 from master.plot.runs import read_run, read_runs
 from tests.cases import each_case
@@ -58,27 +57,12 @@ def evaluated(*returns: float) -> list[dict[str, Any]]:
     ]
 
 
-def texts(svg: Path) -> str:
-    return ElementTree.tostring(ElementTree.parse(svg).getroot(), encoding="unicode")
-
-
 # --- reading
 
 
 def test_a_curve_has_the_generations_that_were_evaluated(tmp_path: Path) -> None:
     x, y = read_run(run(tmp_path / "a", evaluated(1, 2, 3, 4, 5))).curve("eval_mean", "steps")
     assert x.tolist() == [100, 300, 500] and y.tolist() == [1, 3, 5]
-
-
-def test_a_generation_that_was_played_again_after_a_resume_counts_as_it_came_last(
-    tmp_path: Path,
-) -> None:
-    again = [*evaluated(1, 2, 3), record(1, eval_mean=7.0), record(2, eval_mean=8.0)]
-    assert read_run(run(tmp_path / "a", again)).curve("eval_mean", "generations")[1].tolist() == [
-        1,
-        7,
-        8,
-    ]
 
 
 def test_a_folder_of_studies_gives_all_their_runs_and_one_twice_counts_once(tmp_path: Path) -> None:
@@ -140,21 +124,6 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_name
     assert list(alone) == ["pgpe, linear"]
 
 
-def test_the_drawn_line_is_the_runs_evaluations(tmp_path: Path) -> None:
-    picture = learning_curves(
-        read_runs([run(tmp_path / "a", evaluated(1, 2, 3, 4, 5))]),
-        "eval_mean",
-        ["steps", "time"],
-        "mean",
-    )
-    steps, seconds = picture.axes
-    assert steps.lines[0].get_xdata().tolist() == [100, 300, 500] and steps.lines[
-        0
-    ].get_ydata().tolist() == [1, 3, 5]
-    assert seconds.lines[0].get_xdata().tolist() == [0.5, 1.5, 2.5]
-    assert any(list(line.get_ydata()) == [475, 475] for line in steps.lines), "the target"
-
-
 def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
     closing = record(30, population=0, return_mean=None, centre_rank=None, seconds_wait=9.0)
     own = read_run(run(tmp_path / "a", [*evaluated(*range(30)), closing]))
@@ -187,15 +156,6 @@ def test_a_pdf_has_no_type_3_font_which_journals_refuse(tmp_path: Path) -> None:
     assert command.main([str(tmp_path / "a"), "--out", str(out)]) == 0
     assert b"/FontFile2" in out.read_bytes()
     assert b"/Type3" not in out.read_bytes()
-
-
-def test_names_from_files_can_do_nothing_to_a_picture_or_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(tmp_path / "a", evaluated(1, 2), env="x\x1b[31m$\\frac{</svg>")
-    assert command.main([str(tmp_path / "a"), "--out", str(tmp_path / "a.svg")]) == 0
-    assert "\x1b" not in capsys.readouterr().out and "\x1b" not in (tmp_path / "a.svg").read_text()
-    assert "$\\frac{&lt;/svg&gt;" in texts(tmp_path / "a.svg")
 
 
 @each_case(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,15 +12,12 @@ import pytest
 
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
-from master.cli.options import parse_command_line
 from master.run.manifest import (
     MANIFEST,
     README,
     code_revision,
-    repro_command,
     write_manifest,
 )
-from tests.cases import each_case
 
 SETTINGS: list[dict[str, Any]] = [
     {"env": "CartPole-v1", "seed": 7},
@@ -56,19 +52,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"env": "CartPole-v1", "seed": 1, "obs_norm": False, "restart_deadlines": "1000000=100"},
     {"env": "BipedalWalker-v3", "seed": 1, "rollback": True, "eval_episodes": 50},
 ]
-
-
-def given(config: RunConfig) -> RunConfig:
-    """The configuration that the command gives."""
-    program, *words = shlex.split(repro_command(config))
-    assert program == "es-master"
-    return resolve(parse_command_line(words)[0])
-
-
-@each_case("values", SETTINGS)
-def test_the_command_gives_the_same_settings(values: dict[str, Any]) -> None:
-    config = resolve(values)
-    assert given(config).to_dict() == config.to_dict()
 
 
 @pytest.fixture
@@ -140,25 +123,3 @@ def test_a_card_tells_versions_and_machine_and_keeps_the_first_command_when_a_ru
         "Run r: CartPole-v1" in (tmp_path / README).read_text()
         and card["command"] in (tmp_path / README).read_text()
     )
-
-
-SPOILT = [
-    "",
-    "[]",
-    "{",
-    '{"sittings": 3}',
-    '{"sittings": []}',
-    "\ud800",
-    '{"sittings": ["x"]}',
-    '{"sittings": [{"machine": 3}]}',
-    '{"sittings": [{"code": "x"}]}',
-    '{"sittings": [{"versions": [1]}]}',
-    "[" * 100_000,
-]
-
-
-@each_case("text", SPOILT)
-def test_a_card_that_somebody_spoilt_is_written_anew(tmp_path: Path, text: str) -> None:
-    (tmp_path / MANIFEST).write_bytes(text.encode("utf-8", "surrogatepass"))
-    write_manifest(tmp_path, "r", resolve(SETTINGS[0]))
-    assert len(json.loads((tmp_path / MANIFEST).read_text())["sittings"]) == 1

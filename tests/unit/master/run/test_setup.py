@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from es_queue.errors import UsageError
-from es_queue.numerics.noise_table import default_size
 from master.run.setup import (
     format_image_hint,
     format_unnormalised,
     prepare_run,
-    target_of,
     validate_action_bound,
 )
 from tests.cases import each_case
@@ -33,39 +31,11 @@ def refused(**values: Any) -> str:
     return str(caught.value)
 
 
-def test_what_is_open_in_a_config_is_decided_once() -> None:
-    config = prepare_run(quick_config(seed=-1, noise_size=0), table=TABLE).config
-    assert (
-        config.seed >= 0 and config.backend == "lean" and config.noise_size == default_size(4 * 2)
-    )
-    assert prepare_run(config, table=TABLE).config == config
-    assert prepare_run(quick_config(env="BipedalWalker-v2"), table=TABLE).config.backend == "lean"
-
-
 def test_observations_are_not_normalised_if_old_generations_are_compared_with_new_ones() -> None:
     requested = quick_config(strategy="map_elites")
     config = prepare_run(requested, table=TABLE).config
     assert requested.obs_norm and not config.obs_norm
     assert "compares results of all generations" in format_unnormalised(requested, config)[0]
-
-
-@each_case(
-    ("strategy", "shared"),
-    [
-        ("ars", "pair"),
-        ("pgpe", "pair"),
-        ("novelty", "pair"),
-        ("snes", "generation"),
-        ("ga", "generation"),
-        ("random_search", "generation"),
-    ],
-)
-def test_who_shares_environment_seeds_is_decided_once(strategy: str, shared: str) -> None:
-    assert prepare_run(quick_config(strategy=strategy), table=TABLE).config.env_seeds == shared
-    assert (
-        prepare_run(quick_config(strategy=strategy, env_seeds="slot"), table=TABLE).config.env_seeds
-        == "slot"
-    )
 
 
 class Vast(gymnasium.Env[Any, Any]):
@@ -92,19 +62,6 @@ def test_observations_that_no_worker_could_be_told_of_are_refused(
     assert refused(env="Vast-v0", backend="stock").startswith(
         "Vast-v0 has observations of 262,656 numbers, but at most 262,144 are allowed"
     )
-
-
-def test_the_first_state_depends_on_the_seed_alone() -> None:
-    config = quick_config(policy="mlp", hidden=(8,))
-    one, other = (
-        prepare_run(config, table=TABLE).initial_state(),
-        prepare_run(config, table=TABLE).initial_state(),
-    )
-    assert one.strategy["parameters"].tobytes() == other.strategy["parameters"].tobytes()
-    assert np.abs(one.strategy["parameters"]).max() > 0
-    changed = prepare_run(replace(config, seed=4), table=TABLE).initial_state()
-    assert changed.strategy["parameters"].tobytes() != one.strategy["parameters"].tobytes()
-    assert (one.generation, one.stage, one.best, one.moments.count) == (0, "training", None, 0)
 
 
 def test_a_noise_table_below_two_policies_is_refused() -> None:
@@ -140,12 +97,6 @@ def test_stall_is_refused_beyond_the_observation() -> None:
 def test_action_noise_is_refused_where_actions_are_choices() -> None:
     assert "no continuous actions" in refused(action_noise=0.1)
     assert prepare_run(quick_config(env=QUAD, action_noise=0.1), table=TABLE)
-
-
-@each_case(("text", "target"), [("auto", 475.0), ("none", None), ("-3.5", -3.5)])
-def test_the_target_is_the_environments_unless_it_is_said(text: str, target: float | None) -> None:
-    setup = prepare_run(quick_config(target_reward=text), table=TABLE)
-    assert target_of(setup.config, setup.spec) == target == setup.learner.target
 
 
 def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in_an_old_one() -> (

@@ -14,7 +14,6 @@ from es_queue.numerics.normalization import Moments
 from es_queue.pretrained import environment_names, path_of
 from master.loop.state import RunState
 from master.run.launch import parse_warm_start
-from master.run.manifest import repro_command
 from master.run.setup import Setup
 from master.run.warm_start import WIDENED_COUNT, extend_moments, make_warm_state, read_warm_start
 from master.storage.checkpoint import Checkpoints, encode, encode_best
@@ -57,22 +56,6 @@ def test_parameters_and_statistics_come_over_to_the_bit_and_the_optimiser_begins
     )
     assert state.origin.startswith("generation 3 of run old, digest ")
     assert RunState.from_checkpoint(state.to_arrays(), state.to_dict()).origin == state.origin
-
-
-def test_a_run_folder_stands_for_its_best_checkpoint_else_for_its_newest(tmp_path: Path) -> None:
-    setup = setup_of("ars")
-    old = seen(setup)
-    saved(tmp_path, setup, old)
-    np.testing.assert_array_equal(
-        make_warm_state(setup, tmp_path).strategy["parameters"], old.strategy["parameters"]
-    )
-    saved(tmp_path, setup, old, best=True)
-    state = make_warm_state(setup, tmp_path)
-    assert old.best is not None
-    np.testing.assert_array_equal(state.strategy["parameters"], old.best.parameters)
-    frozen = state.statistics(5.0)
-    np.testing.assert_allclose(frozen.std, old.best.std, rtol=1e-6)
-    np.testing.assert_array_equal(frozen.mean, old.best.mean)
 
 
 def test_a_few_generations_of_other_observations_hardly_move_the_statistics_of_a_policy(
@@ -164,9 +147,3 @@ def test_a_policy_that_comes_along_begins_a_run_by_its_name(name: str) -> None:
     warm = read_warm_start(path)
     assert path == path_of(name)
     assert bool((warm.moments.m2 >= 0).all()) and warm.origin.startswith("generation ")
-
-
-def test_what_comes_along_is_repeated_by_its_name() -> None:
-    assert repro_command(quick_config(), path_of("CartPole-v1")).endswith(
-        " --warm-start pretrained:CartPole-v1"
-    )

@@ -9,7 +9,6 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,10 +22,9 @@ from master.status.redis_reader import (
     RedisReader,
     RunDetails,
     RunSummary,
-    make_named_reader,
 )
 from master.status.render import Page, format_plain, print_page
-from master.status.views import TABLE_NOTE, make_run_page, make_runs_page
+from master.status.views import make_run_page, make_runs_page
 from tests.cases import each_case
 
 PROGRESS = {
@@ -107,12 +105,6 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
 # --- state
 
 
-@each_case("state", ["running", "paused", "stopping"])
-def test_a_run_that_wants_a_master_and_has_none_is_orphaned(state: str) -> None:
-    assert seen(leased=False, state=state).state == ORPHANED
-    assert seen(leased=True, state=state).state == state
-
-
 def test_an_orphan_is_shown_with_the_commands_that_go_on_with_it_and_remove_it() -> None:
     orphan = seen(leased=False)
     for command in (orphan.resume, orphan.purge):
@@ -168,75 +160,6 @@ def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
     )
     assert re.search(r"\nh +1 +lean +1,000 +12 +train 0 4 +3 .* 2 s ago(\n|$)", text)
     assert "1 worker on g cannot join: noise digest: \\x1b[2J differs" in text
-
-
-def test_fingerprints_are_shown_where_the_fleet_is_mixed_alone() -> None:
-    one = {
-        "a-1-abcdef": {"host": "a", "numerics": "01234567ff"},
-        "b-1-abcdef": {"host": "b", "numerics": "01234567ff"},
-    }
-    assert "01234567" not in said(page_of(seen(), RunDetails(one, 2, 0)))
-    text = said(
-        page_of(
-            seen(), RunDetails({**one, "c-1-abcdef": {"host": "c", "numerics": "89abcdef"}}, 3, 0)
-        )
-    )
-    assert "a mixed fleet" in text and "01234567" in text and "89abcdef" in text
-
-
-def test_the_master_is_named_while_it_holds_the_lease() -> None:
-    holder = RunSummary("r", "redis://h", "", 0.0, True, {**PROGRESS}, holder="box\x1b pid 7")
-    assert (
-        "box\\x1b pid 7" in said(page_of(holder))
-        and page_of(holder).data["master"] == "box\\x1b pid 7"
-    )
-
-
-@each_case(
-    ("config", "words"),
-    [
-        ({"max_steps": 2_000_000}, "███████░░░░░  765,433 of 2.00 M steps left, about 67 min"),
-        (
-            {"max_steps": 2_000_000, "generations": 13},
-            "███████████░  1 of 13 generations, 765,433 of 2.00 M steps left",
-        ),
-        ({"max_seconds": 7200.0}, "░░░░░░░░░░░░  2 h 0 min of 2 h 0 min left"),
-        ({"target_reward": "none"}, "until it is stopped"),
-        ({"target_reward": "auto"}, "until it reaches its target"),
-        ({"max_steps": "many", "generations": -3}, "until it reaches its target"),
-    ],
-)
-def test_what_is_left_of_the_budgets_is_shown_and_the_bar_is_of_the_nearest(
-    config: dict[str, Any], words: str
-) -> None:
-    assert words in said(page_of(seen(), RunDetails({}, 0, 0, config=config)))
-
-
-def test_a_finished_run_shows_its_final_evaluation_with_spread_and_episodes() -> None:
-    figures = {
-        "eval_mean": "280.5",
-        "eval_std": "20.25",
-        "eval_best": "290",
-        "eval_episodes": "100",
-    }
-    text = said(page_of(seen(state="finished", **figures)))
-    assert TABLE_NOTE in said(make_runs_page([seen(state="finished", **figures)]))
-    assert TABLE_NOTE not in said(make_runs_page([seen()]))
-    assert "280.5 ± 20.2 over 100 fresh episodes; best in training 290.0" in text
-    assert "280.5 ± 20.2, best 290.0" in said(page_of(seen(**figures)))
-
-
-def test_json_has_numbers_for_numbers_and_null_for_what_is_none() -> None:
-    (run,) = make_runs_page([seen(eval_mean="nan", workers="many")]).data["runs"]
-    assert (run["generation"], run["steps_per_second"], run["eval_mean"], run["workers"]) == (
-        12,
-        43210.2,
-        None,
-        None,
-    )
-    assert (
-        isinstance(run["generation"], int) and run["state"] == "running" and run["leased"] is True
-    )
 
 
 def test_json_of_a_run_has_its_workers_its_budget_and_its_curve() -> None:
@@ -307,21 +230,6 @@ def closed_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@each_case(
-    "argv",
-    [
-        ["BAD RUN"],
-        ["--nope"],
-        ["--redis-url", "redis://h", "--run-dir", "x"],
-        ["--run-dir", "/nonexistent"],
-    ],
-)
-def test_bad_usage_is_refused_in_one_sentence(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    refused(capsys, 2, *argv)
-
-
 def test_a_server_that_is_away_is_one_sentence_without_the_password(
     closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,37 +240,6 @@ def test_a_server_that_is_away_is_one_sentence_without_the_password(
         monkeypatch.setenv("RQ_REDIS_URL", url)
         told = refused(capsys, 3)
         assert "secret" not in told and f"127.0.0.1:{closed_port}" in told
-
-
-def test_the_environment_names_the_server(
-    closed_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/9")
-    monkeypatch.setenv("RQ_REDIS_URL", f"redis://127.0.0.1:{closed_port}/7")
-    assert f"{closed_port}/7" in refused(capsys, 3)
-
-
-def test_a_folder_whose_server_has_ended_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run" / "redis").mkdir(parents=True)
-    sentence = refused(capsys, 3, "--run-dir", "run")
-    assert "no private server runs in run" in sentence and "is still starting" in sentence
-
-
-@each_case(
-    ("url", "by_flag", "way"),
-    [
-        ("redis://host:1/2", True, " --redis-url redis://host:1/2"),
-        ("redis://host:1/2", False, ""),
-        ("redis://me:secret@host:1/2", True, ""),
-        ("redis://host?password=secret", True, ""),
-    ],
-)
-def test_the_way_back_names_the_server_but_never_a_secret(
-    url: str, by_flag: bool, way: str
-) -> None:
-    assert make_named_reader(url, by_flag)._url_flag == way
 
 
 class Fixed(RedisReader):

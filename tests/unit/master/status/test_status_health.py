@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from master.status.health import EXIT_CODES, Health, assess_health
-from master.status.history import History
 from master.status.redis_reader import RunDetails, RunSummary
-from master.status.render import format_plain
-from master.status.views import make_run_page, make_runs_page
 from tests.cases import each_case
 
 #: Far from any clock of ours: ages are differences of the master's own times.
@@ -60,12 +57,6 @@ def test_a_run_that_ended_is_done_or_failed_with_its_reason(
 ) -> None:
     health = fares(run(state, leased=leased, quiet=1e6, why="it \x1bbroke"))
     assert (health.state, health.why, health.is_over) == (word, "it \\x1bbroke", True)
-
-
-@each_case("state", ["running", "paused", "stopping"])
-def test_a_run_without_a_lease_is_orphaned_and_not_over(state: str) -> None:
-    health = fares(run(state, leased=False), WORKER)
-    assert health.state == "orphaned" and "lease" in health.why and not health.is_over
 
 
 @each_case(
@@ -140,24 +131,3 @@ def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
     )
     assert "the only worker refuses" in fares(run(quiet=1, workers="0"), REFUSING).why
     assert fares(run(quiet=1), REFUSING, WORKER).why == ""
-
-
-def test_a_paused_run_is_healthy_however_long_it_is_silent() -> None:
-    health = fares(run("paused", quiet=1e6, paused_by="ann\x1b"))
-    assert (health.state, health.why) == ("healthy", "paused by ann\\x1b")
-
-
-def test_the_page_ends_with_the_code_and_says_why() -> None:
-    page = make_run_page(run(quiet=120), RunDetails({"w-1-abcdef": WORKER}, 1, 0), History())
-    assert (
-        page.code == 11
-        and page.data["health"] == "stalled"
-        and "no result counted" in page.data["health_why"]
-    )
-    assert make_run_page(run("finished"), RunDetails({}, 0, 0), History()).is_over
-
-
-def test_the_list_calls_a_run_stalled_too_and_ends_with_0() -> None:
-    page = make_runs_page([run(quiet=120, seconds_wait="2"), run(quiet=120, seconds_wait="30")])
-    assert [one["health"] for one in page.data["runs"]] == ["stalled", "healthy"] and page.code == 0
-    assert "stalled" in format_plain(page)[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -69,35 +68,6 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_that_was_left_in_order_is_stopped_and_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder()
-    run = told(capsys, 10, "walker-1")
-    assert (run["state"], run["health"], run["on_disk"], run["leased"]) == (
-        "stopped",
-        "done",
-        True,
-        False,
-    )
-    assert (
-        run["generation"],
-        run["env_steps"],
-        run["env"],
-        run["eval_best"],
-        run["eval_mean"],
-    ) == (7, 1000, "CartPole-v1", 9, 4)
-    assert run["evaluations"] == [
-        {"generation": 0, "eval_mean": 1.0},
-        {"generation": 5, "eval_mean": 4.0},
-    ]
-    assert (
-        run["budget"]["generations"]["left"] == 3
-        and "strange" not in run
-        and run["resume"].endswith("es-master --resume walker-1")
-    )
-
-
 def test_a_run_that_failed_is_failed_with_its_reason_and_its_reports(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -154,36 +124,6 @@ def test_a_finished_run_is_told_by_its_summary(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_a_socket_that_outlived_its_server_hides_no_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = folder()
-    monkeypatch.chdir(made / "redis")
-    with socket.socket(socket.AF_UNIX) as gone:
-        gone.bind("redis.sock")
-    monkeypatch.chdir(made.absolute().parents[1] if made.is_absolute() else "../../..")
-    assert (made / "redis" / "redis.sock").is_socket()
-    assert told(capsys, 10, "walker-1")["on_disk"] and len(told(capsys, 0)["runs"]) == 1
-
-
-def test_a_folder_elsewhere_is_found_by_its_flag_under_the_runs_own_id(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder("My_Run", base="elsewhere")
-    run = told(capsys, 10, "walker-9", "--run-dir", "elsewhere/My_Run")
-    assert run["run"] == "walker-9" and run["purge"].endswith("es-master --purge elsewhere/My_Run")
-    assert told(capsys, 10, "elsewhere/My_Run")["run"] == "My_Run"
-
-
-def test_keys_and_reports_stay_with_the_server(capsys: pytest.CaptureFixture[str]) -> None:
-    folder()
-    assert (
-        main(["walker-1", "--keys"]) == 0 and "server, which has ended" in capsys.readouterr().out
-    )
-    assert told(capsys, 0, "walker-1", "--errors")["reports"] == []
-    assert main(["--keys", "es:walker-1:task"]) == 2
-
-
 HOSTILE = {
     "env": "\x1b[2J",
     "generation": "nan",
@@ -226,24 +166,8 @@ def test_no_content_crashes_it_or_reaches_the_terminal(
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown.out + shown.err)
 
 
-@pytest.mark.timeout(10)
-def test_what_is_no_file_is_not_read() -> None:
-    made = folder()
-    (made / "metrics.jsonl").unlink()
-    os.mkfifo(made / "metrics.jsonl")
-    os.mkfifo(made / "summary.json")
-    assert RunFolder(made).summarize().progress["state"] == "stopped"
-
-
 def test_a_file_that_is_too_large_or_names_no_run_is_not_believed() -> None:
     made = folder(summary={"state": "finished", "run": "../etc"})
     assert RunFolder(made).run == "walker-1"
     (made / "config.json").write_text(json.dumps({"env": "CartPole-v1", "filler": "x" * 2**20}))
     assert RunFolder(made).config == {}
-
-
-def test_a_run_of_an_objective_is_listed_with_its_name() -> None:
-    made = folder()
-    settings = {"env": "", "objective": "bowl:f", "strategy": "pgpe"}
-    (made / "config.json").write_text(json.dumps(settings))
-    assert RunFolder(made).summarize().progress["env"] == "bowl:f"

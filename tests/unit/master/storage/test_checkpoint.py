@@ -283,11 +283,3 @@ def test_a_checkpoint_that_is_passed_over_is_named_with_its_reason(tmp_path: Pat
     assert len(kept.warnings) == 2
     assert kept.warnings[0] == f"checkpoint {foreign} was skipped: it belongs to run 'another-run'"
     assert kept.warnings[1].startswith(f"checkpoint {torn} was skipped: this checkpoint cannot")
-
-
-def test_a_folder_with_another_runs_checkpoints_alone_yields_one_to_be_refused(
-    tmp_path: Path,
-) -> None:
-    kept = Checkpoints(tmp_path)
-    kept.save(7, DATA)
-    assert kept.read_newest("mine") == DATA and kept.read_newest() == DATA and kept.warnings == []

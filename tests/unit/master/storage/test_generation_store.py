@@ -173,48 +173,6 @@ def test_however_long_a_run_lives_files_stay_bounded_and_its_whole_life_in_view(
         assert max(np.diff(older)) <= 4 * 3000 / most
 
 
-def test_only_as_many_files_stay_as_were_asked_for_and_none_where_none(tmp_path: Path) -> None:
-    trained(tmp_path / "some", generations=9, keep_generations=4)
-    assert recorded_generations(tmp_path / "some") == [0, 4, 7, 8] and not list(
-        (tmp_path / "some" / "slots").glob(".*")
-    )
-    trained(tmp_path / "none", keep_generations=0)
-    assert not (tmp_path / "none" / "slots").exists()
-
-
-class Every:
-    """A reader that needs the record of each generation from ``first`` on."""
-
-    def __init__(self, first: int = 0) -> None:
-        self.first = first
-        self.added: list[int] = []
-        self.dropped: list[int] = []
-
-    def needs(self, generation: int) -> bool:
-        return generation >= self.first
-
-    def add(self, generation: int) -> None:
-        self.added.append(generation)
-
-    def drop(self, generation: int) -> None:
-        self.dropped.append(generation)
-
-
-def test_generations_that_are_to_be_filmed_stay_until_then(tmp_path: Path) -> None:
-    reader = Every()
-    stored(tmp_path, quick_config(**{**SMALL, "generations": 6}), 2, reader)
-    assert recorded_generations(tmp_path) == reader.added == list(range(6))
-    assert reader.dropped == []
-
-
-def test_a_folder_that_cannot_be_written_is_said_and_training_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "slots").write_text("a file where the folder should be")
-    ended, sink = stored(tmp_path, quick_config(**SMALL), 10)
-    assert ended.state.generation == 4 and any(
-        "slots cannot be written" in note and "training continues" in note for note in sink.notes
-    )
-
-
 def test_a_vector_that_is_too_large_is_left_out_and_es_play_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

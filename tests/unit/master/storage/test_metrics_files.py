@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 from typing import Any
 
 from es_queue.config.resolution import resolve
-from master.display.log_view import QuietView, SafeStream
-from master.display.notes import NoteHandler
-from master.display.reporter import Reporter
-from master.storage.metrics_files import METRICS, METRICS_TABLE, TABLE_COLUMNS, metrics_files
+from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, metrics_files
 from master.storage.trackers.base import TAGS
 from tests.ring import run_ring
 
@@ -72,15 +68,3 @@ def test_every_column_and_tag_is_a_figure_of_real_generations() -> None:
     )
     known = {name for one in sink.records for name in one}
     assert set(TABLE_COLUMNS) - known == set() and set(TAGS.values()) - known == set()
-
-
-def test_a_report_writes_both_files_and_says_once_what_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "run" / METRICS_TABLE).mkdir(parents=True)
-    out = io.StringIO()
-    report = Reporter(tmp_path / "run", QuietView(SafeStream(out), resolve({"env": "CartPole-v1"})))
-    with NoteHandler(report.note):
-        for generation in range(3):
-            report.generation({**RECORD, "generation": generation})
-    report.close()
-    assert (tmp_path / "run" / METRICS).read_text().count("\n") == 3
-    assert out.getvalue().count("metrics.csv cannot be written") == 1

@@ -230,21 +230,6 @@ def test_a_resumed_run_goes_on_with_its_log_and_cuts_off_what_it_will_do_again(
     )
 
 
-def test_a_log_that_does_not_lead_to_the_resumed_generation_begins_a_new_file_and_the_gap_is_told(
-    tmp_path: Path,
-) -> None:
-    half, _ = logged(tmp_path, generations=3)
-    (path,) = list_log_files(tmp_path / "replay")
-    *_, last = read_frames(path)
-    path.write_bytes(path.read_bytes()[: last.start])
-    logged(tmp_path, state=replace(half.state, stage="training", reason=""))
-    assert [one.stem for one in list_log_files(tmp_path / "replay")] == ["00000000", "00000003"]
-    with pytest.raises(
-        RunFolderError, match="continues with generation 3, but 2 is expected: the log has a gap"
-    ):
-        replayed(tmp_path)
-
-
 def test_a_long_log_is_cut_into_files_and_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,13 +245,6 @@ def test_a_long_log_is_cut_into_files_and_the_oldest_go(
     assert "generations 0 to" not in replayed(tmp_path / "few") and outcome.digest in replayed(
         tmp_path / "few"
     )
-
-
-def test_a_log_that_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "replay").write_text("a file where the folder should be")
-    sink = Sink()
-    run_ring(quick_config(**SHORT), sink=sink, store=GenerationStore(RUN, tmp_path, 0))
-    assert sum("training continues without it" in note for note in sink.notes) == 1
 
 
 def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Path) -> None:

@@ -19,12 +19,11 @@ from typing import Any
 
 import pytest
 
-from es_queue.errors import RedisError
 from master.services.tcp_access import Address
 from master.status.command import main
 from master.status.web import server as module
 from master.status.web.pages import WebRoutes
-from master.status.web.queries import CachedQuery, DashboardQueries
+from master.status.web.queries import DashboardQueries
 from master.status.web.server import WebServer
 from tests.cases import each_case
 
@@ -197,17 +196,6 @@ def test_nothing_can_be_sent(page: WebServer, method: str) -> None:
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_a_body_is_refused_before_it_is_read(page: WebServer) -> None:
-    for head in (b"Content-Length: 1000000000", b"Transfer-Encoding: chunked\r\n\r\n1\r\nx"):
-        answer = raw(page, b"POST / HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
-        assert answer.split(b" ")[1] == b"413"
-
-
-def test_one_connection_has_one_request(page: WebServer) -> None:
-    answer = raw(page, (b"GET /icon.svg HTTP/1.1\r\n" + LOCAL + b"\r\n") * 3)
-    assert answer.count(b"HTTP/1.1 200") == 1 and b"Connection: close" in answer
-
-
 def test_requests_beyond_those_that_may_wait_are_closed_and_the_rest_is_answered(
     page: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,12 +222,6 @@ def test_requests_beyond_those_that_may_wait_are_closed_and_the_rest_is_answered
         goes_on.set()
         for client in clients:
             client.close()
-
-
-def test_head_is_a_get_without_its_body(page: WebServer) -> None:
-    answer = raw(page, b"HEAD / HTTP/1.1\r\n" + LOCAL + b"\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\n")
-    assert f"Content-Length: {asked(page, '/')[1]['Content-Length']}".encode() in answer
 
 
 @each_case("name", ["evil.example", "localhost.evil.example", "10.1.2.3:80"])
@@ -275,22 +257,6 @@ def test_what_is_no_request_gets_a_plain_sentence_and_repeats_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_clients_that_say_nothing_give_way_to_one_that_asks(page: WebServer) -> None:
-    """More of them than waitress accepts; by itself it answers when the first have timed out."""
-    count = 2 * module.LIMITS["connection_limit"]
-    silent = [
-        socket.create_connection(("127.0.0.1", page.effective_port), timeout=20)
-        for _ in range(count)
-    ]
-    try:
-        began = time.monotonic()
-        assert all(asked(page, "/app.js")[0] == 200 for _ in range(5))
-        assert time.monotonic() - began < module.LIMITS["channel_timeout"] / 2
-    finally:
-        for one in silent:
-            one.close()
-
-
 def test_a_client_that_sends_slowly_has_only_so_many_seconds(
     page: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,32 +273,6 @@ def test_a_client_that_sends_slowly_has_only_so_many_seconds(
         assert time.monotonic() < deadline
 
 
-def test_many_who_look_at_once_cost_one_look() -> None:
-    looked: list[int] = []
-    now = [0.0]
-    glance = CachedQuery(lambda: {"n": looked.append(1) or len(looked)}, 1.0, lambda: now[0])
-    assert [glance.current()["n"] for _ in range(5)] == [1, 1, 1, 1, 1]
-    now[0] = 1.5
-    assert glance.current()["n"] == 2
-
-
-def test_what_cannot_be_looked_at_any_more_is_shown_as_it_was_with_the_reason() -> None:
-    now, answers = [0.0], iter([{"n": 1}, RedisError("Redis is away"), {"n": 3}])
-
-    def look() -> dict[str, Any]:
-        one = next(answers)
-        if isinstance(one, Exception):
-            raise one
-        return one
-
-    glance = CachedQuery(look, 1.0, lambda: now[0])
-    assert glance.current() == {"n": 1, "trouble": None, "age": 0.0}
-    now[0] = 5.0
-    assert glance.current() == {"n": 1, "trouble": "Redis is away", "age": 5.0}
-    now[0] = 7.0
-    assert glance.current() == {"n": 3, "trouble": None, "age": 0.0}
-
-
 def test_a_port_in_use_ends_the_command_with_2_and_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -342,14 +282,3 @@ def test_a_port_in_use_ends_the_command_with_2_and_one_sentence(
     assert (
         told.out == "" and told.err.count("\n") == 1 and "another program listens there" in told.err
     )
-
-
-@pytest.mark.parametrize(
-    "flags", [("--watch",), ("--json",), ("--doctor",), ("--keys",), ("walker-1", "--errors")]
-)
-def test_a_page_and_another_way_to_look_are_not_given_together(
-    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*flags, "--web"]) == 2
-    sentence = f"--web shows everything on its page, so leave {flags[-1]} out"
-    assert sentence in capsys.readouterr().err
