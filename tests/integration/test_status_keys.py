@@ -35,6 +35,7 @@ TASK = Task(
 )
 WORKER = "host-12-abcdef"
 RESULT = SlotResult(0, 5, 7, (1.0, 2.0), (1.5, 2.5), (10, 10), (0, 0), (0, 0))
+META = {"format": 1, "run": "walker-1", "generation": 12}
 REPORT = {
     "time": 1000.0,
     "worker": WORKER,
@@ -73,7 +74,7 @@ def filled(redis_client: redis.Redis) -> Any:
     client.set(OWN.master, "host pid 7 abcdef", px=60_000)
     client.set(
         OWN.checkpoint,
-        pack({"parameters": np.zeros(3, np.float32)}, {"run": "walker-1", "generation": 12}),
+        pack({"parameters": np.zeros(3, np.float32)}, META),
     )
     client.xadd(OWN.history, {"generation": 11, "eval_mean": 2.5, "seconds_wait": 0.5})
     client.set("other:secret", "not ours")
@@ -151,10 +152,7 @@ def test_what_is_packed_is_decoded(
 ) -> None:
     assert told(capsys, valkey_url, "--keys", OWN.task)["value"]["sigma"] == 0.25
     assert told(capsys, valkey_url, "--keys", OWN.config)["value"]["env"] == "CartPole-v1"
-    assert told(capsys, valkey_url, "--keys", OWN.checkpoint)["value"]["meta"] == {
-        "run": "walker-1",
-        "generation": 12,
-    }
+    assert told(capsys, valkey_url, "--keys", OWN.checkpoint)["value"]["meta"] == META
     assert told(capsys, valkey_url, "--keys", OWN.parameters(PUBLICATION))["value"]["max"] == 2.0
     header, answer = told(capsys, valkey_url, "--keys", OWN.results(PUBLICATION))["value"]
     assert header["publication"] == PUBLICATION
@@ -233,12 +231,9 @@ ODD = [
         "config",
         "task",
         "checkpoint",
-        "todo",
         "errors",
-        "commands",
         "progress",
         "history",
-        "workers",
         f"results:{PUBLICATION}",
         "x",
     ],
