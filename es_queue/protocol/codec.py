@@ -19,7 +19,7 @@ import msgpack
 from es_queue.errors import DecodeError
 
 MAX_TEXT = 4096  # bytes
-LOOSE_BYTES = HASHED = 2**16
+HASHED = 2**16
 FEW = 64
 FORMATS = {"<f4": "f", "<f8": "d"}
 UNREADABLE = (
@@ -160,20 +160,3 @@ def validate_finite_bytes(data: bytes, kind: str) -> bytes:
 def is_count(text: str) -> bool:
     """Whether a text is a number of at most ten digits: Python refuses to read one of thousands."""
     return text.isascii() and text.isdigit() and len(text) <= 10
-
-
-def decode_loosely(data: bytes) -> Any:
-    """Decode a short message of another version, for display. Raises DecodeError."""
-    if len(data) > LOOSE_BYTES:
-        raise DecodeError(f"{len(data)} bytes but at most {LOOSE_BYTES} are shown")
-    try:
-        return msgpack.unpackb(
-            data,
-            max_array_len=8192,
-            max_map_len=32,
-            max_ext_len=0,
-            max_str_len=MAX_TEXT,
-            strict_map_key=True,
-        )
-    except UNREADABLE:
-        raise DecodeError(f"not an es-queue message ({describe_bytes(data)})") from None

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from es_queue.errors import UsageError
+from es_queue.files import open_file
 
 PASSWORD = "ES_QUEUE_REDIS_PASSWORD"
 PASSWORD_FILE = "ES_QUEUE_REDIS_PASSWORD_FILE"
@@ -91,18 +92,8 @@ def password_in_file(path: Path, source: str, warn: Warn | None = None) -> str:
     UsageError.
     """
     try:
-        # a pipe would keep us waiting
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise UsageError(
-                    f"{source} names {path}, which is not a regular file: give a file that "
-                    "holds only the password"
-                )
-            raw = os.read(descriptor, MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        with open_file(path, follow=True) as file:
+            about, raw = os.fstat(file.fileno()), file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{source} names {path}, which cannot be read "

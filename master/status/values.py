@@ -16,7 +16,6 @@ from typing import Any
 from es_queue.errors import DecodeError
 from es_queue.files import npz_headers, parse_json, read_npz
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.protocol.codec import decode_loosely
 from es_queue.protocol.keys import RUN_ID, RUNS
 from es_queue.protocol.messages import Answer, Block, Task
 from es_queue.security.sanitize import sanitize
@@ -109,14 +108,7 @@ def parse_json_object(data: bytes | None) -> dict[str, Any]:
 
 def decode_task(data: bytes) -> dict[str, Any]:
     """The header of a publication. Raises DecodeError."""
-    try:
-        decoded = Task.decode(data)
-    except DecodeError as error:
-        raw = decode_loosely(data)
-        return {
-            "not a task of this version": str(error),
-            **(to_plain_json(raw) if isinstance(raw, dict) else {"value": to_plain_json(raw)}),
-        }
+    decoded = Task.decode(data)
     names = ("obs_mean", "obs_std")
     header = {name: value for name, value in vars(decoded).items() if name not in names}
     return {**header, **{name: summarize_floats(getattr(decoded, name)) for name in names}}

@@ -294,17 +294,6 @@ def test_a_folder_of_a_run_that_is_a_link_is_refused_and_nothing_is_written_ther
     assert [path.name for path in elsewhere.iterdir()] == ["00000001.npz"]
 
 
-def test_a_pipe_in_the_place_of_a_replay_log_holds_no_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from master.cli.main import main
-
-    (tmp_path / "r" / "replay").mkdir(parents=True)
-    os.mkfifo(tmp_path / "r" / "replay" / "00000000.log")
-    assert main(["--replay", str(tmp_path / "r")]) == 6
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_settings_file_of_dots_is_refused_before_it_is_parsed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

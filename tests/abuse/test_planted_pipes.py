@@ -94,12 +94,6 @@ def test_a_plot_of_many_runs_does_not_wait_for_a_pipe(
     assert done.returncode in (0, 2) and "Traceback" not in done.stderr, done.stderr[-500:]
 
 
-def test_the_newest_checkpoint_may_not_be_a_pipe(tmp_path: Path) -> None:
-    pipe(run_in(tmp_path, "gift") / "checkpoints" / "generation-00000001.npz")
-    done = tell(tmp_path, "es-play", "runs/gift", "--which", "last")
-    assert done.returncode == 6 and done.stderr.count("\n") == 1, done.stderr
-
-
 @pytest.mark.parametrize("kind", [pipe, endless])
 def test_a_seed_list_may_not_be_a_pipe(kind: Callable[[Path], None], tmp_path: Path) -> None:
     kind(tmp_path / "list.json")
