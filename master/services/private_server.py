@@ -22,10 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from es_queue.errors import EsQueueError, RedisError
+from es_queue.errors import EsQueueError, RedisError, UsageError
 from es_queue.files import read_file
 from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.security.acl import DEFAULT_QUEUE, QUEUE_NAME, WORKER, format_user_line
 from es_queue.security.private_directory import is_closed, is_private
+from es_queue.security.sanitize import sanitize
 from es_queue.util.file_lock import try_lock
 from master.services.child_process import LockedProcess, bind_to_parent, end_in_order, log_tail
 from master.services.tcp_access import (
@@ -34,6 +36,7 @@ from master.services.tcp_access import (
     find_bindable_port,
     read_password,
     remove_join_files,
+    workers_password,
     write_join_files,
     write_private,
 )
@@ -73,6 +76,7 @@ class PrivateServer:
     for one thread.
 
     listen:   an address at which other hosts reach it with a password, None for only the socket
+    queue:    of the workers of other hosts
     is_cancelled: polled while a server starts; once it is true, ``start`` raises RedisError
     """
 
@@ -82,9 +86,11 @@ class PrivateServer:
         binary: str | None = None,
         listen: Address | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
+        queue: str = DEFAULT_QUEUE,
     ) -> None:
         self.folder = folder.absolute()
         self.binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
+        self._queue = queue
         self._child = LockedProcess(self.folder / "server.lock")
         self._owner_lock: int | None = None
 
@@ -300,7 +306,14 @@ class PrivateServer:
         lines = [f"{name} {quote_setting(value)}\n" for name, value in settings.items()]
         if (password := read_password(self.folder)) is not None:
             lines.append(f"requirepass {quote_setting(password)}\n")
-        if self._listen is not None:
+        if self._listen is not None and password is not None:
+            if not QUEUE_NAME.fullmatch(self._queue):
+                raise UsageError(
+                    f"--queue is {sanitize(self._queue, 80)!r}: with --listen, use up to 80 "
+                    "letters, digits, '_', '.', ':' and '-'"
+                )
+            # With the owner's rights, they could have this host's workers run their code.
+            lines.append(format_user_line(WORKER, workers_password(password), self._queue) + "\n")
             also = " -::" if self._listen.host == ALL_ADDRESSES else ""
             lines += [
                 f"port {self._listen.port}\n",

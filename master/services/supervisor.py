@@ -111,7 +111,11 @@ class Supervisor:
         if spec.server is not None:
             listen = None if spec.listen is None else parse_address(spec.listen)
             server = PrivateServer(
-                Path(spec.server), spec.binary, listen, lambda: self._signals.end_requested
+                Path(spec.server),
+                spec.binary,
+                listen,
+                lambda: self._signals.end_requested,
+                spec.queue,
             )
         self._services = LocalServices(server)
 

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from es_queue.errors import RedisError, UsageError
 from es_queue.files import read_file
+from es_queue.security.acl import WORKER
 from es_queue.security.private_directory import (
     cache_folder,
     create_new,
@@ -168,8 +169,8 @@ def read_password(folder: Path) -> str | None:
 
 
 def write_join_files(folder: Path, address: Address) -> None:
-    """Write what others need to join: the password, kept for the run's life, and the whole URL.
-    Raises RedisError.
+    """Write the owner's password, kept for the run's life, and the URL by which workers of other
+    hosts join, with their own password. Raises RedisError.
     """
     discard_foreign_password(folder)
     password = read_password(folder)
@@ -180,7 +181,15 @@ def write_join_files(folder: Path, address: Address) -> None:
     write_private(folder / "listen", f"{address}\n")
     write_private(
         folder / "url",
-        f"redis://:{password}@{Address(reachable_address(address.host), address.port)}\n",
+        f"redis://{WORKER}:{workers_password(password)}@"
+        f"{Address(reachable_address(address.host), address.port)}\n",
+    )
+
+
+def workers_password(password: str) -> str:
+    """The password of the user worker; ``password``: the owner's, which it does not reveal."""
+    return (
+        urlsafe_b64encode(hmac.digest(password.encode(), b"worker", "sha256")).decode().rstrip("=")
     )
 
 

@@ -110,7 +110,9 @@ class SharedServices(LocalServices):
             return None
         folder, listen = self._folder / "redis", self._launch.listen
         return PrivateServer(
-            folder, listen=None if listen is None else resolve_listen_address(listen, folder)
+            folder,
+            listen=None if listen is None else resolve_listen_address(listen, folder),
+            queue=self._launch.queue,
         )
 
     def _warn(self, warnings: Sequence[str]) -> None:

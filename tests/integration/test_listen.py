@@ -18,8 +18,10 @@ import redis
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 
 ENDLESS = {**CARTPOLE, "generations": 100_000}
-#: The files of a run's folder that may hold the password; all are their owner's alone.
+#: The files of a run's folder with a password, that of its owner or of workers; only their owner
+#: can read them.
 SECRET = {"password", "url", "redis.conf"}
+OWNERS = ["redis/password", "redis/redis.conf"]
 
 
 @dataclass
@@ -33,6 +35,10 @@ class Opened:
     @property
     def password(self) -> str:
         return (self.run_dir / "redis/password").read_text().strip()
+
+    @property
+    def owners(self) -> redis.Redis:
+        return redis.Redis.from_url(f"unix://:{self.password}@{self.run_dir}/redis/redis.sock")
 
     @property
     def url(self) -> str:
@@ -101,7 +107,7 @@ def test_a_worker_joins_by_exactly_the_printed_command_and_the_password_shows_no
     elsewhere.mkdir()
     path = f"{shims(processes.folder / 'bin')}:{os.environ['PATH']}"
     worker = processes.start("bash", "-c", run.about["join"], cwd=elsewhere, PATH=path)
-    with redis.Redis.from_url(run.url) as client:
+    with run.owners as client:
         wait_for(lambda: Seen(client, "open").workers(), "the worker joins")
         wait_for(Seen(client, "open").has_reached(2), "it serves")
         addresses = {one["addr"] for one in client.client_list() if "127.0.0.1" in one["addr"]}
@@ -109,14 +115,16 @@ def test_a_worker_joins_by_exactly_the_printed_command_and_the_password_shows_no
     status = processes.start(BIN / "es-status", "open", "--run-dir", run.run_dir)
     assert status.wait() == 0, status.said()
     assert command_lines(run.password) == []
-    assert said_in_files(run.run_dir, run.password) == [f"redis/{name}" for name in sorted(SECRET)]
+    assert said_in_files(run.run_dir, run.password) == OWNERS
     assert (elsewhere / "es-queue-url").stat().st_mode & 0o777 == 0o600
     assert {(run.run_dir / "redis" / name).stat().st_mode & 0o777 for name in SECRET} == {0o600}
     run.master.signal(signal.SIGINT)
     assert run.master.wait() == 130
+    workers = run.url.partition("worker:")[2].partition("@")[0]
+    assert said_in_files(run.run_dir, workers) == ["redis/url"]
     for process in (run.master, worker, status):
-        assert run.password not in process.said()
-    assert said_in_files(run.run_dir, run.password) == [f"redis/{name}" for name in sorted(SECRET)]
+        assert run.password not in process.said() and workers not in process.said()
+    assert said_in_files(run.run_dir, run.password) == OWNERS
 
 
 def test_nobody_comes_in_without_the_password(run: Opened) -> None:
@@ -137,6 +145,21 @@ def test_nobody_comes_in_without_the_password(run: Opened) -> None:
         assert client.ping()
 
 
+def test_the_printed_url_has_only_the_rights_of_a_worker(run: Opened) -> None:
+    """With more, it could have the workers of the master's host run code of its choice."""
+    with redis.Redis.from_url(run.url) as client:
+        for words in (
+            ("SET", "es:open:config", "{}"),
+            ("HSET", "es:open:progress", "state", "paused"),
+            ("CONFIG", "GET", "requirepass"),
+            ("EVAL", "return 1", 0),
+            ("RPUSH", "rq:queue:another", "x"),
+            ("FLUSHALL",),
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*words)
+
+
 def listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -148,7 +171,7 @@ def listening(port: int) -> bool:
 def test_resume_listens_where_the_run_did_before_and_without_the_flag_nowhere(run: Opened) -> None:
     url, port = run.url, int(run.url.rpartition(":")[2])
     run.processes.worker(url)
-    with redis.Redis.from_url(url) as client:
+    with run.owners as client:
         wait_for(Seen(client, "open").has_reached(2), "generation 2")
     run.master.signal(signal.SIGINT)
     assert run.master.wait() == 130 and not listening(port)
@@ -160,7 +183,7 @@ def test_resume_listens_where_the_run_did_before_and_without_the_flag_nowhere(ru
     assert not listening(port) and not (run.run_dir / "redis/url").exists()
     assert run.password not in alone.master.said()
     worker = run.processes.start("bash", "-c", alone.about["join"])
-    with redis.Redis.from_url(f"unix://:{run.password}@{run.run_dir}/redis/redis.sock") as client:
+    with run.owners as client:
         wait_for(
             lambda: Seen(client, "open").seat_of(worker),
             "a worker of this host joins by the printed command",

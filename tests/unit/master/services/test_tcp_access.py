@@ -12,6 +12,7 @@ from master.services.tcp_access import (
     Address,
     read_password,
     remove_join_files,
+    workers_password,
     write_join_files,
     write_private,
 )
@@ -22,11 +23,15 @@ def test_the_password_is_made_once_and_its_files_are_for_their_owner_alone(tmp_p
     write_join_files(tmp_path, Address("127.0.0.1", 7000))
     password = read_password(tmp_path)
     assert password is not None and len(password) >= 32
-    assert (tmp_path / "url").read_text() == f"redis://:{password}@127.0.0.1:7000\n"
+    assert (
+        tmp_path / "url"
+    ).read_text() == f"redis://worker:{workers_password(password)}@127.0.0.1:7000\n"
     (tmp_path / "password").chmod(0o644)
     write_join_files(tmp_path, Address("::1", 7001))
     assert read_password(tmp_path) == password
-    assert (tmp_path / "url").read_text() == f"redis://:{password}@[::1]:7001\n"
+    assert (
+        tmp_path / "url"
+    ).read_text() == f"redis://worker:{workers_password(password)}@[::1]:7001\n"
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
         ("password", "url", "listen"), 0o600
     )
