@@ -149,7 +149,7 @@ def test_no_more_of_a_string_is_fetched_than_its_decoder_takes(redis_client: red
     assert (len(worker.config() or b""), len(worker.task() or b"")) == (2**20 + 1, MAX_TASK + 1)
 
 
-def test_lists_and_hashes_larger_than_any_of_ours_are_left_in_redis(
+def test_a_field_of_a_worker_that_is_larger_than_any_of_ours_is_not_taken(
     redis_client: redis.Redis,
 ) -> None:
     own, channel = RunKeys("a-run"), RedisMasterChannel(redis_client, "a-run")
@@ -157,13 +157,6 @@ def test_lists_and_hashes_larger_than_any_of_ours_are_left_in_redis(
     redis_client.hset(own.worker("small-1-aaaaaa"), "host", "h")
     redis_client.hset(own.worker("large-1-aaaaaa"), "host", b"x" * 2**20)
     assert channel.workers() == {"small-1-aaaaaa": {"host": "h"}}
-    redis_client.rpush(own.commands, b"x" * 100)
-    redis_client.rpush(own.errors, b"a report")
-    assert (channel.requests(), channel.errors()) == ([b"x" * 100], ["a report"])
-    for name in (own.commands, own.errors):
-        redis_client.rpush(name, b"x" * 2**23)
-    assert (channel.requests(), channel.errors()) == ([], [])
-    assert not redis_client.exists(own.commands), "nobody else would take it away"
 
 
 def test_forged_blocks_requests_workers_and_attempts_change_nothing(place: Arena) -> None:
