@@ -109,8 +109,8 @@ def test_mutated_messages_are_refused_or_are_messages() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_million_mutated_messages_are_refused_or_are_messages() -> None:
-    check(1_000_000)
+def test_many_more_mutated_messages_are_refused_or_are_messages() -> None:
+    check(300_000)
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -64,8 +64,8 @@ def test_every_schedule_ends_right_and_every_fault_was_among_them() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_more_schedules_end_right() -> None:
-    assert ended(range(1000, 2000)) == []
+def test_hundreds_more_schedules_end_right() -> None:
+    assert ended(range(1000, 1400)) == []
 
 
 def test_a_schedule_repeats_itself() -> None:

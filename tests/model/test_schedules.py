@@ -68,8 +68,8 @@ def test_every_schedule_ends_right_and_every_fault_was_among_them(rules: Rules) 
 
 @pytest.mark.slow
 @all_masters
-def test_a_thousand_more_schedules_end_right(rules: Rules) -> None:
-    assert not_right(range(1000, 2000), rules, Counter()) == []
+def test_hundreds_more_schedules_end_right(rules: Rules) -> None:
+    assert not_right(range(1000, 1400), rules, Counter()) == []
 
 
 @all_masters

@@ -211,4 +211,4 @@ def test_a_failed_es_master_is_no_difference(
 @pytest.mark.slow
 @each_case("environment", ["CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0"])
 def test_three_cheap_rows_still_have_their_stored_figures(environment: str) -> None:
-    assert main(["reproduce", environment, "--seeds", "1-3"]) == 0
+    assert main(["reproduce", environment, "--seeds", "1"]) == 0

@@ -114,7 +114,7 @@ PLAIN = st.recursive(
 
 @each_case("name", option_fields())
 # The only fixture is that of the cases.
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=PLAIN)
 def test_any_plain_value_gives_a_configuration_or_one_sentence(name: str, value: Any) -> None:
     try:
