@@ -119,6 +119,8 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
     strategy = strategy_of_state(config, state)
     if step.back is None and step.fitness.shape[1] != strategy.per_slot:
         raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
+    if step.again.size and not strategy.reevaluates:
+        raise ValueError("again has numbers, but the strategy evaluates no individual again")
     if step.used and sum(len(slots) for _, slots in step.used) != len(step.fitness):
         raise ValueError("used does not have one slot for each row of fitness")
     if any(

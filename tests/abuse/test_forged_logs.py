@@ -63,6 +63,18 @@ def test_a_generation_that_cannot_be_is_refused_in_one_sentence(
         replayed(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["again", "used", "publication", "numbers", "behaviour"])
+def test_a_log_that_lacks_a_field_is_refused_as_another_versions(name: str, tmp_path: Path) -> None:
+    logged(tmp_path)
+    (path,) = list_log_files(tmp_path / "replay")
+    payloads = [one.payload for one in read_frames(path, strict=True)]
+    fields = msgpack.unpackb(payloads[1])
+    del fields[name]
+    path.write_bytes(framed([payloads[0], msgpack.packb(fields), *payloads[2:]]))
+    with pytest.raises(EsQueueError, match="another version of es-queue wrote this replay log"):
+        replayed(tmp_path)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -79,6 +79,7 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     ("change", "sentence"),
     [
         (lambda values: values.update(kind="?"), "its kind is not"),
+        (lambda values: values.update(format=0), "it is not of format 1"),
         (lambda values: values.pop("seeds"), "has no 'seeds'"),
         (lambda values: values.pop("digest"), "has no 'digest'"),
         (lambda values: values.update(seeds="12"), "not a list of noise indices"),

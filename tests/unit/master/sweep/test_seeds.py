@@ -102,6 +102,7 @@ DAMAGE: dict[str, Any] = {
         **about,
         "runs": [{**about["runs"][0], "summary": "fine"}],
     },
+    "another format": lambda about: {**about, "format": 0},
     "a missing name": lambda about: {**about, "runs": [{"seed": 1}]},
     "an unknown setting": lambda about: {**about, "settings": {**about["settings"], "sigmoid": 1}},
     "a wrong setting": lambda about: {
