@@ -74,14 +74,12 @@ class AdaptiveSigma(LearntSigma):
 
     def weighted_steps(self, sigma: Floats, batch: Batch, weights: Doubles) -> Doubles:
         """Σ w σ⊙ε, float64 [size], each perturbation with its own σ."""
-        return reduce(
-            np.add,
-            (
-                spread
-                * weighted_rows(batch.noise, batch.noise_indices[rows], weights[rows], self.size)
-                for rows, spread in batch.by_spread(sigma)
-            ),
+        noise, indices, size = batch.noise, batch.noise_indices, self.size
+        parts = (
+            spread * weighted_rows(noise, indices[rows], weights[rows], size)
+            for rows, spread in batch.by_spread(sigma)
         )
+        return reduce(np.add, parts)
 
 
 class AdaptiveSharedSigma(LearntSigma):

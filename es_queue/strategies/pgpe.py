@@ -86,10 +86,6 @@ class PGPE(AdaptiveSigma):
             **self.optimizer.start(self.size),
         }
 
-    def sigma_rate(self) -> float:
-        given = self.config.sigma_learning_rate
-        return self.SIGMA_LEARNING_RATE if given < 0 else given
-
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
         return mirror(self.centre(published), published[self.size :] * noise)
@@ -98,39 +94,27 @@ class PGPE(AdaptiveSigma):
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         shaped = utilities(self.config.shaping, batch.fitness)
-        shaped = (
-            shaped - shaped.mean()
-        )  # ∇σ would take a common offset for a reason to grow or to shrink
-        gradient = self.centre_gradient(state["sigma"], batch, shaped)
+        shaped = shaped - shaped.mean()  # with a common offset, ∇σ would grow or shrink σ
+        # ∇μ (Sehnke et al., equation 15, times σ²)
+        weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
+        gradient = self.weighted_steps(state["sigma"], batch, weights)
         step, moments = self.optimizer.step(state, gradient)
         sigma = self.next_sigma(state["sigma"], batch, shaped)
         after = {"parameters": self.moved(state["parameters"], step), "sigma": sigma, **moments}
         return after, self.figures(after, norm(gradient), norm(step))
 
-    def centre_gradient(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Doubles:
-        """∇μ, float64 [size] (Sehnke et al., equation 15, times σ²)."""
-        return self.weighted_steps(sigma, batch, (shaped[:, 0] - shaped[:, 1]) / shaped.size)
-
     def next_sigma(self, sigma: Floats, batch: Batch, shaped: Doubles) -> Floats:
         """clip(σ + α_σ ∇σ, (1 − c) σ, (1 + c) σ), float32 [size]; σ itself when α_σ is 0."""
-        rate = self.sigma_rate()
+        given, most = self.config.sigma_learning_rate, self.config.sigma_max_change
+        rate = self.SIGMA_LEARNING_RATE if given < 0 else given
         if rate == 0:
             return sigma
+        noise, indices, size = batch.noise, batch.noise_indices, self.size
         weights = (shaped[:, 0] + shaped[:, 1]) / shaped.size
-        slope = reduce(
-            np.add,
-            (
-                (1.0 if spread is sigma else spread / sigma)
-                * weighted_rows(
-                    batch.noise,
-                    batch.noise_indices[rows],
-                    weights[rows],
-                    self.size,
-                    squared_less_one,
-                )
-                for rows, spread in batch.by_spread(sigma)
-            ),
+        slopes = (
+            (1.0 if spread is sigma else spread / sigma)
+            * weighted_rows(noise, indices[rows], weights[rows], size, squared_less_one)
+            for rows, spread in batch.by_spread(sigma)
         )
-        change = rate * slope
-        most = self.config.sigma_max_change
-        return (sigma * (1 + np.clip(change, -most, most))).astype(np.float32)
+        change = np.clip(rate * reduce(np.add, slopes), -most, most)
+        return (sigma * (1 + change)).astype(np.float32)

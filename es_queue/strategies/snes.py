@@ -70,13 +70,9 @@ class SNES(AdaptiveSigma):
         The natural gradient of ln σ does not contain σ, so the formula also holds for perturbations
         with another σ.
         """
-        rate = self.sigma_rate()
+        given = self.config.sigma_learning_rate  # η_σ (table 1)
+        rate = (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given
         if rate == 0:
             return sigma
         slope = weighted_rows(batch.noise, batch.noise_indices, shaped, self.size, squared_less_one)
         return (sigma * steady_exp(0.5 * rate * slope)).astype(np.float32)
-
-    def sigma_rate(self) -> float:
-        """η_σ, by default (3 + ln d)/(5 √d) for d parameters."""
-        given = self.config.sigma_learning_rate
-        return (3 + math.log(self.size)) / (5 * math.sqrt(self.size)) if given < 0 else given
