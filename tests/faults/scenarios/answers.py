@@ -227,7 +227,7 @@ def most_held(process: Started) -> float:
     return next((float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
-@scenario("straggler: one of two workers is 50 times slower", quick=2, full=10)
+@scenario("straggler: one of two workers is 50 times slower", quick=1, full=10)
 def straggler(arena: Arena, count: int) -> Row:
     """Each block that it holds is played by the other too; its own answers come late."""
     laid_out(arena)

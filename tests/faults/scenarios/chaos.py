@@ -225,7 +225,7 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
     return row
 
 
-@scenario("chaos: a random process killed every 2 s", quick=20, full=60)
+@scenario("chaos: a random process killed every 2 s", quick=12, full=60)
 def every_two_seconds(arena: Arena, count: int) -> Row:
     return play(arena, count, None)
 
