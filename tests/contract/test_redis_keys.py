@@ -18,7 +18,7 @@ from es_queue.protocol.channel import (
     RenewResult,
     WorkerFlags,
 )
-from es_queue.protocol.redis_channel import MAX_ERRORS
+from es_queue.protocol.redis_channel import MAX_ERRORS, RedisMasterChannel
 from es_queue.protocol.retry import Retry
 from tests.contract.places import (
     ABOUT,
@@ -276,7 +276,7 @@ def test_on_a_full_server_a_lapsed_lease_cannot_be_had_but_renew_still_tells_wha
 
 
 def test_a_full_server_refuses_publish_before_anything_has_changed(full: RedisPlace) -> None:
-    master = full.master()
+    master = RedisMasterChannel(full.client, RUN, Retry(seconds=1))
     with pytest.raises(RedisError, match="unreachable or full"):
         master.publish(
             TOKEN, PublishRequest(P1, b"new", [block(0, 1, P1)], "{}", {"state": RUNNING})
