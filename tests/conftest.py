@@ -4,6 +4,7 @@ each test.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import pytest
 import redis
 
 from es_queue.protocol.connection import client_from_url
+from es_queue.security import private_directory
 from master.display.notes import LOGGER, TERMINAL, NoteHandler
 from master.services.private_server import PrivateServer
 from tests.leaks import leaks_in
@@ -20,6 +22,7 @@ from tests.outcomes import record_outcome
 #: How long an example takes says nothing on a busy machine. A failure prints what repeats it.
 hypothesis.settings.register_profile("busy", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("busy")
+os.umask(UMASK := os.umask(0))
 
 
 def pytest_configure() -> None:
@@ -46,9 +49,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_teardown() -> None:
     """What a command that was called in this process has left must not reach the next test: its
-    notes, and its way to end at Ctrl-C.
+    notes, its umask, and its way to end at Ctrl-C.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(UMASK)
+    private_directory._first_umask = None
     for logger in (LOGGER, TERMINAL):
         for handler in logger.handlers[:]:
             if isinstance(handler, NoteHandler):

@@ -1,30 +1,18 @@
-"""The channel inside one process, without a server: the plainest statement of what the scripts
-do.
-"""
+"""The store inside one process, without a server: the plainest statement of what its scripts do."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from es_queue.errors import DecodeError, FencedError
-from es_queue.protocol.channel import (
-    NO_WORKERS,
-    NONE_REFUSED,
-    MasterChannel,
-    PublishRequest,
-    PublishResult,
-    ReconcileReport,
-    ReconcileRequest,
-    RenewResult,
-    StreamEntry,
-    WorkerChannel,
-    WorkerFlags,
-    WorkerInfos,
-)
-from es_queue.protocol.messages import MAX_ANSWER, WORKER_ID, Block, token_number
+import numpy as np
+
+from es_queue.errors import FencedError
+from es_queue.protocol.messages import WORKER_ID, Block, token_number
+from es_queue.protocol.store import NO_WORKERS, NONE_REFUSED, Look, WorkerFlags, WorkerInfos
 
 
 @dataclass
@@ -41,15 +29,13 @@ class MemoryServer:
     history: list[dict[str, str]] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, bytes] = field(default_factory=dict)
-    results: dict[str, list[StreamEntry]] = field(default_factory=dict)
+    results: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     todo: list[str] = field(default_factory=list)
     claims: dict[str, list[str]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     lives: dict[str, tuple[dict[str, str], float]] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     commands: list[bytes] = field(default_factory=list)
-    entries: int = 0
 
     def flush(self) -> None:
         """Lose everything, as FLUSHALL does."""
@@ -69,11 +55,12 @@ class MemoryServer:
         self.epoch = token
 
 
-class MemoryMasterChannel(MasterChannel):
+class MemoryMasterStore:
     """The master's side of a MemoryServer."""
 
     def __init__(self, server: MemoryServer, run: str = "memory") -> None:
-        self.run, self.server = run, server
+        self.run, self.server, self.outages = run, server, 0
+        self._read: dict[str, int] = {}
 
     def epoch(self) -> str | None:
         return self.server.epoch
@@ -83,50 +70,19 @@ class MemoryMasterChannel(MasterChannel):
         left = until - time.monotonic()
         return (holder, left) if left > 0 else (None, 0.0)
 
+    def ended_outages(self) -> list[float]:
+        return []
+
+    def state(self) -> str | None:
+        return self.progress_field("state")
+
     def progress_field(self, name: str) -> str | None:
         return self.server.progress.get(name)
-
-    def stage(self, publication: str, parameters: bytes) -> None:
-        with self.server.changed:
-            self.server.parameters[publication] = parameters
-
-    def publish(self, token: str, request: PublishRequest) -> PublishResult:
-        server = self.server
-        with server.changed:
-            server.fence(token)
-            stored = server.progress.get("publication")
-            if stored == request.publication and self._is_complete(stored):
-                return PublishResult(stored)
-            if request.publication not in server.parameters:
-                return PublishResult(stored, succeeded=False)
-            server.task, server.config = request.task, request.config.encode()
-            server.checkpoint = request.checkpoint or server.checkpoint
-            server.progress.update(
-                request.progress,
-                publication=request.publication,
-                generation=request.publication.partition(".")[0],
-            )
-            if request.history:
-                server.history.append(dict(request.history))
-            self._close({stored or ""} - {request.publication, *request.keep})
-            self._close(
-                {*server.progress.get("open", "").split()} - {request.publication, *request.keep}
-            )
-            server.progress["open"] = " ".join(request.keep)
-            server.attempts.clear()
-            server.todo[:] = [str(block) for block in request.blocks]
-            server.results[request.publication] = [self._entry(b"")]
-            server.changed.notify_all()
-            return PublishResult(stored)
 
     def _close(self, publications: Iterable[str]) -> None:
         for publication in publications:
             self.server.results.pop(publication, None)
             self.server.parameters.pop(publication, None)
-
-    def _entry(self, payload: bytes) -> StreamEntry:
-        self.server.entries += 1
-        return StreamEntry(str(self.server.entries), payload)
 
     def _is_complete(self, publication: str) -> bool:
         server = self.server
@@ -136,102 +92,120 @@ class MemoryMasterChannel(MasterChannel):
             and publication in server.parameters
         )
 
-    def extend(
+    def open(
+        self,
+        token: str,
+        publication: str,
+        parameters: bytes,
+        task: bytes,
+        *,
+        config: str,
+        progress: Mapping[str, str],
+        history: Mapping[str, str] | None = None,
+        checkpoint: bytes | None = None,
+        keep: Sequence[str] = (),
+    ) -> str | None:
+        server, names = self.server, {publication, *keep}
+        self._read = {name: at for name, at in self._read.items() if name in names}
+        with server.changed:
+            server.fence(token)
+            server.parameters[publication] = parameters
+            stored = server.progress.get("publication")
+            if stored == publication and self._is_complete(stored):
+                return stored
+            server.task, server.config = task, config.encode()
+            server.checkpoint = checkpoint or server.checkpoint
+            server.progress.update(
+                progress, publication=publication, generation=publication.partition(".")[0]
+            )
+            if history:
+                server.history.append(dict(history))
+            self._close({stored or "", *server.progress.get("open", "").split()} - names)
+            server.progress["open"] = " ".join(keep)
+            server.todo.clear()
+            server.results[publication] = []
+            server.changed.notify_all()
+            return stored
+
+    def issue(
         self,
         token: str,
         publication: str,
         blocks: Iterable[Block],
+        task: bytes = b"",
         *,
-        new: bool = False,
-    ) -> bool:
+        front: bool = False,
+    ) -> None:
         with self.server.changed:
             self.server.fence(token)
             if self.server.progress.get("publication") != publication:
-                return False
-            waiting = self.server.todo
-            waiting += [str(block) for block in blocks if new or str(block) not in waiting]
+                return
+            self.server.task = task or self.server.task
+            at = 0 if front else len(self.server.todo)
+            self.server.todo[at:at] = map(str, blocks)
             self.server.changed.notify_all()
-            return True
 
-    def reconcile(self, token: str, request: ReconcileRequest) -> ReconcileReport | None:
+    def read(
+        self, publications: Mapping[str, tuple[np.dtype[Any], np.dtype[Any]]]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        for name, (result, moment) in publications.items():
+            with self.server.changed:
+                entries: list[Any] = list(self.server.results.get(name, []))
+            fresh = entries[self._read.get(name, 0) :]
+            self._read[name] = len(entries)
+            if fresh:
+                results, moments = (b"".join(parts) for parts in zip(*fresh, strict=True))
+                yield name, np.frombuffer(results, result), np.frombuffer(moments, moment)
+
+    def read_again(self, publications: Iterable[str]) -> None:
+        for name in publications:
+            self._read.pop(name, None)
+
+    def wait(self, seconds: float) -> None:
+        def has_more() -> bool:
+            return any(
+                len(self.server.results.get(name, ())) > at for name, at in self._read.items()
+            )
+
+        with self.server.changed:
+            self.server.changed.wait_for(has_more, seconds)
+
+    def look(
+        self,
+        token: str,
+        holder: str,
+        lease: float,
+        progress: Mapping[str, str],
+        refused: Mapping[str, int] = NONE_REFUSED,
+        *,
+        give_way: Sequence[str] = (),
+        grace: bool = False,
+        clear: bool = False,
+    ) -> Look:
         server = self.server
         with server.changed:
             server.fence(token)
-            if server.progress.get("publication") != request.publication:
-                return None
-            unanswered = {
-                (kind, slot) for kind, start, stop in request.ranges for slot in range(start, stop)
-            }
-            server.todo[:] = [
-                entry
-                for entry in server.todo
-                if block_slots(entry, request.publication) & unanswered
+            server.lease = (holder, time.monotonic() + lease)
+            stored = server.progress.get("publication")
+            if stored is None:
+                return Look("", (), {}, [])
+            server.progress.update(progress, give_way=" ".join(give_way))
+            server.refused.update(refused)
+            if clear:
+                server.todo.clear()
+            claims, dead = {}, []
+            server.workers -= {name for name in server.workers if not WORKER_ID.fullmatch(name)}
+            for worker in sorted(server.workers):
+                if grace or server.is_alive(worker):
+                    claims[worker] = Block.decode_all(server.claims.get(worker, []))
+                    continue
+                dead.append(Block.decode_all(server.claims.pop(worker, [])))
+                server.workers.discard(worker)
+            lost = [
+                name for name, at in self._read.items() if len(server.results.get(name, ())) < at
             ]
-            claims, dead = self._claims(request, unanswered)
-            held = {
-                slot for entry in server.todo for slot in block_slots(entry, request.publication)
-            }
-            held |= {
-                slot
-                for entries in claims.values()
-                for entry in entries
-                for slot in block_slots(entry, request.publication)
-            }
-            left = unanswered - held
-            requeued = (
-                left
-                if request.only is None
-                else left
-                & {
-                    (kind, slot)
-                    for kind, start, stop in request.only
-                    for slot in range(start, stop)
-                }
-            )
-            blocks = group_slots(request, requeued)
-            server.todo[:0] = [str(block) for block in blocks]
-            server.progress["give_way"] = " ".join(request.give_way)
-            server.changed.notify_all()
-            counts = {
-                worker: _parse_count(server.lives[worker][0].get("late", "0"))
-                for worker in claims
-                if worker in server.lives
-            }
-            late = {worker: count for worker, count in counts.items() if count}
-            count = sum(block.stop - block.start for block in blocks)
-            unclaimed = tuple(
-                (block.kind, block.start, block.stop)
-                for block in group_slots(replace(request, block_size=4096), left)
-            )
-            return ReconcileReport(
-                count,
-                len(server.todo),
-                {name: Block.decode_all(held) for name, held in claims.items()},
-                dead,
-                late,
-                unclaimed,
-            )
-
-    def _claims(
-        self, request: ReconcileRequest, unanswered: set[tuple[str, int]]
-    ) -> tuple[dict[str, list[str]], list[tuple[str, tuple[Block, ...]]]]:
-        server = self.server
-        claims: dict[str, list[str]] = {}
-        dead = []
-        server.workers -= {worker for worker in server.workers if not WORKER_ID.fullmatch(worker)}
-        for worker in sorted(server.workers):
-            if request.grace or server.is_alive(worker):
-                claims[worker] = server.claims.get(worker, [])
-                continue
-            held = server.claims.pop(worker, [])
-            server.workers.discard(worker)
-            dead.append((worker, Block.decode_all(held)))
-            for kind, slot in (
-                block_slots(held[0], request.publication) & unanswered if held else ()
-            ):
-                name = f"{kind} {slot} deaths"
-                server.attempts[name] = server.attempts.get(name, 0) + 1
-        return claims, dead
+            whole = stored if self._is_complete(stored) else ""
+            return Look(whole, Block.decode_all(server.todo), claims, dead, lost)
 
     def renew(
         self,
@@ -240,17 +214,17 @@ class MemoryMasterChannel(MasterChannel):
         lease: float,
         progress: Mapping[str, str],
         refused: Mapping[str, int],
-    ) -> RenewResult:
+    ) -> str | None:
         server = self.server
         with server.changed:
             server.fence(token)
             server.lease = (holder, time.monotonic() + lease)
             stored = server.progress.get("publication")
             if stored is None:
-                return RenewResult(None, False)
+                return None
             server.progress.update(progress)
             server.refused.update(refused)
-            return RenewResult(stored, self._is_complete(stored))
+            return stored if self._is_complete(stored) else None
 
     def finish(
         self,
@@ -275,38 +249,6 @@ class MemoryMasterChannel(MasterChannel):
             server.lease = ("", 0.0)
             server.changed.notify_all()
 
-    def collect_each(
-        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
-    ) -> dict[str, list[StreamEntry]]:
-        server = self.server
-
-        def fresh() -> dict[str, list[StreamEntry]]:
-            batches = {
-                publication: [
-                    entry
-                    for entry in server.results.get(publication, [])
-                    if int(entry.id) > int(at)
-                ][:count]
-                for publication, at in cursors.items()
-            }
-            return {
-                publication: [
-                    entry if len(entry.payload) <= largest else StreamEntry(entry.id, b"")
-                    for entry in entries
-                ]
-                for publication, entries in batches.items()
-                if entries
-            }
-
-        with server.changed:
-            server.changed.wait_for(lambda: bool(fresh()), wait)
-            return fresh()
-
-    def discard(self, publication: str, ids: Sequence[str]) -> None:
-        with self.server.changed:
-            stream = self.server.results.get(publication, [])
-            stream[:] = [entry for entry in stream if entry.id not in set(ids)]
-
     def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return self.server.config, self.server.task, self.server.checkpoint
 
@@ -325,10 +267,6 @@ class MemoryMasterChannel(MasterChannel):
             and self.server.is_alive(name)
         )
 
-    def deaths(self) -> dict[tuple[str, int], int]:
-        parts = [(name.split(" "), count) for name, count in self.server.attempts.items()]
-        return {(words[0], int(words[1])): count for words, count in parts}
-
     def errors(self) -> list[str]:
         return list(self.server.errors[-20:])
 
@@ -346,11 +284,11 @@ class MemoryMasterChannel(MasterChannel):
         return None
 
 
-class MemoryWorkerChannel(WorkerChannel):
+class MemoryWorkerStore:
     """A worker's side of a MemoryServer."""
 
     def __init__(self, server: MemoryServer, worker: str, run: str = "memory") -> None:
-        self.run, self.worker, self.server = run, worker, server
+        self.run, self.worker, self.server, self.outages = run, worker, server, 0
 
     def config(self) -> bytes | None:
         return self.server.config
@@ -406,16 +344,15 @@ class MemoryWorkerChannel(WorkerChannel):
                 server.claims.setdefault(self.worker, []).append(entry)
             return block
 
-    def answer(self, block: Block, payload: bytes) -> bool:
+    def give(self, block: Block, results: bytes, moments: bytes) -> bool:
         server = self.server
         with server.changed:
-            stream = server.results.get(block.publication)
-            if stream is not None:
-                server.entries += 1
-                stream.append(StreamEntry(str(server.entries), payload))
+            entries: Any = server.results.get(block.publication)
+            if entries is not None:
+                entries.append((results, moments))
             self._forget(block)
             server.changed.notify_all()
-            return stream is not None
+            return entries is not None
 
     def _forget(self, block: Block) -> None:
         held = self.server.claims.get(self.worker, [])
@@ -440,40 +377,3 @@ class MemoryWorkerChannel(WorkerChannel):
     def depart(self) -> None:
         with self.server.changed:
             self.server.lives.pop(self.worker, None)
-
-
-def block_slots(entry: str, publication: str) -> set[tuple[str, int]]:
-    """(kind, slot) of a block's text, nothing for another publication or for what is no block."""
-    try:
-        block = Block.decode(entry)
-    except DecodeError:
-        return set()
-    if block.publication != publication:
-        return set()
-    return {(block.kind, slot) for slot in range(block.start, block.stop)}
-
-
-def _parse_count(text: str) -> int:
-    return int(text) if text.isdecimal() and text.isascii() else 0
-
-
-def group_slots(request: ReconcileRequest, slots: set[tuple[str, int]]) -> list[Block]:
-    """Contiguous blocks of at most ``request.block_size`` slots, in the order of the ranges;
-    suspects stand alone.
-    """
-    blocks: list[Block] = []
-    for kind, first, last in request.ranges:
-        for slot in range(first, last):
-            if (kind, slot) not in slots:
-                continue
-            previous = blocks[-1] if blocks else None
-            if (
-                previous is not None
-                and (previous.kind, previous.stop) == (kind, slot)
-                and slot - previous.start < request.block_size
-                and not {(kind, slot), (kind, previous.start)} & request.suspects
-            ):
-                blocks[-1] = Block(request.publication, kind, previous.start, slot + 1)
-            else:
-                blocks.append(Block(request.publication, kind, slot, slot + 1))
-    return blocks

@@ -1,11 +1,11 @@
-"""Parts of a run for unit tests: an evaluator over a scripted world, a task, a state that has
+"""Parts of a run for unit tests: a player over a scripted world, a task, a state that has
 moved.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.policies import make_policy
-from es_queue.protocol.messages import Task
+from es_queue.protocol.messages import KINDS, Block, Task
+from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
 from master.loop.state import FINAL, Best, Counters, RunState
@@ -24,7 +25,7 @@ from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
 from workers.episode import EpisodeControl
-from workers.slots import Evaluator, RunParts
+from workers.player import Failure, Player
 
 TABLE = NoiseTable.in_memory(2**14)
 PUBLICATION = "{}.1-00000000"
@@ -43,11 +44,52 @@ def config_of(**values: Any) -> RunConfig:
     )
 
 
-def evaluator(world: Script, spec: EnvironmentSpec | None = None, **values: Any) -> Evaluator:
+def player(world: Script, spec: EnvironmentSpec | None = None, **values: Any) -> Player:
     config, spec = config_of(**values), spec or spec_of()
     policy = make_policy(config, spec.observation_size, spec.action)
-    parts = RunParts(config, spec, policy, make_strategy(config, policy.size), world)
-    return Evaluator(parts, TABLE, EpisodeControl())
+    strategy = make_strategy(config, policy.size)
+    return Player(config, spec, policy, strategy, TABLE, EpisodeControl(), world)
+
+
+class Result(NamedTuple):
+    """A slot's result; tuples have an entry for each individual that played."""
+
+    slot: int
+    fitness: tuple[float, ...]
+    returns: tuple[float, ...]
+    steps: tuple[int, ...]
+    at_limit: tuple[int, ...]
+    cut: tuple[int, ...]
+    behaviour: bytes
+    moments: tuple[tuple[int, bytes, bytes], ...]
+
+
+class Played(NamedTuple):
+    results: list[Result]
+    failures: list[Failure]
+
+
+def play_slots(
+    who: Player, task: Task, published: np.ndarray, kind: str, start: int, stop: int
+) -> Played:
+    """Slots of a kind, as a worker plays them for a publication that has no others."""
+    spans = [Span(KINDS.index(kind), 0, stop)]
+    who.open(replace(task, spans=spans_to_bytes(spans)), published)
+    answer = who.play(Block(task.publication, kind, start, stop), 0)
+    results = []
+    for record in answer.results:
+        if record["failure"]:
+            continue
+        row = int(record["row"])
+        players = int(who.slots.table["players"][row])
+        columns = [tuple(record[name][:players].tolist()) for name in Result._fields[1:6]]
+        moments = tuple(
+            (int(each["count"]), each["mean"].tobytes(), each["m2"].tobytes())
+            for each in answer.moments[answer.moments["row"] == row]
+        )
+        behaviour = record["behaviour"][:players].tobytes()
+        results.append(Result(row, *columns, behaviour, moments))
+    return Played(results, list(answer.failures))
 
 
 def wrapped_environment(world: StockEnvironment) -> Any:
@@ -55,9 +97,9 @@ def wrapped_environment(world: StockEnvironment) -> Any:
     return world._environment
 
 
-def policy_size(who: Evaluator) -> int:
-    """How many parameters the evaluator's policy has."""
-    return who.parts.policy.size
+def policy_size(who: Player) -> int:
+    """How many parameters the player's policy has."""
+    return who.policy.size
 
 
 def task_of(

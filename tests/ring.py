@@ -1,4 +1,4 @@
-"""A whole ring in one process: a master's loop and worker threads over the in-memory channel."""
+"""A whole run in one process: a master and worker threads over the store in memory."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.store import MasterStore, WorkerStore
 from es_queue.protocol.timing import Clocks
-from master.collect.blocks.block_scheduler import make_scheduler
-from master.collect.collector import Collector
-from master.collect.worker_watch import CollectorCallbacks, MasterLease
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.generation_loop import Loop
-from master.loop.generation_loop import make_loop as compose_loop
-from master.loop.listeners import CheckpointWriter, Outcome
-from master.loop.publisher import RunIdentity
+from master.loop.listeners import CheckpointWriter, SinkListener
+from master.loop.loop import Master, Outcome
 from master.loop.state import RunState
+from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
-from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.notes import collect_notes
-from workers.block_worker import BlockWorker, make_worker_id
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import join
+from workers.service import Service, make_worker_id
 
 QUICK = Clocks(
     lease=0.6,
@@ -71,71 +68,74 @@ def quick_config(**values: Any) -> RunConfig:
     )
 
 
+def make_master(setup: Setup, server: MemoryServer, sink: Sink, **more: Any) -> Master:
+    store: Any = MemoryMasterStore(server)
+    clocks = more.pop("clocks", QUICK)
+    token = take_lease(store, "test", clocks, wait=True)
+    timeline = ConfigTimeline(setup.learner)
+    listeners = [*more.pop("listeners", ())]
+    if (checkpoints := more.pop("checkpoints", None)) is not None:
+        listeners.append(CheckpointWriter(checkpoints, store.run))
+    listeners += [store for store in [more.pop("store", None)] if store is not None]
+    return Master(
+        timeline,
+        cast(MasterStore, store),
+        token,
+        "test",
+        setup.table.digest,
+        clocks,
+        Workers(store, clocks, strict=setup.config.strict),
+        ControlInbox(store, timeline.refusal),
+        listeners=(*listeners, SinkListener(sink)),
+        is_interrupted=more.pop("interrupted", lambda: False),
+        show_live=sink.live,
+        **more,
+    )
+
+
 @contextmanager
 def workers(
     server: MemoryServer, config: RunConfig, table: NoiseTable, count: int = 1
 ) -> Iterator[list[EpisodeControl]]:
     """``count`` worker threads that serve until the block ends."""
-    watches, threads = [], []
+    controls, threads = [], []
     for number in range(count):
-        watch = EpisodeControl()
+        control = EpisodeControl()
         name = make_worker_id(f"thread{number}")
-        channel = MemoryWorkerChannel(server, name)
-        joined = join(config, watch, table=table)
+        store = MemoryWorkerStore(server, name)
+        joined = join(config, control, table=table)
         about = {"host": f"thread{number}", "numerics": joined.numerics}
         life = Heartbeat(
-            MemoryWorkerChannel(server, name),
-            watch,
+            cast(WorkerStore, MemoryWorkerStore(server, name)),
+            control,
             partial(dict, about),
             QUICK,
             ProcessLimits(60.0, lambda: None),
         )
-        channel.arrive(about, QUICK.beat_ttl)
+        store.arrive(about, QUICK.beat_ttl)
         life.start()
-        thread = threading.Thread(
-            target=BlockWorker(channel, joined.evaluator, QUICK, joined.noise_digest).run,
-            daemon=True,
-        )
+        service = Service(cast(WorkerStore, store), joined.player, QUICK, joined.noise_digest)
+        thread = threading.Thread(target=service.run, daemon=True)
         thread.start()
-        watches.append(watch)
+        controls.append(control)
         threads.append((thread, life))
     try:
-        yield watches
+        yield controls
     finally:
-        for watch in watches:
-            watch.leave_reason = "the test is over"
+        for control in controls:
+            control.leave_reason = "the test is over"
         for thread, life in threads:
             thread.join(10)
             life.stop()
 
 
-def make_loop(
-    setup: Setup, server: MemoryServer, sink: Sink, checkpoints: Any = None, **more: Any
-) -> Loop:
-    channel, clocks = MemoryMasterChannel(server), more.pop("clocks", QUICK)
-    token = take_lease(channel, "test", clocks, wait=True)
-    interrupted = more.pop("interrupted", lambda: False)
-    requests = ControlInbox(channel, ConfigTimeline(setup.learner).refusal)
-    collector = Collector(
-        MasterLease(channel, token, "test", clocks),
-        make_scheduler(setup.config, setup.strategy.per_slot, setup.policy.size),
-        CollectorCallbacks(sink.live, interrupted),
-        requests,
-    )
-    identity = RunIdentity(channel.run, token, setup.table.digest)
-    store = more.pop("store", None)
-    listeners = [CheckpointWriter(checkpoints, channel.run)] if checkpoints else []
-    listeners += [store] if store else []
-    return compose_loop(identity, setup.learner, collector, sink, listeners, **more)
-
-
 def run_ring(
     config: RunConfig, count: int = 1, state: RunState | None = None, **more: Any
 ) -> tuple[Outcome, Sink]:
-    """Train over the in-memory channel with ``count`` worker threads."""
+    """Train in memory with ``count`` worker threads."""
     table = NoiseTable.in_memory(config.noise_size)
     setup = prepare_run(config, table=table)
     server, sink = more.pop("server", None) or MemoryServer(), more.pop("sink", None) or Sink()
-    loop = make_loop(setup, server, sink, **more)
+    master = make_master(setup, server, sink, **more)
     with workers(server, setup.config, table, count):
-        return loop.run(state or setup.initial_state()), sink
+        return master.train(state or setup.initial_state()), sink

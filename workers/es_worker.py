@@ -33,7 +33,6 @@ from es_queue.config.parsing import COMMAND_LINE
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.protocol import keys
-from es_queue.protocol.channel import RUNNING
 from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
@@ -42,6 +41,7 @@ from es_queue.protocol.connection import (
     redacted_url,
     tested_client,
 )
+from es_queue.protocol.keys import RUNNING
 from es_queue.protocol.redis_url import named_url
 from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.private_directory import no_link

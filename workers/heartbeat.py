@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_queue.protocol.channel import PAUSED, RUNNING, WorkerChannel
+from es_queue.protocol.keys import PAUSED, RUNNING
+from es_queue.protocol.store import WorkerStore
 from es_queue.protocol.timing import Clocks
 from es_queue.util import host_info
 from workers.episode import EpisodeControl, Leaving
@@ -153,7 +154,7 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        channel: WorkerChannel,
+        channel: WorkerStore,
         control: EpisodeControl,
         about: Callable[[], dict[str, str]],
         clocks: Clocks,
@@ -282,7 +283,7 @@ def resident_memory() -> int:
 # --- what it tells people of itself
 
 
-def send_report(channel: WorkerChannel, reason: str, **more: object) -> None:
+def send_report(channel: WorkerStore, reason: str, **more: object) -> None:
     """Append a report to the run's list of errors. Raises what the channel raises."""
     about = {"time": round(time.time(), 3), "worker": channel.worker, "reason": reason}
     channel.report(json.dumps({**about, **more}))

@@ -33,12 +33,12 @@ from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
-from es_queue.protocol.channel import WorkerChannel
+from es_queue.protocol.store import WorkerStore
 from es_queue.security.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from es_queue.strategies import make_strategy
-from workers.block_worker import Refusal, load_task
 from workers.episode import EpisodeControl, Leaving, play_episode
-from workers.slots import Evaluator, RunParts
+from workers.player import Player
+from workers.service import Refusal, load_task
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
@@ -48,7 +48,7 @@ CHECK_SEEDS = (0, 1, 0)
 class JoinResult:
     """A joined worker's parts. numerics: fingerprint; backend: the back end in use"""
 
-    evaluator: Evaluator
+    player: Player
     noise_digest: str
     numerics: str
     backend: str
@@ -68,7 +68,7 @@ def join(
     noise_folder: Path | None = None,
     table: NoiseTable | None = None,
 ) -> JoinResult:
-    """Build the evaluator of a resolved config. Raises Refusal or EnvironmentFailure in one
+    """Build the player of a resolved config. Raises Refusal or EnvironmentFailure in one
     sentence.
     """
     if module := refused_module(named_modules(config), INSTALLED):
@@ -102,9 +102,8 @@ def join(
     finally:
         control.end_episode()
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    parts = RunParts(config, spec, policy, strategy, env, envs)
-    evaluator = Evaluator(parts, table, control)
-    return JoinResult(evaluator, table.digest, numerics, resolve_backend(spec.backend))
+    player = Player(config, spec, policy, strategy, table, control, env, envs)
+    return JoinResult(player, table.digest, numerics, resolve_backend(spec.backend))
 
 
 def fingerprint(
@@ -173,7 +172,7 @@ def validate_noise(raw: bytes | None, digest: str) -> None:
         load_task(raw, digest)
 
 
-def validate_admission(channel: WorkerChannel, config: RunConfig, numerics: str) -> None:
+def validate_admission(channel: WorkerStore, config: RunConfig, numerics: str) -> None:
     """Refuse to join if the master would refuse: --strict with other arithmetic."""
     expected = channel.progress_field("numerics") if config.strict else None
     if expected and expected != numerics:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from es_queue.protocol.channel import PAUSED, RUNNING
+from es_queue.protocol.keys import PAUSED, RUNNING
 from es_queue.protocol.timing import SUPERVISOR_PID
 from es_queue.security.private_directory import host_private_directory
 from es_queue.security.sanitize import sanitize

@@ -24,11 +24,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.protocol.connection import clone_client
-from es_queue.protocol.redis_channel import RedisWorkerChannel
 from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import WorkerStore
 from es_queue.protocol.timing import Clocks
 from es_queue.util.metrics_endpoint import metrics_endpoint
-from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl, Leaving
 from workers.heartbeat import (
     BusyShare,
@@ -49,6 +48,7 @@ from workers.join import (
 )
 from workers.open_seat import CrashGuard, print_line
 from workers.parameter_cache import ParameterCache
+from workers.service import Refusal, Service, make_worker_id
 
 #: Why a worker left a run that another one may serve, so that es-worker sends it elsewhere.
 CANNOT_JOIN = "it cannot join this run, and another run is training"
@@ -99,7 +99,7 @@ class Seat:
         limit_blas_threads()
         guard = CrashGuard(self.name)
         retry = Retry(on_outage=leave_in_outage(control, self._parent, self._supervisor))
-        channel = RedisWorkerChannel(
+        channel = WorkerStore(
             self._client, self.run, make_worker_id(platform.node()), self._rq_name, retry
         )
         reason = ""
@@ -135,7 +135,7 @@ class Seat:
             )
             wait_or_leave(control, seconds, self.clocks.leave_poll)
 
-    def _serve(self, channel: RedisWorkerChannel, control: EpisodeControl) -> None:
+    def _serve(self, channel: WorkerStore, control: EpisodeControl) -> None:
         raw = channel.config()
         if raw is None:
             control.leave("the run is gone")
@@ -153,18 +153,18 @@ class Seat:
             "joined": f"{time.time():.0f}",
             **worker_info(self.clocks),
         }
-        block_worker: BlockWorker | None = None
+        service: Service | None = None
         step_rate, busy = StepRate(control), BusyShare(control)
 
         def figures() -> dict[str, str]:
             return {
                 **about,
                 "outages": str(channel.outages),
-                **worker_figures(block_worker, control, step_rate, busy),
+                **worker_figures(service, control, step_rate, busy),
             }
 
         def blocks() -> tuple[int, int]:
-            return (block_worker.blocks, block_worker.late) if block_worker else (0, 0)
+            return (service.blocks, service.late) if service else (0, 0)
 
         heartbeat = self._make_heartbeat(channel, control, config, figures)
         channel.arrive(about, self.clocks.beat_ttl)
@@ -182,14 +182,12 @@ class Seat:
                     validate_admission(channel, config, joined.numerics)
                     about["numerics"], about["backend"] = joined.numerics, joined.backend
                     channel.arrive(about, self.clocks.beat_ttl)
-                    block_worker = BlockWorker(
-                        channel, joined.evaluator, self.clocks, joined.noise_digest
-                    )
+                    service = Service(channel, joined.player, self.clocks, joined.noise_digest)
                     self.say(
                         f"joined as {channel.worker}: {config.task}, {config.strategy}, "
                         f"{joined.backend} back end"
                     )
-                    block_worker.run()
+                    service.run()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     # By this word, the master knows that no other worker may be able to join.
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
@@ -234,10 +232,10 @@ class Seat:
         return stack
 
     def _make_heartbeat(
-        self, channel: RedisWorkerChannel, control: EpisodeControl, config: RunConfig, about: Any
+        self, channel: WorkerStore, control: EpisodeControl, config: RunConfig, about: Any
     ) -> Heartbeat:
         client = clone_client(self._client)
-        heartbeat_channel = RedisWorkerChannel(
+        heartbeat_channel = WorkerStore(
             client,
             self.run,
             channel.worker,
@@ -278,16 +276,16 @@ class Seat:
 
 
 def worker_figures(
-    block_worker: Any, control: EpisodeControl, step_rate: StepRate, busy: BusyShare
+    service: Any, control: EpisodeControl, step_rate: StepRate, busy: BusyShare
 ) -> dict[str, str]:
     """The fields of a worker's hash that change from beat to beat."""
-    if block_worker is None:
+    if service is None:
         return {}
-    number = block_worker.generation
+    number = service.generation
     return {
-        "block": block_worker.block,
-        "late": str(block_worker.late),
-        "blocks": str(block_worker.blocks),
+        "block": service.block,
+        "late": str(service.late),
+        "blocks": str(service.blocks),
         "steps": str(control.steps),
         "steps_per_second": f"{step_rate.rate():.0f}",
         "generation": "" if number is None else f"generation {number}",

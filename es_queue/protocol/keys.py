@@ -17,14 +17,15 @@
 | es:<run>:task                | string | msgpack header of the open            | run              |
 |                              |        | publication                           |                  |
 | es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind>   | run              |
-|                              |        | <start> <stop>"                       |                  |
+|                              |        | <start> <stop>", rows of the table    |                  |
 | es:<run>:claims:<worker>     | list   | blocks that the worker holds          | until it leaves  |
-| es:<run>:results:<p>         | stream | one header entry, then results        | until <p> closes |
+| es:<run>:results:<p>:<n>     | string | results in order of arrival: records  | until <p> closes |
+|                              |        | of a fixed size, part n               |                  |
+| es:<run>:moments:<p>:<n>     | string | moments of their sampled episodes     | until <p> closes |
+| es:<run>:bell                | list   | an entry when results have come       | run              |
 | es:<run>:workers             | set    | ids of all workers that have joined   | run              |
 | es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, | beat             |
 |                              |        | steps per second                      |                  |
-| es:<run>:attempts            | hash   | "<kind> <slot> deaths" -> workers     | until <p> closes |
-|                              |        | that died while they held it          |                  |
 | es:<run>:refused             | hash   | reason -> count                       | run              |
 | es:<run>:errors              | list   | reports of workers as JSON, newest    | run              |
 |                              |        | last                                  |                  |
@@ -46,6 +47,11 @@ from dataclasses import dataclass
 from es_queue.errors import UsageError
 
 RUNS = "es:runs"
+#: States of a run, in its progress.
+RUNNING, PAUSED, STOPPING, STOPPED = "running", "paused", "stopping", "stopped"
+FINISHED, FAILED = "finished", "failed"
+#: A run in one of these states continues, and needs a master.
+ACTIVE_STATES = (RUNNING, PAUSED, STOPPING)
 RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,40}")
 SEAT_ID = re.compile(
     r"(?P<run>es-[A-Za-z0-9_-]{1,40}|es_-[A-Za-z0-9_-]{1,80})"
@@ -65,12 +71,12 @@ RUN_LIFETIME_KEYS = {
     "task": b"string",
     "todo": b"list",
     "workers": b"set",
-    "attempts": b"hash",
     "refused": b"hash",
     "errors": b"list",
     "checkpoint": b"string",
     "commands": b"list",
     "seatno": b"string",
+    "bell": b"list",
 }
 
 
@@ -112,8 +118,11 @@ class RunKeys:
     def parameters(self, publication: str) -> str:
         return f"es:{self.run}:parameters:{publication}"
 
-    def results(self, publication: str) -> str:
-        return f"es:{self.run}:results:{publication}"
+    def results(self, publication: str, part: int | str = 0) -> str:
+        return f"es:{self.run}:results:{publication}:{part}"
+
+    def moments(self, publication: str, part: int | str = 0) -> str:
+        return f"es:{self.run}:moments:{publication}:{part}"
 
     def claims(self, worker: str) -> str:
         return f"es:{self.run}:claims:{worker}"

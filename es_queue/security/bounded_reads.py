@@ -8,7 +8,7 @@ from typing import Any
 from es_queue.protocol.messages import WORKER_ID
 
 #: The fields of a worker's hash that a master reads; the others are for people.
-WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy")
+WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy", "late")
 MAX_FIELD = 2**15  # bytes
 
 

@@ -19,7 +19,6 @@ from contextlib import suppress
 from es_queue.config.parsing import config_from_json
 from es_queue.errors import EXIT_DONE, NoRunError, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import ACTIVE_STATES, STOPPED
 from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
 from es_queue.protocol.control_client import ControlClient
 from es_queue.protocol.control_messages import (
@@ -30,7 +29,8 @@ from es_queue.protocol.control_messages import (
     STOP,
     ControlRequest,
 )
-from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.protocol.keys import ACTIVE_STATES, STOPPED
+from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
@@ -214,7 +214,7 @@ class ControlCommand:
 
     def _mark_stopped(self, seconds: int) -> None:
         """Take over the run briefly: a former master is fenced, and workers leave."""
-        channel = RedisMasterChannel(client_from_url(self._url), self._run)
+        channel = MasterStore(client_from_url(self._url), self._run)
         token = take_lease(channel, holder_name(), clocks_from_environment(), wait=False)
         channel.finish(
             token,

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from es_queue.errors import DecodeError
-from es_queue.protocol.channel import PAUSED, RUNNING, MasterChannel
 from es_queue.protocol.control_messages import CONTINUE, PAUSE, SET, STOP, ControlRequest
+from es_queue.protocol.keys import PAUSED, RUNNING
+from es_queue.protocol.store import MasterStore
 from master.loop.config_timeline import format_settings
 from master.loop.state import Change
 
@@ -43,7 +44,7 @@ class ControlInbox:
 
     def __init__(
         self,
-        channel: MasterChannel,
+        channel: MasterStore,
         validate_change: ChangeValidator = lambda changes, settings, generation: "",
         run_words: str = "RUN",
     ) -> None:

@@ -14,7 +14,7 @@ PROBE_WORKER, PROBE_PUBLICATION, PROBE_SCRIPT_DIGEST = "doctor-1-000000", "0.1-0
 PROBE_SEAT = keys.seat_id("doctor", "000000", 1)
 MOST_LISTED = 6
 #: A user who may send none of these can only read.
-WRITE_COMMANDS = {"HSET", "XADD", "BLMOVE", "RPUSH"}
+WRITE_COMMANDS = {"HSET", "APPEND", "BLMOVE", "RPUSH"}
 
 
 def master_commands(run: str, queue: str) -> list[Command]:
@@ -35,12 +35,11 @@ def master_commands(run: str, queue: str) -> list[Command]:
         ("SET", parameters, "", "EX", "1"),
         ("HSET", run_keys.progress, "state", ""),
         ("HDEL", run_keys.progress, "give_way"),
-        ("HGETALL", run_keys.attempts),
-        ("HINCRBY", run_keys.attempts, "train 0 deaths", "1"),
         ("XADD", run_keys.history, "*", "state", ""),
-        ("XADD", results, "*", "publication", ""),
-        ("XREAD", "STREAMS", results, "0"),
-        ("XDEL", results, "0-1"),
+        ("SET", results, "", "EX", "1"),
+        ("GETRANGE", results, "0", "0"),
+        ("STRLEN", results),
+        ("BLPOP", run_keys.bell, "0.001"),
         ("ZADD", keys.RUNS, "NX", "0", run),
         ("ZREM", keys.RUNS, run),
         ("PERSIST", parameters),
@@ -93,7 +92,9 @@ def worker_commands(run: str, queue: str) -> list[Command]:
         ("LREM", claims, "0", ""),
         ("LPUSH", run_keys.todo, ""),
         ("EXPIRE", run_keys.todo, "60"),
-        ("XADD", results, "NOMKSTREAM", "*", "answer", ""),
+        ("EVALSHA", PROBE_SCRIPT_DIGEST, "3", results, claims, run_keys.bell),
+        ("APPEND", results, ""),
+        ("RPUSH", run_keys.bell, "1"),
         ("RPUSH", run_keys.errors, ""),
         ("LTRIM", run_keys.errors, "-200", "-1"),
         ("EXPIRE", run_keys.errors, "60"),

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from es_queue.protocol.channel import PAUSED, RUNNING
+from es_queue.protocol.keys import PAUSED, RUNNING
 from es_queue.security.sanitize import sanitize
 from master.doctor.finding import Finding, failed, named, ok, warning
 from master.doctor.host import check_box2d, format_rq_fix

@@ -18,7 +18,6 @@ import redis
 
 from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import MasterChannel
 from es_queue.protocol.seats import (
     FAILURE_SECONDS,
     close_seats,
@@ -28,6 +27,7 @@ from es_queue.protocol.seats import (
     require_type,
     waiting_seat_ids,
 )
+from es_queue.protocol.store import MasterStore
 from es_queue.security import bounded_reads
 from es_queue.security.sanitize import sanitize
 from master.display.notes import LimitedNotes
@@ -65,7 +65,7 @@ class SeatManager:
 
     def tick(
         self,
-        channel: MasterChannel,
+        channel: MasterStore,
         workers: Mapping[str, Mapping[str, str]],
         served: bool,
         paused: bool = False,
@@ -142,13 +142,13 @@ class SeatManager:
 
     # --- sharing workers between runs
 
-    def _runs_with_fewer_workers(self, channel: MasterChannel, mine: int) -> dict[str, int]:
+    def _runs_with_fewer_workers(self, channel: MasterStore, mine: int) -> dict[str, int]:
         """Other runs with a waiting seat and at least two workers fewer than this one."""
         return {
             run: count for run, count in self._waiting_runs(channel).items() if mine - count >= 2
         }
 
-    def _waiting_runs(self, channel: MasterChannel) -> dict[str, int]:
+    def _waiting_runs(self, channel: MasterStore) -> dict[str, int]:
         """Other runs that train and have a waiting seat, with the number of their workers."""
         waiting = {
             keys.parse_seat_id(name)[0]

@@ -1,43 +1,94 @@
-"""Learns from a closed generation: the batch, the next state, and the figures.
+"""Both ends of a generation: which rows its table has, and what is learnt from them.
 
-Pure functions of the state and of the results in slot order.
+Pure functions of the state and of slot tables: no Redis, no workers, no clock.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import parse_bound, parse_deadlines, parse_step_limit
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.scaling import scaled
+from es_queue.environments.factory import batch_size_range
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.numerics.normalization import RunningMoments
-from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.protocol.messages import publication_generation
-from es_queue.strategies.base import Batch, NoiseRows, Strategy
-from master.collect.publication.closed_generation import (
-    ClosedGeneration,
-    PublicationSlice,
-    ReevaluatedSlots,
-    ResultArrays,
+from es_queue.numerics.normalization import FrozenStatistics
+from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
+from es_queue.numerics.slot_plan import max_slots
+from es_queue.protocol.messages import MAX_BLOCK
+from es_queue.slots import (
+    ANSWERED,
+    CENTRE,
+    CONFIRM,
+    ELITE,
+    EVAL,
+    FINAL,
+    TRAIN,
+    Rows,
     Slots,
-    merge_moments,
+    Span,
+    earliest,
+    ranges,
 )
-from master.loop.state import CLOSING, TRAINING, Best, RunState
+from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from master.loop.state import CLOSING, TRAINING, Best, OpenPublication, RunState
+from master.loop.state import FINAL as ENDING
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a generation learns from: rows of each open table, in slot order.
+
+    trained: training rows; elites: repeated evaluations; centre: row of the unperturbed policy
+    under training's rules in the newest table, None if there is none; measured: rows of the other
+    centres there; surplus: training rows of the newest table beyond the batch
+    """
+
+    tables: Sequence[Slots]
+    trained: Sequence[Rows]
+    elites: Sequence[Rows]
+    centre: int | None
+    measured: Rows
+    surplus: Rows
+
+    @property
+    def newest(self) -> Slots:
+        return self.tables[-1]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the training rows, of all tables in turn."""
+        pairs = zip(self.tables, self.trained, strict=True)
+        return np.concatenate([slots.table[name][rows] for slots, rows in pairs])
+
+    def plans(self, of: Sequence[Rows]) -> Integers:
+        """int64 [k, 2]: generation and number of each row."""
+        pairs = zip(self.tables, of, strict=True)
+        numbers = np.concatenate([slots.table["number"][rows] for slots, rows in pairs])
+        return np.stack([self.generations(of), numbers.astype(np.int64)], axis=1)
+
+    def elite_column(self, name: str) -> NDArray[Any]:
+        pairs = zip(self.tables, self.elites, strict=True)
+        return np.concatenate([slots.table[name][rows] for slots, rows in pairs])
+
+    def generations(self, of: Sequence[Rows]) -> NDArray[np.int64]:
+        """The generation of each row's publication, of all tables in turn."""
+        counts = [len(rows) for rows in of]
+        return np.repeat([slots.generation for slots in self.tables], counts).astype(np.int64)
 
 
 class Learner:
-    """Both ends of a generation: the expected results, and the update from them.
-
-    requested: the settings as people made them; config: those at their ``scale``
+    """requested: the settings as people made them; config: those at their ``scale``
+    population: training slots of a generation, and the most of an asynchronous batch; batch_size:
+    how many results close one
     """
 
     def __init__(
@@ -51,113 +102,239 @@ class Learner:
         self.requested, config = config, scaled(config)
         self.config, self.spec, self.strategy = config, spec, strategy
         self.noise, self.target = noise, target
-        self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
-        self._step_limit_rule = parse_step_limit(config.step_limit)
         self.deadlines = parse_deadlines(config.restart_deadlines)
+        self.is_async = config.schedule == ASYNC
+        self.population = config.population // strategy.per_slot
+        self.batch_size = strategy.batch_slots()
+        self.most_rows = max_slots(config, strategy.per_slot)["train"]
+        self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
+        self._step_limit = parse_step_limit(config.step_limit)
 
-    def learn(self, state: RunState, closed: ClosedGeneration) -> tuple[RunState, dict[str, float]]:
-        """The next generation's state, and the strategy's figures."""
-        arrays, used = closed.arrays, [(part.publication, part.slots) for part in closed.used]
+    @cached_property
+    def _at_once(self) -> tuple[int, int] | None:
+        """The fewest and the most episodes to play at once; None if they are played one by one."""
+        return batch_size_range(EnvironmentRequest.of(self.config), self.strategy.size)
+
+    # --- what a generation plays
+
+    def slots(
+        self, state: RunState, number: int, publication: str, spans: Sequence[Span] | None = None
+    ) -> Slots:
+        """The table of a state's publication, the ``number``-th; ``spans``: those that it has
+        grown to under a former master.
+        """
+        return Slots(
+            self.config,
+            self.strategy,
+            self.spec,
+            number,
+            self.spans(state) if spans is None else spans,
+            publication=publication,
+            step_limit=state.step_limit,
+            spread=self.strategy.spread(state.strategy),
+        )
+
+    def spans(self, state: RunState) -> list[Span]:
+        """What a table begins with; evaluations first, so that they do not end last."""
+        config, strategy = self.config, self.strategy
+        if state.stage == ENDING:
+            return [Span(FINAL, 0, config.final_episodes)]
+        due = state.stage == CLOSING or state.generation % (config.eval_every or 1) == 0
+        spans = [Span(EVAL, 0, config.eval_episodes)] if config.eval_every and due else []
+        if state.stage == CLOSING:
+            return spans
+        spans.append(Span(CENTRE, 0, strategy.centre_count(state.strategy)))
+        if elites := strategy.elite_slot_count(state.strategy, state.generation):
+            spans.append(Span(ELITE, 0, elites))
+        # The asynchronous schedule adds training rows as workers need them.
+        return spans if self.is_async else [*spans, Span(TRAIN, 0, self.population)]
+
+    def more(self, state: RunState, slots: Slots) -> list[Span]:
+        """The rows that a complete table requires in addition: a pure function of its results."""
+        config, rows = self.config, slots.rows(TRAIN)
+        if len(rows) and not self.is_async:
+            steps = slots.steps(rows)
+            if steps < config.min_steps and len(rows) < self.most_rows:
+                missing = math.ceil((config.min_steps - steps) / max(1.0, steps / len(rows)))
+                return [Span(TRAIN, len(rows), min(self.most_rows, len(rows) + max(1, missing)))]
+            if not len(slots.rows(ELITE)) and (elites := self._candidates(state, slots)):
+                return [Span(ELITE, number, number + 1) for number in elites]
+        if len(slots.rows(CONFIRM)) or not self._is_target_compared(state):
+            return []
+        if self.is_target_passed(evaluation_of(slots, EVAL)):
+            return [Span(CONFIRM, 0, config.confirm_episodes)]
+        return []
+
+    def _candidates(self, state: RunState, slots: Slots) -> list[int]:
+        """Numbers of the slots to evaluate again, ascending; none if every slot failed."""
+        if not self.strategy.reevaluates:
+            return []
+        rows = slots.shortest_prefix(self.batch_size, self.config.min_steps)
+        table = slots.table[rows]
+        failed = table["state"] != ANSWERED
+        if failed.all():
+            return []
         batch = Batch(
             self.noise,
-            arrays.noise_indices,
-            self.fitness(arrays),
-            self.reevaluated_fitness(closed.reevaluations),
-            batch_spreads(closed.used),
+            np.where(failed, 0, table["index"]),
+            self._capped(table["fitness"]),
             generation=state.generation,
-            slot_plans=slot_plans(used),
-            elite_slots=slot_plans(closed.tried),
-            **self.behaviour_arrays(closed),
         )
-        after, figures = self.strategy.learn(state.strategy, batch)
-        after, moments = self.strategy.exchange_statistics(
-            state.strategy, after, self._merge_moments(state, closed)
-        )
-        limit = self._step_limit_rule.next_limit(
-            state.step_limit,
-            self._episode_lengths(closed, state.step_limit),
-            self.spec.step_limit,
-        )
-        next_state = replace(
+        numbers: list[int] = self.strategy.candidates(state.strategy, batch).tolist()
+        return numbers
+
+    def published(self, state: RunState) -> tuple[Floats, FrozenStatistics, Floats]:
+        """The vector float32 [n], the statistics under which it plays, and the input of the run's
+        digest.
+        """
+        vector = self.strategy.published(state.strategy)
+        identified = self.strategy.digest_input(state.strategy, vector)
+        if state.stage != ENDING:
+            return vector, state.statistics(self.config.obs_clip), identified
+        best = state.best or self.best_policy(state, math.nan)
+        chosen = np.zeros_like(vector)
+        chosen[: len(best.parameters)] = best.parameters
+        return chosen, FrozenStatistics(best.mean, best.std, self.config.obs_clip), identified
+
+    def rows_at_once(self, rows: int, episodes: int, workers: int) -> list[int]:
+        """Sizes of blocks if the back end plays many episodes at once: batches of nearly equal
+        size, the same number for each worker; none if it does not, or if nothing is gained.
+        """
+        limits = self._at_once
+        if limits is None or rows * episodes < limits[0] * workers:
+            return []
+        # A slot for each worker evens out the end, if there is more than a small batch for each.
+        bulk = rows - workers if rows * episodes >= 2 * limits[0] * workers else rows
+        size = max(1, min(MAX_BLOCK, limits[1] // episodes))
+        count = min(bulk, -(-bulk // (size * workers)) * workers)
+        return [bulk * (number + 1) // count - bulk * number // count for number in range(count)]
+
+    def fewest_at_once(self, rows: int, workers: int) -> int:
+        """The fewest training rows that are worth playing together; 1 if they are played one by
+        one.
+        """
+        limits = self._at_once
+        episodes = self.strategy.per_slot * self.config.episodes
+        if limits is None or rows * episodes < limits[0] * workers:
+            return 1
+        return -(-limits[0] // episodes)
+
+    # --- what is learnt from it
+
+    def choose(self, tables: Sequence[Slots]) -> Chosen:
+        """The rows of each table that the generation learns from: the shortest prefix of its own,
+        or in the asynchronous schedule those of any that arrived first.
+        """
+        newest = tables[-1]
+        centres = newest.rows(CENTRE)
+        nothing: Rows = np.empty(0, np.intp)
+        if self.is_async and len(centres):
+            trained = earliest(tables, self.population)
+            elites, surplus = [slots.fresh(ELITE) for slots in tables], nothing
+        else:
+            rows = newest.rows(TRAIN)
+            first = newest.shortest_prefix(self.batch_size, self.config.min_steps)
+            trained = [*(nothing for _ in tables[1:]), first]
+            elites = [*(nothing for _ in tables[1:]), newest.rows(ELITE)]
+            surplus = rows[len(first) :]
+        played = newest.answered(centres[:1])
+        centre = int(played[0]) if len(played) else None
+        return Chosen(tables, trained, elites, centre, centres[1:], surplus)
+
+    def learn(self, state: RunState, chosen: Chosen) -> tuple[RunState, dict[str, float]]:
+        """One update of the strategy, the statistics and the step limit, from the rows in order:
+        the next generation's state, and the strategy's figures.
+        """
+        before = state.strategy
+        search, figures = self.strategy.learn(before, self.batch(state, chosen))
+        moments, lengths = state.moments, list[int]()
+        for slots, rows in zip(chosen.tables, chosen.trained, strict=True):
+            moments = slots.merge(moments, rows)
+            lengths += slots.lengths(rows, state.step_limit)
+        search, moments = self.strategy.exchange_statistics(before, search, moments)
+        limit = self._step_limit.next_limit(state.step_limit, lengths, self.spec.step_limit)
+        return replace(
             state,
             generation=state.generation + 1,
-            strategy=after,
+            strategy=search,
             moments=moments,
             step_limit=limit,
-            open=closed.open,
-        )
-        return next_state, figures
+        ), figures
 
-    def candidates(self, state: RunState, counted: Slots) -> list[int]:
-        if not self.strategy.reevaluates or all(result is None for result in counted):
-            return []
-        columns = ResultArrays.from_results(counted)
-        batch = Batch(
-            self.noise, columns.noise_indices, self.fitness(columns), generation=state.generation
+    def batch(self, state: RunState, chosen: Chosen) -> Batch:
+        """The columns of the chosen rows."""
+        failed = chosen.column("state") != ANSWERED
+        ends = np.cumsum([len(rows) for rows in chosen.trained]).tolist()
+        spreads = [
+            (slice(end - len(rows), end), slots.spread)
+            for end, slots, rows in zip(ends, chosen.tables, chosen.trained, strict=True)
+            if len(rows)
+        ]
+        several: dict[str, Any] = {}
+        centres = chosen.newest.table[chosen.measured]
+        if self.strategy.wants_behaviour:
+            several["behaviour"] = chosen.column("behaviour")
+            several["centre_behaviour"] = centres["behaviour"][:, 0]
+        return Batch(
+            self.noise,
+            np.where(failed, 0, chosen.column("index")),
+            self.fitness(chosen),
+            self.elite_fitness(chosen),
+            spreads=spreads,
+            centre_fitness=self._capped(centres["fitness"][:, 0]),
+            generation=state.generation,
+            slot_plans=chosen.plans(chosen.trained),
+            elite_slots=chosen.plans(chosen.elites),
+            **several,
         )
-        slots: list[int] = self.strategy.candidates(state.strategy, batch).tolist()
-        return slots
 
-    def fitness(self, columns: ResultArrays) -> Doubles:
-        """float64 [S, per_slot] in slot order, at most ``fitness_cap``; NaN if a slot failed
-        everywhere.
+    def fitness(self, chosen: Chosen) -> Doubles:
+        """float64 [S, per_slot] in slot order, at most ``fitness_cap``; NaN for a slot that
+        failed.
         """
-        if columns.valid.any():
-            return self._capped(columns.fitness)
-        return np.full((len(columns), self.strategy.per_slot), np.nan)
+        return self._capped(chosen.column("fitness"))
+
+    def elite_fitness(self, chosen: Chosen) -> Doubles:
+        """float64 [k]: fitness in repeated evaluations, at most ``fitness_cap``."""
+        return self._capped(chosen.elite_column("fitness")[:, 0])
 
     def _capped(self, fitness: Doubles) -> Doubles:
-        return fitness if self._fitness_cap is None else np.minimum(fitness, self._fitness_cap)
+        values: Doubles = np.ascontiguousarray(fitness)
+        return values if self._fitness_cap is None else np.minimum(values, self._fitness_cap)
 
-    def reevaluated_fitness(self, slots: Slots) -> Doubles:
-        """float64 [k]: fitness in repeated evaluations, at most ``fitness_cap``; NaN if one failed
-        everywhere.
+    def mark_used(self, state: RunState, chosen: Chosen) -> None:
+        for rows_of in (chosen.trained, chosen.elites):
+            for slots, rows in zip(chosen.tables, rows_of, strict=True):
+                slots.table["used"][rows] = state.generation
+
+    # --- older tables of the asynchronous schedule
+
+    def reopen(self, opened: OpenPublication) -> Slots:
+        """An older table from a checkpoint. Its results are read again; what was learnt from does
+        not count again.
         """
-        values = [math.nan if result is None else result.fitness[0] for result in slots]
-        return self._capped(np.array(values, dtype=np.float64))
-
-    def behaviour_arrays(self, closed: ClosedGeneration) -> dict[str, NDArray[Any]]:
-        """Fitness of the measured centres, and behaviours if the strategy compares them."""
-        fitness = {"centre_fitness": self.reevaluated_fitness(closed.measured)}
-        if not self.strategy.wants_behaviour:
-            return fitness
-        return {
-            **fitness,
-            "behaviour": self.behaviour(closed.counted, self.strategy.per_slot),
-            "centre_behaviour": self.behaviour(closed.measured, 1)[:, 0],
-        }
-
-    def behaviour(self, slots: Slots, each: int) -> Floats:
-        """float32 [S, each, b]: behaviours of individuals, NaN if a slot failed everywhere."""
-        nothing = np.full(each * self.spec.behaviour_size, np.nan, "<f4").tobytes()
-        packed = b"".join([nothing if result is None else result.behaviour for result in slots])
-        values = np.frombuffer(packed, "<f4").astype(np.float32)
-        return values.reshape(len(slots), each, self.spec.behaviour_size)
-
-    def _episode_lengths(self, closed: ClosedGeneration, limit: int) -> Iterator[int]:
-        """Episode lengths. If an individual plays several, their sum and the number at the limit
-        are exact.
-        """
-        for result in closed.results:
-            for steps, reached in zip(result.steps, result.at_limit, strict=True):
-                yield from split_lengths(steps, reached, self.config.episodes, limit)
-
-    def _merge_moments(self, state: RunState, closed: ClosedGeneration) -> RunningMoments:
-        if closed.prefix is not None and closed.prefix.base is state.moments:
-            return closed.prefix.all_moments(closed.counted)
-        return merge_moments(state.moments, closed.counted)
+        slots = Slots(
+            self.config,
+            self.strategy,
+            self.spec,
+            opened.generation,
+            [Span(*span) for span in opened.spans.tolist()],
+            publication=opened.publication,
+            step_limit=opened.step_limit,
+            spread=opened.spread,
+        )
+        for start, stop in opened.counted.tolist():
+            slots.table["state"][start:stop] = ANSWERED
+            slots.table["used"][start:stop] = opened.generation
+        return slots
 
     # --- evaluation
 
-    def is_evaluation_due(self, state: RunState) -> bool:
-        every = self.config.eval_every
-        if not every or state.stage != TRAINING:
-            return bool(every) and state.stage == CLOSING
-        return state.generation % every == 0
-
-    def is_target_compared(self, state: RunState) -> bool:
+    def _is_target_compared(self, state: RunState) -> bool:
         """Whether this generation's evaluation may end the run."""
-        return state.stage == CLOSING or state.generation % self.config.target_every == 0
+        return state.stage == CLOSING or (
+            state.stage == TRAINING and state.generation % self.config.target_every == 0
+        )
 
     def is_target_passed(self, figures: ReturnStatistics | None) -> bool:
         """Whether the mean is at least the target, also less its ``target_margin``."""
@@ -167,11 +344,12 @@ class Learner:
         least = figures.mean - margin * figures.standard_error if margin else figures.mean
         return least >= self.target
 
-    def with_best(self, state: RunState, closed: ClosedGeneration) -> RunState:
+    def with_best(self, state: RunState, slots: Slots) -> RunState:
         """The state with a new best if this generation's evaluation is confirmed, or no worse than
         the best: of equal evaluations the newest counts, as it was trained for longer.
         """
-        evaluation, confirmation, best = closed.evaluation, closed.confirmation, state.best
+        evaluation, confirmation = evaluation_of(slots, EVAL), evaluation_of(slots, CONFIRM)
+        best = state.best
         if evaluation is None:
             return state
         confirmed = self.is_target_passed(evaluation) and self.is_target_passed(confirmation)
@@ -196,28 +374,19 @@ class Learner:
         )
 
 
-def batch_spreads(used: Sequence[PublicationSlice]) -> list[tuple[slice, Floats]]:
-    """The rows of each publication in a batch, with its spread."""
-    ends = accumulate(len(part.slots) for part in used)
-    return [
-        (slice(end - len(part.slots), end), part.spread)
-        for end, part in zip(ends, used, strict=True)
-    ]
+def evaluation_of(slots: Slots, kind: int) -> ReturnStatistics | None:
+    """Returns of the evaluated episodes; None if there are none."""
+    return return_statistics(slots.returns(kind))
 
 
-def slot_plans(slots: ReevaluatedSlots) -> Integers:
-    """int64[S, 2]: generation and slot of each."""
-    each = [
-        np.stack([np.full(len(indices), publication_generation(name)), indices], axis=1)
-        for name, indices in slots
-    ]
-    return np.concatenate(each) if each else np.empty((0, 2), np.int64)
-
-
-def split_lengths(steps: int, reached: int, episodes: int, limit: int) -> list[int]:
-    """``episodes`` lengths whose sum is ``steps``, ``reached`` of which are at the limit."""
-    if episodes == 1:
-        return [steps]
-    rest = episodes - reached
-    left = max(0, steps - reached * limit)
-    return [limit] * reached + [left // rest + (index < left % rest) for index in range(rest)]
+def to_open_publication(slots: Slots) -> OpenPublication:
+    """What a checkpoint keeps of an older table. counted: ranges of rows."""
+    used = np.flatnonzero(slots.table["used"] >= 0)
+    counted = ranges(used, np.zeros(len(slots), np.uint8))
+    return OpenPublication(
+        slots.publication,
+        slots.step_limit,
+        slots.spread,
+        np.array(counted, np.int64).reshape(-1, 2),
+        np.array(slots.spans, np.int64).reshape(-1, 3),
+    )

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from es_queue.errors import RunFolderError
-from es_queue.numerics.return_statistics import ReturnStatistics
-from master.collect.publication.closed_generation import ClosedGeneration
+from es_queue.slots import ELITE, FAILED
 from master.display.format import Record
-from master.loop.publisher import OpenGeneration
-from master.loop.records import evaluation_figures
-from master.loop.state import TRAINING, Best, RunState
+from master.loop.figures import evaluation_figures
+from master.loop.loop import Generation, Listener, Outcome, Report
+from master.loop.state import TRAINING, Best
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 
@@ -33,53 +31,12 @@ class Sink(Protocol):
     def live(self, figures: Record) -> None: ...
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended. evaluation: the final one, the only figure to quote."""
-
-    state: RunState
-    best: Best
-    evaluation: ReturnStatistics | None
-    digest: str
-
-
-@dataclass(frozen=True)
-class GenerationReport:
-    """A closed generation and its outcome.
-
-    after: the next generation's state; record: its figures; has_learnt: whether the parameters
-    changed; rolled_back_to: the generation of the restored search; is_finite: whether the learnt
-    state was finite
-    """
-
-    generation: OpenGeneration
-    closed: ClosedGeneration
-    after: RunState
-    record: Record
-    has_learnt: bool
-    rolled_back_to: int | None
-    is_finite: bool = True
-
-
-class GenerationListener:
-    """Called by the loop, in this order."""
-
-    def on_published(self, generation: OpenGeneration) -> None:
-        """Workers play the generation."""
-
-    def on_generation(self, report: GenerationReport) -> None:
-        """The generation has closed; the next one is not published yet."""
-
-    def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
-        """The final episodes are played."""
-
-
-class SinkListener(GenerationListener):
+class SinkListener(Listener):
     def __init__(self, sink: Sink) -> None:
         self._sink, self._last_noted = sink, -NOTED_EVERY
 
-    def on_generation(self, report: GenerationReport) -> None:
-        ledger, closed = report.generation.ledger, report.closed
+    def on_generation(self, report: Report) -> None:
+        slots = report.generation.slots
         number = report.generation.state.generation
         descent = report.after.descent
         if descent.generation > number:
@@ -99,31 +56,32 @@ class SinkListener(GenerationListener):
                 "was not finite (no_step is 1)"
             )
         self._note_behaviour(report)
-        if closed.reevaluations and not any(closed.reevaluations):
+        elites = slots.rows(ELITE)
+        if len(elites) and (slots.table["state"][elites] == FAILED).all():
             LOGGER.warning(
                 f"generation {number}: every re-evaluation failed, so none of them counts"
             )
-        if ledger.failures.slots:
+        if failed := int((slots.table["state"] == FAILED).sum()):
             LOGGER.warning(
                 f"slots of generation {number} that failed on every worker and count as the "
-                f"worst: {len(ledger.failures.slots)}; the last: {ledger.failures.last_reason}"
+                f"worst: {failed}; the last: {report.last_failure}"
             )
         self._sink.generation(report.record)
 
-    def _note_behaviour(self, report: GenerationReport) -> None:
+    def _note_behaviour(self, report: Report) -> None:
         """The strategy's note, at most every so many generations."""
         learner, number = report.generation.learner, report.generation.state.generation
         is_due = number >= self._last_noted + NOTED_EVERY
         if not (is_due and learner.strategy.wants_behaviour):
             return
-        behaviour = learner.behaviour(report.closed.counted, learner.strategy.per_slot)
+        behaviour = report.chosen.column("behaviour")
         note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
         if note:
             LOGGER.warning(f"generation {number}: {note}")
             self._last_noted = number
 
 
-class CheckpointWriter(GenerationListener):
+class CheckpointWriter(Listener):
     """Writes the checkpoint after an accepted publish, at most every few seconds."""
 
     def __init__(self, checkpoints: Checkpoints, run: str) -> None:
@@ -131,7 +89,7 @@ class CheckpointWriter(GenerationListener):
         self._last_saved = 0.0
         self._saved_best: Best | None = None
 
-    def on_published(self, generation: OpenGeneration) -> None:
+    def on_published(self, generation: Generation) -> None:
         state = generation.state
         self._save_best(generation)
         if (
@@ -143,7 +101,7 @@ class CheckpointWriter(GenerationListener):
         self._last_saved = time.monotonic()
         try_write(partial(self._checkpoints.save, state.generation, generation.checkpoint))
 
-    def _save_best(self, generation: OpenGeneration) -> None:
+    def _save_best(self, generation: Generation) -> None:
         """Save the best policy's file after the publish too, while workers play. If a master ends
         before that, its successor compares the older file with the checkpoint, which also has the
         best policy.
@@ -156,16 +114,14 @@ class CheckpointWriter(GenerationListener):
         if is_stored or try_write(partial(self._checkpoints.save_best, data)):
             self._saved_best = best
 
-    def on_finished(self, generation: OpenGeneration, outcome: Outcome) -> None:
+    def on_finished(self, generation: Generation, outcome: Outcome) -> None:
         figures = outcome.evaluation
         evaluation: Record | None = (
             {**evaluation_figures(figures), "eval_episodes": figures.count} if figures else None
         )
         self._checkpoints.save_best(self._encode_best(generation, outcome.best, evaluation))
 
-    def _encode_best(
-        self, generation: OpenGeneration, best: Best, evaluation: Record | None
-    ) -> bytes:
+    def _encode_best(self, generation: Generation, best: Best, evaluation: Record | None) -> bytes:
         learner = generation.learner
         return checkpoint.encode_best(learner.requested, learner.spec, self._run, best, evaluation)
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, RunFolderError
-from es_queue.numerics.arrays import Floats
+from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import FrozenStatistics, RunningMoments
+from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
-from master.collect.publication.closed_generation import OpenPublication
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -120,6 +121,48 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class OpenPublication:
+    """A replaced publication whose results still count (--schedule async).
+
+    step_limit: of its training episodes; spread: of its perturbations
+    counted: int64 [R, 2], ranges (start, stop) of the rows that have been learnt from
+    spans: int64 [K, 3], of its slot table
+    """
+
+    publication: str
+    step_limit: int
+    spread: Floats
+    counted: Integers
+    spans: Integers = field(default_factory=lambda: np.empty((0, 3), np.int64))
+
+    @property
+    def generation(self) -> int:
+        return publication_generation(self.publication)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            f"open.{self.publication}.{name}": getattr(self, name)
+            for name in ("spread", "counted", "spans")
+        }
+
+    @classmethod
+    def from_checkpoint(
+        cls, arrays: Mapping[str, NDArray[Any]], publication: str, step_limit: int
+    ) -> OpenPublication:
+        names = ("spread", "counted", "spans")
+        spread, counted, spans = (arrays[f"open.{publication}.{name}"] for name in names)
+        if counted.ndim != 2 or counted.shape[1] != 2 or spans.ndim != 2 or spans.shape[1] != 3:
+            raise ValueError("the counted slots are not ranges")
+        return cls(
+            publication,
+            int(step_limit),
+            spread.astype(np.float32),
+            counted.astype(np.int64),
+            spans.astype(np.int64),
+        )
+
+
+@dataclass(frozen=True)
 class RunState:
     """The state at the start of ``generation``: publishing it and learning from its answers gives
     the next one.
@@ -133,7 +176,7 @@ class RunState:
     changes: settings changed during the run, including those for later generations; anchor: kept
     only with --rollback and --restart-deadlines; descent: changes only with the latter
     origin: the source of a warm start, in words; empty without one
-    recoveries: count, seconds and worst by cause, see ``master.collect.recovery_statistics``
+    recoveries: count, seconds and worst by cause, see ``master.loop.recovery_statistics``
     noise: digest of the noise table
     open: older publications, oldest first; only in the asynchronous schedule
     """

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol import keys
-from es_queue.protocol.channel import FAILED, FINISHED, STOPPED
-from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.protocol.keys import FAILED, FINISHED, STOPPED
+from es_queue.protocol.store import MasterStore
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
-from master.collect.collector import Collector
+from master.control.inbox import ControlInbox
 from master.fleet.seat_manager import SeatManager
-from master.loop.generation_loop import Loop
-from master.loop.listeners import Outcome
-from master.loop.publisher import for_redis, run_digest
+from master.loop.loop import Master, Outcome, for_redis, run_digest
 from master.loop.state import RunState
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext
@@ -39,16 +37,16 @@ class RunEnding:
     def __init__(
         self,
         context: RunContext,
-        channel: RedisMasterChannel,
+        channel: MasterStore,
         renewal: LeaseRenewal,
         seat_manager: SeatManager,
-        collector: Collector,
-        loop: Loop,
+        inbox: ControlInbox,
+        master: Master,
         checkpoints: Checkpoints,
     ) -> None:
         self._context, self._channel, self._renewal = context, channel, renewal
-        self._seat_manager, self._collector = seat_manager, collector
-        self._loop, self._checkpoints = loop, checkpoints
+        self._seat_manager, self._inbox = seat_manager, inbox
+        self._master, self._checkpoints = master, checkpoints
         self._is_ended = False
 
     def finish_stopped(self, *, is_unserved: bool = False) -> dict[str, Any]:
@@ -56,7 +54,7 @@ class RunEnding:
         evaluation. Raises KeyboardInterrupt before the first publication, because there is nothing
         to resume.
         """
-        generation, context = self._loop.current, self._context
+        generation, context = self._master.current, self._context
         if generation is None:
             self.finish_early(STOPPED)
             raise KeyboardInterrupt
@@ -103,7 +101,7 @@ class RunEnding:
         if self._is_ended:
             return
         self._channel.retry.give_up_after(LEAVE_SECONDS)
-        generation, data = self._loop.current, None
+        generation, data = self._master.current, None
         if generation is not None:
             data = for_redis(generation.checkpoint)
             with suppress(Exception):
@@ -113,7 +111,7 @@ class RunEnding:
             self._mark_ended(name, 0 if unused else keys.RUN_SECONDS, data, why=why)
 
     def finish_completed(self, outcome: Outcome) -> dict[str, Any]:
-        generation = self._loop.current
+        generation = self._master.current
         if generation is not None:  # a finished run that plays nothing more has published nothing
             self._checkpoints.save(generation.state.generation, generation.checkpoint)
         summary = self._make_summary(FINISHED, outcome.state, outcome)
@@ -121,7 +119,7 @@ class RunEnding:
             self._context.paths.run_dir / "summary.json", json.dumps(summary, indent=2).encode()
         )
         with suppress(Exception):
-            self._collector.inbox.discard_all()
+            self._inbox.discard_all()
         names = ("eval_mean", "eval_std", "eval_min", "eval_episodes")
         final = {name: summary[name] for name in names}
         self._mark_ended(FINISHED, keys.FINISHED_SECONDS, None, **final)
@@ -132,7 +130,7 @@ class RunEnding:
         self.end_renewal()  # a renewal after the end would take the lease again
         texts = {name: str(value) for name, value in more.items() if value is not None}
         ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
-        token, refused = self._context.claim.token, self._collector.refused()
+        token, refused = self._context.claim.token, self._master.refused()
         self._channel.finish(token, {**ended, **texts}, seconds, data, refused)
         self._is_ended = True
         self.save_error_reports()

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from es_queue.errors import FencedError, RedisError, RunBusyError
-from es_queue.protocol.channel import ACTIVE_STATES, MasterChannel
+from es_queue.protocol.keys import ACTIVE_STATES
 from es_queue.protocol.messages import token_number
+from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
 from master.display.notes import TERMINAL
 
@@ -30,7 +31,7 @@ def format_host(holder: str) -> str:
 
 
 def take_lease(
-    channel: MasterChannel,
+    channel: MasterStore,
     holder: str,
     clocks: Clocks,
     *,
@@ -55,7 +56,7 @@ def take_lease(
     return token
 
 
-def validate_lease_free(channel: MasterChannel, clocks: Clocks, *, wait: bool) -> None:
+def validate_lease_free(channel: MasterStore, clocks: Clocks, *, wait: bool) -> None:
     """Return once the lease is free. Raises RunBusyError if it is renewed, or at once without
     ``wait``.
     """
@@ -92,7 +93,7 @@ class LeaseRenewal(threading.Thread):
 
     def __init__(
         self,
-        channel: MasterChannel,
+        channel: MasterStore,
         token: str,
         holder: str,
         clocks: Clocks,
@@ -129,7 +130,7 @@ class Standby:
 
     def __init__(
         self,
-        channel: MasterChannel,
+        channel: MasterStore,
         clocks: Clocks,
         is_interrupted: Callable[[], bool],
     ) -> None:

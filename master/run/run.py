@@ -13,27 +13,23 @@ from es_queue.config.run_config import ASYNC
 from es_queue.environments.observation_layout import format_parts
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError, StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.channel import PAUSED, RUNNING, STOPPED
 from es_queue.protocol.connection import clone_client, redacted_url
+from es_queue.protocol.keys import PAUSED, RUNNING, STOPPED
 from es_queue.protocol.messages import Task
-from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import MasterStore
 from es_queue.security.user_code import loose_modules
-from master.collect.audit import Audit
-from master.collect.blocks.block_scheduler import make_scheduler
-from master.collect.collector import Collector, Interrupted, Unserved
-from master.collect.recovery_statistics import TAKEOVER
-from master.collect.worker_watch import CollectorCallbacks, Maintain, MasterLease, WorkerSource
 from master.control.inbox import ControlInbox
 from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
+from master.loop.audit import Audit
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.generation_loop import make_loop
-from master.loop.listeners import CheckpointWriter
-from master.loop.publisher import RunIdentity
-from master.loop.schedule import ASYNC_LABEL
+from master.loop.listeners import CheckpointWriter, SinkListener
+from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved
+from master.loop.recovery_statistics import TAKEOVER
 from master.loop.state import FINAL, RunState, vector_digest
+from master.loop.workers import Maintain, Workers
 from master.run.ending import RunEnding
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext, RunView, StopSignal
@@ -71,11 +67,11 @@ class TrainingRun:
         self._context, self._start_time = context, time.monotonic()
         self._resources = ExitStack()
         own_client = self._resources.enter_context(clone_client(services.client))
-        own_channel = RedisMasterChannel(own_client, paths.run, Retry(clocks.renew))
+        own_channel = MasterStore(own_client, paths.run, Retry(clocks.renew))
         self._renewal = LeaseRenewal(own_channel, claim.token, claim.holder, clocks)
         watch = SupervisorWatch(services.supervisor)
         outages = OutageHandler(self._renewal, services.stop, watch)
-        self._channel = RedisMasterChannel(services.client, paths.run, outages.retry)
+        self._channel = MasterStore(services.client, paths.run, outages.retry)
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         seat_manager = SeatManager(
             services.client,
@@ -88,38 +84,43 @@ class TrainingRun:
         audit = Audit(config, launch.noise_dir) if config.audit else None
         if audit is not None:
             self._resources.callback(audit.close)
-        self._collector = Collector(
-            MasterLease(self._channel, claim.token, claim.holder, clocks),
-            make_scheduler(config, setup.strategy.per_slot, setup.policy.size),
-            CollectorCallbacks(
-                show_live_figures(context.view, self._renewal),
-                services.stop.is_interrupted,
-                keep_services(watch, seat_manager, self._channel),
-            ),
-            ControlInbox(self._channel, ConfigTimeline(setup.learner).refusal, context.run_words),
-            WorkerSource(launch.queue, services.local_workers),
+        timeline = ConfigTimeline(setup.learner)
+        self._inbox = ControlInbox(self._channel, timeline.refusal, context.run_words)
+        workers = Workers(
+            self._channel,
+            clocks,
             strict=config.strict,
-            audit=audit,
+            local=services.local_workers,
+            maintain=keep_services(watch, seat_manager, self._channel),
         )
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir)
         store = GenerationStore(paths.run, paths.run_dir, config.keep_generations, self._video_jobs)
         self._resources.callback(store.log.close)
         checkpoints = Checkpoints(paths.run_dir, config.snapshot_every)
-        self._loop = make_loop(
-            RunIdentity(paths.run, claim.token, setup.table.digest),
-            setup.learner,
-            self._collector,
-            context.view,
-            (CheckpointWriter(checkpoints, paths.run), store),
-            with_table_check(setup.table, keep_going),
+        writer = CheckpointWriter(checkpoints, paths.run)
+        self._master = Master(
+            timeline,
+            self._channel,
+            claim.token,
+            claim.holder,
+            setup.table.digest,
+            clocks,
+            workers,
+            self._inbox,
+            queue=launch.queue,
+            listeners=(writer, store, SinkListener(context.view)),
+            audit=audit,
+            show_live=show_live_figures(context.view, self._renewal),
+            is_interrupted=services.stop.is_interrupted,
+            keep_going=with_table_check(setup.table, keep_going),
         )
         self._ending = RunEnding(
             context,
             self._channel,
             self._renewal,
             seat_manager,
-            self._collector,
-            self._loop,
+            self._inbox,
+            self._master,
             checkpoints,
         )
 
@@ -138,7 +139,7 @@ class TrainingRun:
         try:
             context.view.started(start_information(context, state))
             adopted = self._take_up(state)
-            outcome = self._loop.run(state, adopted)
+            outcome = self._master.train(state, adopted)
             film_seconds = LAST_VIDEO_SECONDS
             return ending.finish_completed(outcome)
         except Unserved:
@@ -162,26 +163,24 @@ class TrainingRun:
             self._resources.close()
             self._video_jobs.close(film_seconds)
 
-    def _take_up(self, state: RunState) -> str | None:
-        """Continue from the last master's state; returns the publication that it left open, if that
-        can be adopted. A paused run stays paused.
+    def _take_up(self, state: RunState) -> Task | None:
+        """Continue from the last master's state; returns the header that it left open, if that can
+        be adopted. A paused run stays paused.
         """
-        is_resumed, inbox = self._context.is_resumed, self._collector.inbox
+        is_resumed, inbox = self._context.is_resumed, self._inbox
         adopted = self._adoptable_publication(state) if is_resumed else None
         former_state = self._channel.state() if is_resumed else None
         inbox.begin(state.changes, former_state, self._channel.progress_field("paused_by"))
         if former_state in (RUNNING, PAUSED):  # its master was killed
-            self._collector.context.recoveries.record_recovery(
-                TAKEOVER, time.monotonic() - self._start_time
-            )
+            self._master.recoveries.record_recovery(TAKEOVER, time.monotonic() - self._start_time)
         return adopted
 
-    def _adoptable_publication(self, state: RunState) -> str | None:
+    def _adoptable_publication(self, state: RunState) -> Task | None:
         """The open publication, if it is complete and of exactly this state's parameters."""
         claim, setup = self._context.claim, self._context.setup
         stored = self._channel.stored_run()[1]
         lease = self._context.services.clocks.lease
-        stored_state = self._channel.renew(claim.token, claim.holder, lease, {}, {})
+        look = self._channel.look(claim.token, claim.holder, lease, {}, grace=True)
         try:
             task = Task.decode(stored) if stored is not None else None
         except DecodeError:
@@ -191,11 +190,10 @@ class TrainingRun:
             task is not None
             and state.stage != FINAL
             and (task.generation, task.noise) == (state.generation, setup.table.digest)
-            and stored_state.publication == task.publication
-            and stored_state.is_complete
+            and look.publication == task.publication
             and task.digest == vector_digest(vector)
         )
-        return task.publication if task is not None and is_adoptable else None
+        return task if is_adoptable else None
 
 
 def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record], None]:
@@ -209,7 +207,7 @@ def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record]
 
 
 def keep_services(
-    watch: SupervisorWatch, seat_manager: SeatManager, channel: RedisMasterChannel
+    watch: SupervisorWatch, seat_manager: SeatManager, channel: MasterStore
 ) -> Maintain:
     def maintain(workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
         watch.check()

@@ -17,7 +17,6 @@ from es_queue.config.scaling import format_scaling
 from es_queue.config.validation import validate_combinations
 from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import FAILED, STOPPED
 from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
@@ -25,8 +24,9 @@ from es_queue.protocol.connection import (
     refused_error,
     validate_server,
 )
-from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.protocol.keys import FAILED, STOPPED
 from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
 from es_queue.security.user_code import allowing, named_modules, require_trust
 from es_queue.util.command_path import format_command
@@ -81,7 +81,7 @@ class Connection:
     paths: RunPaths
     url: str
     client: Any
-    channel: RedisMasterChannel
+    channel: MasterStore
 
 
 class Session:
@@ -247,7 +247,7 @@ class Session:
             training_run = TrainingRun(context, keep_going)
         return training_run.run(state)
 
-    def _claim_lease(self, channel: RedisMasterChannel, floor: int) -> LeaseClaim | None:
+    def _claim_lease(self, channel: MasterStore, floor: int) -> LeaseClaim | None:
         """Take over from the last master. A standby waits for a run without a master: the first of
         several gets it; None if the run has ended.
         """
@@ -265,9 +265,7 @@ class Session:
         return None
 
     @contextmanager
-    def _release_on_error(
-        self, channel: RedisMasterChannel, token: str, seconds: int
-    ) -> Iterator[None]:
+    def _release_on_error(self, channel: MasterStore, token: str, seconds: int) -> Iterator[None]:
         """Release the lease if anything fails before the first generation."""
         try:
             yield
@@ -307,7 +305,7 @@ class Session:
                 if not is_same_terminal():
                     LOGGER.warning(text)
         retry = Retry(on_outage=self._processes.restart)
-        return Connection(paths, url, client, RedisMasterChannel(client, paths.run, retry))
+        return Connection(paths, url, client, MasterStore(client, paths.run, retry))
 
     def _make_context(
         self, connection: Connection, setup: Setup, claim: LeaseClaim, *, is_resumed: bool

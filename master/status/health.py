@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from es_queue.protocol.channel import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
+from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
 from es_queue.security.sanitize import sanitize
 from master.display.format import (
     LARGEST_WHOLE,

@@ -23,11 +23,13 @@ from master.status.values import (
     MOST_ITEMS,
     decode_element,
     decode_entry,
+    decode_results,
     decode_string,
     escape_bytes,
     kind_of,
     run_of,
     summarize_floats,
+    task_key,
     to_plain_json,
 )
 
@@ -210,13 +212,15 @@ def format_preview(key: Key, answer: Any) -> str:
     kind = kind_of(key.name)
     if kind in ("checkpoint", "parameters"):
         return "archive of arrays" if kind == "checkpoint" else f"{key.count // 4:,} float32"
+    if kind in ("results", "moments"):
+        return f"records of {kind} in order of arrival"
     if not answer:
         return ""
     if key.type == "string":
         is_whole = len(answer) == key.count
         return format_brief(decode_string(key.name, answer) if is_whole else escape_bytes(answer))
     if key.type == "stream":
-        newest = decode_entry(key.name, "", answer[0][1])
+        newest = decode_entry("", answer[0][1])
         del newest["id"]
         return f"newest: {format_brief(newest)}"
     if key.type == "hash":
@@ -275,10 +279,7 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
         return read_string(server, key)
     if key.type == "stream" and key.memory is not None and key.memory <= MOST_STREAM_BYTES:
         (entries,) = server.ask([("xrevrange", key.name, "+", "-", MOST_ITEMS)])
-        decoded = [
-            decode_entry(key.name, to_text(name), fields)
-            for name, fields in reversed(entries or ())
-        ]
+        decoded = [decode_entry(to_text(name), fields) for name, fields in reversed(entries or ())]
         is_whole = len(decoded) >= key.count
         return decoded, "" if is_whole else f"the newest {len(decoded):,} of {key.count:,}"
     if key.memory is None or key.memory > MOST_BYTES:
@@ -300,6 +301,10 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
 
 
 def read_string(server: RedisReader, key: Key) -> tuple[Any, str]:
+    if kind_of(key.name) == "results":
+        (header,) = server.ask([("get", task_key(key.name))])
+        (newest,) = server.ask([("getrange", key.name, 0, MOST_BYTES - 1)])
+        return decode_results(newest or b"", header or b""), ""
     if key.count <= MOST_BYTES:
         return decode_string(key.name, server.read_string(key.name, MOST_BYTES) or b""), ""
     (first,) = server.ask([("getrange", key.name, 0, FIRST_BYTES - 1)])

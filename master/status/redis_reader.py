@@ -12,7 +12,6 @@ from typing import Any
 import redis
 
 from es_queue.errors import RedisError, UsageError
-from es_queue.protocol.channel import ACTIVE_STATES
 from es_queue.protocol.connection import (
     OUTAGE_ERRORS,
     authentication_error,
@@ -21,7 +20,7 @@ from es_queue.protocol.connection import (
     first_line,
     redacted_url,
 )
-from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
+from es_queue.protocol.keys import ACTIVE_STATES, RUN_ID, RUNS, RunKeys
 from es_queue.security.bounded_reads import to_text
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import NamedRun, find_run

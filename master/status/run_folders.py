@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.files import read_end, read_file
-from es_queue.protocol.channel import FAILED, FINISHED, RUNNING, STOPPED
-from es_queue.protocol.keys import RUN_ID
+from es_queue.protocol.keys import FAILED, FINISHED, RUN_ID, RUNNING, STOPPED
 from es_queue.util.command_path import format_command
 from es_queue.util.run_folder import (
     CHECKPOINT_NAME,

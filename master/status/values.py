@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from es_queue.errors import DecodeError
 from es_queue.files import npz_headers, parse_json, read_npz
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.keys import RUN_ID, RUNS
-from es_queue.protocol.messages import Answer, Block, Task
+from es_queue.protocol.messages import KINDS, Block, Task
 from es_queue.security.sanitize import sanitize
 from master.storage.metrics_files import parse_json_lines
 
@@ -111,7 +112,20 @@ def decode_task(data: bytes) -> dict[str, Any]:
     decoded = Task.decode(data)
     names = ("obs_mean", "obs_std")
     header = {name: value for name, value in vars(decoded).items() if name not in names}
-    return {**header, **{name: summarize_floats(getattr(decoded, name)) for name in names}}
+    return {
+        **header,
+        "spans": format_spans(decoded.spans),
+        **{name: summarize_floats(getattr(decoded, name)) for name in names},
+    }
+
+
+def format_spans(data: bytes) -> list[str]:
+    """The slots of a publication, in words."""
+    words = list(struct.iter_unpack("<3i", data))[:LONGEST_LIST]
+    return [
+        f"{KINDS[kind]} {start}-{stop - 1}" if 0 <= kind < len(KINDS) else f"{kind} {start} {stop}"
+        for kind, start, stop in words
+    ]
 
 
 def summarize_floats(data: bytes) -> dict[str, Any]:
@@ -204,9 +218,8 @@ def decode_element(key: str, data: bytes) -> Any:
     return escape_bytes(data)
 
 
-def decode_entry(key: str, name: str, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
-    if kind_of(key) == "results" and b"answer" in fields:
-        return {"id": name, **decode_answer(fields[b"answer"])}
+def decode_entry(name: str, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """An entry of a stream."""
     return {
         "id": name,
         **{
@@ -216,22 +229,36 @@ def decode_entry(key: str, name: str, fields: Mapping[bytes, bytes]) -> dict[str
     }
 
 
-def decode_answer(data: bytes) -> dict[str, Any]:
-    """A worker's result on one line: worker, slots, returns, and failures."""
+def task_key(key: str) -> str:
+    """The key of the header of the same run."""
+    return f"{KEY_PREFIX}{run_of(key)}:task"
+
+
+def decode_results(data: bytes, header: bytes) -> dict[str, Any]:
+    """The newest results of a publication: rows of its table, and their fitness. Raises
+    DecodeError for the header of another version.
+    """
     try:
-        decoded = Answer.decode(data)
-    except (DecodeError, IndexError, KeyError) as error:
-        return {"no answer": sanitize(error, 200), "bytes": escape_bytes(data, 80)}
-    returns = [six_digits(value) for result in decoded.results for value in result.returns]
-    slots = {result.slot for result in decoded.results} | {slot for slot, _ in decoded.failures}
-    failed = [f"{slot}: {sanitize(why, 100)}" for slot, why in decoded.failures[:LONGEST_LIST]]
+        size = Task.decode(header).row
+    except DecodeError as error:
+        return {"not readable": str(error), "bytes": escape_bytes(data, 80)}
+    # start-up: numpy, for keys that hold arrays
+    import numpy as np
+
+    # What every record begins with; fitness: of the first individual.
+    names, formats = ("row", "failure", "seconds", "fitness"), ("<i4", "u1", "<f4", "<f8")
+    offsets = (0, 8, 9, 13)
+    if size < 21:
+        return {"not readable": f"records of {size} bytes", "bytes": escape_bytes(data, 80)}
+    record = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+    records = np.frombuffer(data, record, len(data) // size)
+    newest = records[-LONGEST_LIST:]
     return {
-        "worker": sanitize(decoded.worker),
-        "kind": decoded.kind,
-        "slots": format_slots(sorted(slots)),
-        "seconds": float(f"{decoded.seconds:.4g}"),
-        "returns": to_plain_json(returns),
-        **({"failed": failed} if failed else {}),
+        "results": len(records),
+        "failed": int((records["failure"] > 0).sum()),
+        "newest rows": newest["row"].tolist(),
+        "fitness": [to_plain_json(six_digits(value)) for value in newest["fitness"].tolist()],
+        "seconds": six_digits(float(records["seconds"].mean())) if len(records) else None,
     }
 
 

@@ -9,7 +9,7 @@ the log; es-play, ``es-plot --cloud`` and films read the records.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,16 +17,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import Integers
+from es_queue.slots import ANSWERED, Rows
 from es_queue.util.slot_record import (
     MAX_PUBLISHED_BYTES,
     SlotRecord,
     record_path,
     recorded_generations,
 )
-from master.collect.publication.closed_generation import ClosedGeneration
-from master.loop.learner import Learner, slot_plans
-from master.loop.listeners import GenerationListener, GenerationReport, try_write
-from master.loop.publisher import OpenGeneration
+from master.loop.learner import Chosen, Learner
+from master.loop.listeners import try_write
+from master.loop.loop import Generation, Listener, Report
 from master.storage.checkpoint import surplus_generations, write_atomically
 from master.storage.replay_log import ReplayLog, ReplayStep
 
@@ -46,7 +47,7 @@ class RecordReader(Protocol):
         """A required record was removed, because the folder has reached its limit."""
 
 
-class GenerationStore(GenerationListener):
+class GenerationStore(Listener):
     """Writes the store of one run: the log, and at most ``most`` records (0 for none), in addition
     to those that ``reader`` needs.
 
@@ -70,13 +71,13 @@ class GenerationStore(GenerationListener):
         """The generations that have a record, ascending; the folder is listed once."""
         return recorded_generations(self._run_dir)
 
-    def on_published(self, generation: OpenGeneration) -> None:
+    def on_published(self, generation: Generation) -> None:
         self.log.lead_to(generation.state.generation, generation.checkpoint)
         try_write(self._write_pending)
 
-    def on_generation(self, report: GenerationReport) -> None:
-        if self._most and report.closed.counted:
-            self._pending = partial(make_record, self._run, report.generation, report.closed)
+    def on_generation(self, report: Report) -> None:
+        if self._most and any(map(len, report.chosen.trained)):
+            self._pending = partial(make_record, self._run, report.generation, report.chosen)
         if report.has_learnt:
             self.log.append(replay_step(report))
 
@@ -109,68 +110,63 @@ class GenerationStore(GenerationListener):
                 self._reader.drop(number)
 
 
-def replay_step(report: GenerationReport) -> ReplayStep:
-    generation, closed, after = report.generation, report.closed, report.after
+def replay_step(report: Report) -> ReplayStep:
+    generation, chosen, after = report.generation, report.chosen, report.after
     state, learner = generation.state, generation.learner
+    batch = learner.batch(state, chosen)
     return ReplayStep(
-        state.generation,
-        generation.digest,
-        learner.fitness(closed.arrays),
-        after.moments,
-        after.step_limit,
-        report.rolled_back_to,
-        after.anchor is not state.anchor,
-        after.changes[len(state.changes) :],
-        learner.reevaluated_fitness(closed.reevaluations),
-        generation.ledger.publication,
-        tuple((part.publication, part.slots) for part in closed.used),
-        tuple(closed.tried),
-        **learner.behaviour_arrays(closed),
+        generation=state.generation,
+        digest=generation.digest,
+        fitness=batch.fitness,
+        moments=after.moments,
+        step_limit=after.step_limit,
+        back=report.rolled_back_to,
+        anchored=after.anchor is not state.anchor,
+        changes=after.changes[len(state.changes) :],
+        again=batch.elite_fitness,
+        publication=generation.slots.publication,
+        used=numbers_by_table(chosen, chosen.trained) if learner.is_async else (),
+        tried=numbers_by_table(chosen, chosen.elites) if learner.is_async else (),
+        behaviour=batch.behaviour,
+        centre_fitness=batch.centre_fitness,
+        centre_behaviour=batch.centre_behaviour,
     )
 
 
-def make_record(run: str, generation: OpenGeneration, closed: ClosedGeneration) -> SlotRecord:
+def numbers_by_table(chosen: Chosen, rows_of: Sequence[Rows]) -> tuple[tuple[str, Integers], ...]:
+    """(publication, numbers of its slots) of chosen rows."""
+    return tuple(
+        (slots.publication, slots.table["number"][rows].astype(np.int64))
+        for slots, rows in zip(chosen.tables, rows_of, strict=True)
+        if len(rows)
+    )
+
+
+def make_record(run: str, generation: Generation, chosen: Chosen) -> SlotRecord:
     small = 4 * len(generation.vector) <= MAX_PUBLISHED_BYTES
     return SlotRecord(
         run,
         generation.learner.requested,
         generation.task,
         generation.vector if small else np.empty(0, np.float32),
-        slot_arrays(generation.learner, generation.task.generation, closed),
+        slot_columns(generation.learner, chosen),
     )
 
 
-def slot_arrays(
-    learner: Learner, generation: int, closed: ClosedGeneration
-) -> dict[str, NDArray[Any]]:
+def slot_columns(learner: Learner, chosen: Chosen) -> dict[str, NDArray[Any]]:
     """The columns of a record: a row for each individual of the counted slots."""
-    arrays, per = closed.arrays, learner.strategy.per_slot
-    slots = len(arrays)
-    plans = (
-        slot_plans([(part.publication, part.slots) for part in closed.used])
-        if closed.used
-        else np.stack([np.full(slots, generation), np.arange(slots)], axis=1)
-    )
-    behaviour = (
-        learner.behaviour(closed.counted, per)
-        if learner.strategy.wants_behaviour
-        else np.empty((slots, per, 0), np.float32)
-    )
-    fitness = learner.fitness(arrays)
-    returns, steps = (
-        (arrays.returns, arrays.steps)
-        if arrays.valid.any()
-        else (fitness, np.zeros((slots, per), np.int64))
-    )
-    seeds = [0 if result is None else result.seed for result in closed.counted]
+    per, failed = learner.strategy.per_slot, chosen.column("state") != ANSWERED
+    behaviour = chosen.column("behaviour")
+    seeds = np.where(failed, 0, chosen.column("seeds")[:, 0, 0])
+    signs = np.array([1, -1] if per == 2 else [0] * per, np.int8)
     return {
-        "generation": np.repeat(plans[:, 0], per),
-        "slot": np.repeat(plans[:, 1], per),
-        "sign": np.tile(np.array([1, -1] if per == 2 else [0] * per, np.int8), slots),
-        "noise_index": np.repeat(arrays.noise_indices, per),
-        "seed": np.repeat(np.array(seeds, np.int64), per),
-        "fitness": fitness.ravel(),
-        "return": returns.ravel(),
-        "length": steps.ravel(),
-        "behaviour": behaviour.reshape(slots * per, behaviour.shape[2]),
+        "generation": np.repeat(chosen.generations(chosen.trained), per),
+        "slot": np.repeat(chosen.column("number").astype(np.int64), per),
+        "sign": np.tile(signs, len(failed)),
+        "noise_index": np.repeat(np.where(failed, 0, chosen.column("index")), per),
+        "seed": np.repeat(seeds.astype(np.int64), per),
+        "fitness": learner.fitness(chosen).ravel(),
+        "return": np.ascontiguousarray(chosen.column("returns")).ravel(),
+        "length": np.ascontiguousarray(chosen.column("steps")).ravel(),
+        "behaviour": behaviour.reshape(len(failed) * per, behaviour.shape[2]),
     }

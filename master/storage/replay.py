@@ -8,8 +8,9 @@ generation. A changed byte anywhere in the log breaks its chain of digests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,12 @@ from es_queue.errors import EXIT_DONE, RunFolderError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
+from es_queue.protocol.messages import publication_generation
 from es_queue.security.user_code import describe_error, named_modules, require_trust
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
-from master.collect.publication.closed_generation import OpenPublication, PublicationSlice
 from master.loop.config_timeline import strategy_of
-from master.loop.learner import batch_spreads, slot_plans
-from master.loop.publisher import run_digest
-from master.loop.state import CurrentDescent, RollbackPoint, RunState
+from master.loop.loop import run_digest
+from master.loop.state import CurrentDescent, OpenPublication, RollbackPoint, RunState
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import (
@@ -173,20 +173,33 @@ def make_batch(
         [noise_indices_of(config, strategy, name, slots) for name, slots in used]
     )
     failed = np.isnan(step.fitness).all(axis=1)
-    parts = [PublicationSlice(name, slots, spreads[name]) for name, slots in step.used]
+    ends = accumulate(len(slots) for _, slots in step.used)
+    parts = [
+        (slice(end - len(slots), end), spreads[name])
+        for end, (name, slots) in zip(ends, step.used, strict=True)
+    ]
     return Batch(
         noise,
         np.where(failed, 0, indices),
         step.fitness,
         step.again,
-        batch_spreads(parts),
+        parts,
         step.behaviour,
         step.centre_fitness,
         step.centre_behaviour,
         step.generation,
-        slot_plans(step.used),
-        slot_plans(step.tried),
+        plans_of(step.used),
+        plans_of(step.tried),
     )
+
+
+def plans_of(slots: Sequence[tuple[str, Integers]]) -> Integers:
+    """int64 [S, 2]: generation and slot of each."""
+    each = [
+        np.stack([np.full(len(numbers), publication_generation(name)), numbers], axis=1)
+        for name, numbers in slots
+    ]
+    return np.concatenate(each) if each else np.empty((0, 2), np.int64)
 
 
 def noise_indices_of(

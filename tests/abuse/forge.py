@@ -12,40 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
-import numpy as np
 
 from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.control_messages import ControlRequest
-from es_queue.protocol.messages import (
-    Answer,
-    Block,
-    EpisodeMoments,
-    SlotResult,
-    Task,
-    publication_generation,
-    token_number,
-)
+from es_queue.protocol.messages import Block, Task, publication_generation, token_number
+from es_queue.slots import TRAIN, Span, spans_to_bytes
 from master.storage import checkpoint
 from tests.ring import quick_config
 
 PUBLICATION = "7.3-0a1b2c3d"
-WORKER = "host.example-4711-0a1b2c"
-MOMENTS = EpisodeMoments(3, struct.pack("<2d", 0.5, -1e300), struct.pack("<2d", 5e-324, 2.0))
-RESULT = SlotResult(
-    5, 11, 13, (1e300, -0.0), (5e-324, 2.0), (10, 20), (0, 1), (1, 0), (MOMENTS, MOMENTS)
+TASK = Task(
+    *(PUBLICATION, 0.02, 1600, 1000, "0" * 32, b"\0" * 96, b"\1" * 96, "f" * 32, 0.25),
+    *(spans_to_bytes([Span(TRAIN, 0, 8)]), 100, 400),
 )
-ANSWER = Answer(
-    PUBLICATION,
-    "train",
-    WORKER,
-    0.25,
-    (RESULT, replace(RESULT, slot=6, moments=())),
-    ((7, "ValueError: no"),),
-)
-TASK = Task(PUBLICATION, 0.02, 1600, 1000, "0" * 32, b"\0" * 96, b"\1" * 96, "f" * 32, 0.25)
 BLOCK = Block(PUBLICATION, "train", 8, 16)
 REQUEST = ControlRequest(
     "0a1b2c3d", "set", "ada@host", 1795194000.0, {"sigma": 0.02, "target_reward": "none"}, 7
@@ -63,28 +45,6 @@ class Decoder:
     raises: type[Exception]
     genuine: tuple[bytes, ...]
     weight: int = 4  # of its share among all executions
-
-
-def wide_answer() -> Answer:
-    """Of a block of 64 slots, all sampled."""
-    numbers = np.linspace(-1, 1, 24).tobytes()
-    each = (EpisodeMoments(900, numbers, np.abs(np.frombuffer(numbers)).tobytes()),) * 2
-    return replace(
-        ANSWER,
-        results=tuple(replace(RESULT, slot=slot, moments=each) for slot in range(64)),
-        failures=(),
-    )
-
-
-def behaving_answer() -> Answer:
-    """Of a strategy that compares behaviours."""
-    behaviour = struct.pack("<4f", 0.5, -3e38, 1e-45, 2.0)
-    return replace(
-        ANSWER,
-        results=tuple(
-            replace(RESULT, slot=slot, moments=(), behaviour=behaviour) for slot in range(3)
-        ),
-    )
 
 
 def saved_run() -> bytes:
@@ -123,39 +83,8 @@ def _checkpoint(data: bytes) -> tuple[RunConfig, str]:
 
 def decoders() -> dict[str, Decoder]:
     """Every decoder of what comes from Redis."""
-    failed = replace(
-        ANSWER, results=(), failures=tuple((slot, f"attempt {slot}") for slot in range(5))
-    )
-    one = replace(
-        ANSWER,
-        kind="eval",
-        results=(
-            replace(
-                RESULT,
-                fitness=(1.0,),
-                returns=(1.5,),
-                steps=(9,),
-                at_limit=(0,),
-                cut=(0,),
-                moments=(),
-            ),
-        ),
-        failures=(),
-    )
-    answers = tuple(
-        each.encode()
-        for each in (
-            ANSWER,
-            one,
-            failed,
-            wide_answer(),
-            behaving_answer(),
-            replace(ANSWER, results=(), failures=()),
-        )
-    )
     genuine = saved_run()
     return {
-        "answer": Decoder(Answer.decode, Answer.encode, DecodeError, answers, 16),
         "task": Decoder(
             Task.decode,
             Task.encode,
@@ -290,16 +219,11 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "a list of a million empty maps", b"\xdd" + struct.pack(">I", 2**20) + b"\x80" * 2**20
     yield "a list of a million empty lists", b"\xdd" + struct.pack(">I", 2**20) + b"\x90" * 2**20
     flood = b"\xdd" + struct.pack(">I", 2**20) + b"\x80" * 2**20
-    head = msgpack.unpackb(ANSWER.encode())[:4]
     for name, bad in (
         ("a million empty maps", flood),
         ("maps in each other", nested(b"\x81\xa1a", 900)),
         ("lists in each other", nested(b"\x91", 900)),
     ):
-        yield (
-            f"an answer with {name} for its seconds",
-            b"\x9b" + b"".join(map(msgpack.packb, head)) + bad,
-        )
         yield f"a task with {name} for its sigma", b"\x8a" + msgpack.packb("sigma") + bad
     yield "a million empty maps, one behind the other", b"\x80" * 2**20
     yield "1,024 lists in each other", nested(b"\x91", 1024)
@@ -318,8 +242,8 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "keys that stand twice", b"\x8a" + bytes(msgpack.packb("poll") + msgpack.packb(0.5)) * 10
     yield "a key that is a list", b"\x81\x90\xc0"
     yield "a text of a megabyte", bytes(msgpack.packb(["x" * 2**20] * 2))
-    yield "extra bytes after the end", ANSWER.encode() + b"\0"
-    yield "half a message", ANSWER.encode()[: len(ANSWER.encode()) // 2]
+    yield "extra bytes after the end", TASK.encode() + b"\0"
+    yield "half a message", TASK.encode()[: len(TASK.encode()) // 2]
     yield "a number of 5,000 digits", b'{"time": ' + b"9" * 5000 + b"}"
     yield "JSON lists in each other", b"[" * 100_000
     yield "JSON objects in each other", b'{"a":' * 100_000
@@ -328,106 +252,6 @@ def hostile() -> Iterator[tuple[str, bytes]]:
         "JSON of names that stand twice",
         json.dumps({"id": "0a1b2c3d"}).encode()[:-1] + b', "id": "0a1b2c3e"}',
     )
-
-
-# --- entries of a results stream
-
-
-def entries(
-    genuine: Answer, publication: str, dice: random.Random, count: int
-) -> Iterator[dict[bytes, bytes]]:
-    """Fields of forged entries; ``genuine``: an answer to one slot of the open publication that has
-    counted already.
-
-    None of them is a valid answer to a slot that nobody has answered: that could not be told from a
-    worker's own.
-    """
-    message, foreign = (
-        genuine.encode(),
-        [
-            payload
-            for name, payload in hostile()
-            if not name.startswith("JSON") and len(payload) < 10_000
-        ],
-    )
-    told = [
-        payload for payloads in odd_answers(genuine, publication).values() for payload in payloads
-    ]
-    giants = [
-        b"\x9b" + b"\x80" * 2**20,
-        replace(genuine, failures=((10**6, "x"),)).encode() + b"\0" * 2**20,
-    ]
-    for number in range(count):
-        if number % 2500 == 7:
-            yield {b"answer": dice.choice(giants)}
-            continue
-        match dice.randrange(6):
-            case 0:
-                yield {b"answer": dice.choice(told)}
-            case 1:
-                yield {b"answer": dice.choice(foreign)}
-            case 2:
-                yield {b"answer": message[: dice.randrange(len(message))]}
-            case 3:
-                yield {b"answer": dice.randbytes(dice.randrange(300))}
-            case 4:
-                yield {b"answer": mutated(message, told[0], dice)}
-            case _:
-                yield {dice.choice((b"Answer", b"", b"answer\0", b"\xff", b"publication")): message}
-
-
-def odd_answers(genuine: Answer, publication: str) -> dict[str, list[bytes]]:
-    """Well-formed answers, by the reason for which a ledger must refuse them."""
-    result = genuine.results[0]
-    generation, token = publication.split(".")
-    number, nonce = token.split("-")
-
-    def answer(**changes: Any) -> bytes:
-        return replace(genuine, results=(replace(result, **changes),)).encode()
-
-    others = (
-        f"{int(generation) - 1}.{token}",
-        f"{int(generation) + 1}.{token}",
-        f"{generation}.{int(number) + 1}-{nonce}",
-        f"{generation}.{number}-{'0' * 8}",
-    )
-    steps, none = result.steps, (0,) * len(result.steps)
-    moment = EpisodeMoments(1, b"\0" * 8, b"\0" * 8)
-    return {
-        "duplicate": [genuine.encode(), replace(genuine, seconds=1e300).encode()],
-        "conflict": [
-            answer(fitness=(value,) * len(steps), returns=(value,) * len(steps))
-            for value in (7.5, 1e99, 5e-324, -0.0, 1e9)
-        ],
-        "wrong-publication": [
-            replace(genuine, publication=name).encode() for name in others if name[0] != "-"
-        ],
-        "unknown-slot": [
-            answer(slot=10**6),
-            answer(slot=2**31),
-            replace(genuine, kind="final").encode(),
-            replace(genuine, kind="confirm").encode(),
-        ],
-        "wrong-index": [answer(noise_index=value) for value in (-1, result.noise_index ^ 1, 2**32)]
-        + [answer(seed=result.seed ^ 1), answer(slot=result.slot ^ 1)],
-        "wrong-shape": [
-            answer(moments=(moment,) * (len(result.moments) + 1)),
-            answer(moments=(moment,) * max(1, len(result.moments))),
-        ],
-        "wrong-length": [
-            answer(steps=none),
-            answer(at_limit=tuple(one + 10**6 for one in steps)),
-            answer(cut=steps),
-        ],
-        "wrong-return": [
-            answer(fitness=tuple(1e300 for _ in steps)),
-            answer(returns=tuple(-1e308 for _ in steps)),
-        ],
-        "late-failure": [
-            replace(genuine, results=(), failures=((result.slot, f"forged {one}"),)).encode()
-            for one in range(20)
-        ],
-    }
 
 
 WORKER_FIELDS: dict[bytes, bytes] = {

@@ -26,9 +26,10 @@ from es_queue.protocol.keys import (
 
 OWN = RunKeys("a-run")
 PUBLICATION, SEAT, HOLDER = "0.1-00000000", "es-a-run-abcdef-1", "host-1-000000"
-PARAMETERS, RESULTS, CLAIMS, LIFE = (
+PARAMETERS, RESULTS, MOMENTS, CLAIMS, LIFE = (
     OWN.parameters(PUBLICATION),
-    OWN.results(PUBLICATION),
+    OWN.results(PUBLICATION, 0),
+    OWN.moments(PUBLICATION, 0),
     OWN.claims(HOLDER),
     OWN.worker(HOLDER),
 )
@@ -48,13 +49,15 @@ CELLS: list[tuple[str, str, str]] = [
     ("", f"GET {OWN.checkpoint}", "m-v"),
     ("", f"LRANGE {OWN.errors} 0 -1", "m-v"),
     ("", f"LRANGE {OWN.commands} 0 -1", "m-v"),
-    ("", f"XRANGE {RESULTS} - + COUNT 1", "m-v"),
+    ("", f"GETRANGE {RESULTS} 0 0", "m-v"),
     ("", f"HGETALL {LIFE}", "m-v"),
     ("work for a run", f"BLMOVE {OWN.todo} {CLAIMS} LEFT RIGHT 0.001", "mw-"),
     ("", f"LREM {CLAIMS} 0 x", "mw-"),
     ("", f"LPUSH {OWN.todo} x", "mw-"),
-    ("", f"XADD {RESULTS} NOMKSTREAM * answer x", "mw-"),
-    ("", f"XADD {RESULTS} NOMKSTREAM MAXLEN 0 * answer x", "mw-"),
+    ("", f"APPEND {RESULTS} x", "mw-"),
+    ("", f"APPEND {MOMENTS} x", "mw-"),
+    ("", f"RPUSH {OWN.bell} 1", "mw-"),
+    ("", f"EVALSHA {'0' * 40} 0", "mw-"),
     ("", f"HSET {LIFE} host x", "mw-"),
     ("", f"PEXPIRE {LIFE} 1000", "mw-"),
     ("", f"DEL {LIFE}", "mw-"),
@@ -72,14 +75,12 @@ CELLS: list[tuple[str, str, str]] = [
     ("", f"RPUSH {OWN.commands} x", "m--"),
     ("", f"HSET {OWN.refused} x 1", "m--"),
     ("", f"DEL {RESULTS}", "m--"),
-    ("", f"XDEL {RESULTS} 0-1", "m--"),
-    ("", f"XTRIM {RESULTS} MAXLEN 0", "m--"),
+    ("", f"SET {RESULTS} x", "m--"),
     ("", f"UNLINK {OWN.config} {OWN.todo}", "m--"),
     ("", f"RENAME {OWN.todo} {OWN.config}", "---"),
     ("", f"COPY {OWN.config} {JOB}", "---"),
     ("", "ZADD es:runs 0 a-run", "m--"),
     ("", "SCRIPT LOAD return", "m--"),
-    ("", f"EVALSHA {'0' * 40} 0", "m--"),
     ("RQ", f"HSET {JOB} status queued", "mw-"),
     ("", f"HGETALL {JOB}", "mw-"),
     ("", f"RPUSH {QUEUE} {SEAT}", "mw-"),

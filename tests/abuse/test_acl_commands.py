@@ -54,7 +54,7 @@ MESSAGES = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
 WORKS = CONNECTION | SERVER | READS | WRITES | TRANSACTIONS | MESSAGES
 ALLOWED = {
     acl.MASTER: WORKS | {"scan", "evalsha", "script|load"},
-    acl.WORKER: WORKS - MASTERS_READS | {"hmget"},
+    acl.WORKER: WORKS - MASTERS_READS | {"hmget", "evalsha"},
     acl.VIEWER: CONNECTION | SERVER | READS | {"scan"},
     acl.SCALER: CONNECTION | {"eval", "type", "llen"},
 }

@@ -65,12 +65,12 @@ def test_a_worker_that_sends_and_sends_is_refused_and_the_master_reads_and_remov
     port: int,
 ) -> None:
     own = RunKeys("a-run")
-    results, answer = own.results("0.1-00000000"), b"x" * (4 * MB)
+    results, answer = own.results("0.1-00000000", 0), b"x" * (4 * MB)
     with client_of(acl.MASTER, port) as master, client_of(acl.WORKER, port) as worker:
         master.set(own.config, "{}")
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             for _ in range(3 * LIMIT // len(answer)):
-                worker.xadd(results, {"answer": answer})
+                worker.append(results, answer)
         assert used(port) < LIMIT + 2 * len(answer)
         assert master.get(own.config) == b"{}", "no key is lost"
         master.unlink(results)

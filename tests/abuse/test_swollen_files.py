@@ -11,10 +11,10 @@ import sys
 import zlib
 from pathlib import Path
 
-import msgpack
 import numpy as np
 import pytest
 
+from es_queue.numerics.normalization import RunningMoments
 from es_queue.util.slot_record import COLUMNS
 from master.storage.replay_log import ReplayStep, chain_digest
 from tests.unit.master.storage.test_generation_store import trained
@@ -230,19 +230,11 @@ def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
     trained(tmp_path, strategy="openai_es")
     said, _ = measured(READ_RECORD, next(tmp_path.glob("slots/*.npz")))
     assert said == "read"
-    fields = {
-        "generation": 1,
-        "digest": "d",
-        "step_limit": 10,
-        "back": None,
-        "anchored": False,
-        "individuals": 2,
-        "count": 0.0,
-        "changes": [],
-    }
-    arrays = {name: np.zeros(4).tobytes() for name in ("fitness", "mean", "m2")}
-    used = [(f"{number}.1-00000000", np.arange(100).tobytes()) for number in range(1000)]
-    step = ReplayStep.decode(
-        msgpack.packb({**fields, **arrays, "used": used, "publication": "1.1-00000000"})
+    used = tuple((f"{number}.1-00000000", np.arange(100)) for number in range(1000))
+    nothing = np.zeros(0)
+    logged = ReplayStep(
+        *(1, "d", np.zeros((2, 2)), RunningMoments.empty(4), 10, None, False, ()),
+        *(nothing, "1.1-00000000", used, (), nothing),
     )
+    step = ReplayStep.decode(logged.encode())
     assert len(step.used) == 1000 and step.fitness.shape == (2, 2)

@@ -14,12 +14,12 @@ from tests.contract.places import closing, stop_listening
 
 class DeafProxy:
     """Listens on a Unix socket; ``swallow`` closes that many connections in place of their next
-    reply.
+    reply, after ``passing`` others.
     """
 
     def __init__(self, server: Path, listen: Path) -> None:
         self._server = str(server)
-        self._left = 0
+        self._left = self._passing = 0
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(listen))
@@ -28,9 +28,9 @@ class DeafProxy:
         self.swallowed = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def swallow(self, replies: int = 1) -> None:
+    def swallow(self, replies: int = 1, passing: int = 0) -> None:
         with self._lock:
-            self._left = replies
+            self._left, self._passing = replies, passing
 
     def close(self) -> None:
         stop_listening(self._listener)
@@ -48,7 +48,9 @@ class DeafProxy:
 
     def _take(self) -> bool:
         with self._lock:
-            if self._left:
+            if self._passing:
+                self._passing -= 1
+            elif self._left:
                 self._left -= 1
                 self.swallowed += 1
                 return True

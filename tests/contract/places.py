@@ -7,27 +7,24 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import redis
 
 from es_queue.protocol import keys
-from es_queue.protocol.channel import (
-    RUNNING,
-    MasterChannel,
-    PublishRequest,
-    ReconcileRequest,
-    WorkerChannel,
-)
 from es_queue.protocol.messages import Block
-from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.retry import Retry
-from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from es_queue.protocol.store import Look, MasterStore, WorkerStore
+from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 
-RUN = "contract"
+RUN, RUNNING = "contract", "running"
 TOKEN, SAME_NUMBER, HIGHER, LOWER = "5-0000000a", "5-0000000b", "6-0000000c", "4-0000000d"
 ABOUT = {"host": "h", "pid": "1", "busy": "0.250"}
 TTL = 30.0
+PARAMETERS = b"12345678"
+#: A result and a moment, as any sizes may be.
+TYPES = (np.dtype([("value", "<i4")]), np.dtype([("of", "<i2")]))
 
 
 def name_of(generation: int, token: str = TOKEN) -> str:
@@ -35,6 +32,14 @@ def name_of(generation: int, token: str = TOKEN) -> str:
 
 
 P0, P1, P2 = (name_of(generation) for generation in range(3))
+
+
+def results(*values: int) -> bytes:
+    return np.array(values, TYPES[0]["value"]).tobytes()
+
+
+def moments(*values: int) -> bytes:
+    return np.array(values, TYPES[1]["of"]).tobytes()
 
 
 def worker_name(number: int) -> str:
@@ -49,8 +54,14 @@ def texts(*blocks: Block) -> list[str]:
     return [str(one) for one in blocks]
 
 
-def owed(*ranges: tuple[str, int, int], publication: str = P0, **more: Any) -> ReconcileRequest:
-    return ReconcileRequest(publication, ranges, **{"block_size": 4, **more})
+def read(master: MasterStore, *publications: str) -> dict[str, tuple[list[int], list[int]]]:
+    """All that is new, as (results, moments) by publication."""
+    found: dict[str, tuple[list[int], list[int]]] = {}
+    for name, values, episodes in master.read(dict.fromkeys(publications or (P0,), TYPES)):
+        mine = found.setdefault(name, ([], []))
+        mine[0].extend(values["value"].tolist())
+        mine[1].extend(episodes["of"].tolist())
+    return found
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -62,13 +73,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 class Place(ABC):
-    """A run's server seen from above: channels to it, its contents, and its misfortunes."""
+    """A run's server seen from above: stores on it, its contents, and its misfortunes."""
 
     @abstractmethod
-    def master(self) -> MasterChannel: ...
+    def master(self) -> MasterStore: ...
 
     @abstractmethod
-    def worker(self, number: int = 1) -> WorkerChannel: ...
+    def worker(self, number: int = 1) -> WorkerStore: ...
 
     @abstractmethod
     def todo(self) -> list[str]: ...
@@ -96,9 +107,6 @@ class Place(ABC):
     def progress(self) -> dict[str, str]: ...
 
     @abstractmethod
-    def attempts(self) -> dict[str, int]: ...
-
-    @abstractmethod
     def refused(self) -> dict[str, int]: ...
 
     @abstractmethod
@@ -109,8 +117,8 @@ class Place(ABC):
         """Publications whose parameters are there."""
 
     @abstractmethod
-    def streams(self) -> set[str]:
-        """Publications whose results stream is there."""
+    def open_ones(self) -> set[str]:
+        """Publications to which results can be given."""
 
     @abstractmethod
     def lose(self, what: str, publication: str) -> None:
@@ -126,48 +134,52 @@ class Place(ABC):
     # --- what tests do all the time
 
     def publish(
-        self,
-        publication: str = P0,
-        *blocks: Block,
-        token: str = TOKEN,
-        parameters: bytes = b"12345678",
-        **more: Any,
-    ) -> MasterChannel:
+        self, publication: str = P0, *blocks: Block, token: str = TOKEN, **more: Any
+    ) -> MasterStore:
+        """Open a publication, and issue blocks of it."""
         master = self.master()
-        master.stage(publication, parameters)
+        self.open(master, publication, token, **more)
+        master.issue(token, publication, blocks)
+        return master
+
+    def open(
+        self, master: MasterStore, publication: str = P0, token: str = TOKEN, **more: Any
+    ) -> str | None:
         fields = {
+            "parameters": PARAMETERS,
             "task": b"task",
-            "blocks": blocks,
             "config": "{}",
             "progress": {"state": RUNNING},
             **more,
         }
-        master.publish(token, PublishRequest(publication, **fields))
-        return master
+        return master.open(token, publication, **fields)
 
-    def arrived(self, number: int = 1) -> WorkerChannel:
+    def look(self, **more: Any) -> Look:
+        return look(self.master(), **more)
+
+    def arrived(self, number: int = 1) -> WorkerStore:
         worker = self.worker(number)
         worker.arrive(ABOUT, TTL)
         return worker
 
-    def answers(self, publication: str = P0) -> list[bytes]:
-        """The payloads in the stream, without its header."""
-        return [
-            entry.payload
-            for entry in self.master().collect(publication, "0", 1000, 0.001)
-            if entry.payload
-        ]
+    def given(self, publication: str = P0) -> list[int]:
+        """All results of a publication."""
+        return read(self.master(), publication).get(publication, ([], []))[0]
+
+
+def look(master: MasterStore, token: str = TOKEN, **more: Any) -> Look:
+    return master.look(token, "me", 9.0, {}, {}, **more)
 
 
 class MemoryPlace(Place):
     def __init__(self) -> None:
         self.server = MemoryServer()
 
-    def master(self) -> MasterChannel:
-        return MemoryMasterChannel(self.server, RUN)
+    def master(self) -> MasterStore:
+        return cast(MasterStore, MemoryMasterStore(self.server, RUN))
 
-    def worker(self, number: int = 1) -> WorkerChannel:
-        return MemoryWorkerChannel(self.server, worker_name(number), RUN)
+    def worker(self, number: int = 1) -> WorkerStore:
+        return cast(WorkerStore, MemoryWorkerStore(self.server, worker_name(number), RUN))
 
     def todo(self) -> list[str]:
         return list(self.server.todo)
@@ -191,9 +203,6 @@ class MemoryPlace(Place):
     def progress(self) -> dict[str, str]:
         return dict(self.server.progress)
 
-    def attempts(self) -> dict[str, int]:
-        return dict(self.server.attempts)
-
     def refused(self) -> dict[str, int]:
         return dict(self.server.refused)
 
@@ -203,7 +212,7 @@ class MemoryPlace(Place):
     def parameters(self) -> set[str]:
         return set(self.server.parameters)
 
-    def streams(self) -> set[str]:
+    def open_ones(self) -> set[str]:
         return set(self.server.results)
 
     def lose(self, what: str, publication: str) -> None:
@@ -225,11 +234,11 @@ class RedisPlace(Place):
         self.client: Any = client
         self.keys = keys.RunKeys(RUN)
 
-    def master(self) -> RedisMasterChannel:
-        return RedisMasterChannel(self.client, RUN, Retry(seconds=5))
+    def master(self) -> MasterStore:
+        return MasterStore(self.client, RUN, Retry(seconds=5))
 
-    def worker(self, number: int = 1, rq_name: str = "") -> RedisWorkerChannel:
-        return RedisWorkerChannel(self.client, RUN, worker_name(number), rq_name, Retry(seconds=5))
+    def worker(self, number: int = 1, rq_name: str = "") -> WorkerStore:
+        return WorkerStore(self.client, RUN, worker_name(number), rq_name, Retry(seconds=5))
 
     def _list(self, key: str) -> list[str]:
         return [entry.decode() for entry in self.client.lrange(key, 0, -1)]
@@ -259,9 +268,6 @@ class RedisPlace(Place):
     def progress(self) -> dict[str, str]:
         return self._hash(self.keys.progress)
 
-    def attempts(self) -> dict[str, int]:
-        return {name: int(count) for name, count in self._hash(self.keys.attempts).items()}
-
     def refused(self) -> dict[str, int]:
         return {name: int(count) for name, count in self._hash(self.keys.refused).items()}
 
@@ -271,22 +277,26 @@ class RedisPlace(Place):
             for _, entry in self.client.xrange(self.keys.history)
         ]
 
-    def _publications(self, kind: str) -> set[str]:
+    def _publications(self, pattern: str) -> set[str]:
         return {
-            name.decode().rpartition(":")[2]
-            for name in self.client.scan_iter(f"{self.keys.prefix}{kind}:*")
+            name.decode().removesuffix(":0").rpartition(":")[2]
+            for name in self.client.scan_iter(f"{self.keys.prefix}{pattern}")
         }
 
     def parameters(self) -> set[str]:
-        return self._publications("parameters")
+        return self._publications("parameters:*")
 
-    def streams(self) -> set[str]:
-        return self._publications("results")
+    def open_ones(self) -> set[str]:
+        return self._publications("results:*:0")
 
     def lose(self, what: str, publication: str) -> None:
-        self.client.delete(
-            self.keys.task if what == "task" else getattr(self.keys, what)(publication)
-        )
+        names = {
+            "task": self.keys.task,
+            "parameters": self.keys.parameters(publication),
+            "results": self.keys.results(publication, 0),
+            "moments": self.keys.moments(publication, 0),
+        }
+        self.client.delete(names[what])
 
     def lapse(self, number: int = 1) -> None:
         self.client.delete(self.keys.worker(worker_name(number)))

@@ -11,11 +11,10 @@ import pytest
 import redis
 
 from es_queue.protocol import keys
-from es_queue.protocol.channel import RenewResult
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.seats import reconnecting_client
+from es_queue.protocol.store import MasterStore, WorkerStore
 from es_queue.security import bounded_reads
 from tests.contract.places import (
     ABOUT,
@@ -25,7 +24,9 @@ from tests.contract.places import (
     TTL,
     RedisPlace,
     block,
-    owed,
+    look,
+    read,
+    results,
     texts,
     wait_until,
     worker_name,
@@ -67,24 +68,19 @@ def busy(url: str) -> Iterator[Callable[[], None]]:
 
 
 def test_the_master_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: str) -> None:
-    master = redis_place.publish(P0, block(0, 4))
-    redis_place.arrived()
-    calls: list[tuple[Callable[[RedisMasterChannel], object], object]] = [
-        (lambda one: one.renew(TOKEN, "me", 9.0, {}, {}), RenewResult(P0, True)),
+    redis_place.publish(P0, block(0, 4))
+    redis_place.arrived().give(block(0, 1), results(1), b"")
+    calls: list[tuple[Callable[[MasterStore], object], object]] = [
+        (lambda one: one.renew(TOKEN, "me", 9.0, {}, {}), P0),
         (lambda one: one.lease_holder()[0], "me"),
         (lambda one: one.workers(), {worker_name(1): ABOUT}),
-        (
-            lambda one: one.reconcile(TOKEN, owed(("train", 0, 4))),
-            master.reconcile(TOKEN, owed(("train", 0, 4))),
-        ),
-        (lambda one: one.extend(TOKEN, P0, [block(0, 4)]), True),
-        (lambda one: len(one.collect(P0, "0", 10, 0.01)), 1),
+        (lambda one: look(one).publication, P0),
+        (lambda one: one.issue(TOKEN, P0, [block(0, 4)]), None),
+        (read, {P0: ([1], [])}),
     ]
     for call, expected in calls:
         with busy(valkey_url) as end:
-            waiting = RedisMasterChannel(
-                redis_place.client, RUN, Retry(20, lambda _, end=end: end())
-            )
+            waiting = MasterStore(redis_place.client, RUN, Retry(20, lambda _, end=end: end()))
             assert call(waiting) == expected
             assert waiting.outages >= 1
             assert "BUSY" in waiting.retry.last_error
@@ -93,22 +89,22 @@ def test_the_master_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url:
 def test_a_worker_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: str) -> None:
     redis_place.publish(P0, block(0, 4))
     redis_place.arrived()
-    calls: list[Callable[[RedisWorkerChannel], object]] = [
+    calls: list[Callable[[WorkerStore], object]] = [
         lambda one: one.arrive(ABOUT, TTL),
         lambda one: one.beat(ABOUT, TTL),
         lambda one: one.poll_flags(P0).state == "running",
         lambda one: one.held_blocks() == [],
-        lambda one: one.answer(block(0, 4), b"answer"),
+        lambda one: one.give(block(0, 4), results(2), b""),
     ]
     for call in calls:
         with busy(valkey_url) as end:
-            waiting = RedisWorkerChannel(
+            waiting = WorkerStore(
                 redis_place.client, RUN, worker_name(1), retry=Retry(20, lambda _, end=end: end())
             )
             assert call(waiting) in (None, True)
             assert waiting.outages >= 1
     with busy(valkey_url) as end:
-        waiting = RedisWorkerChannel(
+        waiting = WorkerStore(
             redis_place.client, RUN, worker_name(1), retry=Retry(20, lambda _: end())
         )
         assert waiting.claim(0.01) is None

@@ -11,7 +11,6 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys, seats
-from es_queue.protocol.channel import ReconcileReport
 from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
@@ -21,19 +20,15 @@ from tests.contract.places import (
     Place,
     RedisPlace,
     block,
-    owed,
+    look,
+    read,
+    results,
     texts,
     worker_name,
 )
 
 MINE = worker_name(1)
 LONG = "z" * 100_000
-
-
-def reconcile(place: Place, **more: object) -> ReconcileReport:
-    found = place.master().reconcile(TOKEN, owed(("train", 0, 4), **more))
-    assert found is not None
-    return found
 
 
 # --- keys of another type
@@ -63,8 +58,8 @@ def test_a_key_of_another_type_that_is_read_for_people_or_of_one_worker_ends_no_
     set_to_another_type(redis_place, redis_place.keys.prefix + name, kind)
     for _ in range(2):
         assert set(master.workers()) <= {MINE}
-        master.deaths(), master.errors(), master.requests(), reconcile(redis_place)
-        assert master.extend(TOKEN, P0, [block(0, 1)])
+        master.errors(), master.requests(), look(master)
+        master.issue(TOKEN, P0, [block(0, 1)])
         redis_place.lapse()
     master.finish(TOKEN, {"state": "finished"}, 60, None)
 
@@ -78,8 +73,8 @@ def test_a_key_of_another_type_that_a_script_needs_is_named(
     redis_place.publish(P0, block(0, 4))
     key = redis_place.keys.prefix + name
     set_to_another_type(redis_place, key, kind)
-    with pytest.raises(RedisError, match=rf"to reconcile \({key} is a {kind}\): "):
-        reconcile(redis_place)
+    with pytest.raises(RedisError, match=rf"to look \({key} is a {kind}\): "):
+        redis_place.look()
 
 
 def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_beat(
@@ -129,79 +124,78 @@ def test_more_workers_than_can_be_are_forgotten_and_the_living_are_back_with_the
     master.renew(TOKEN, "me", 60, {}, {})
     names = [worker_name(2 + number) for number in range(20_001)]
     redis_place.client.sadd(redis_place.keys.workers, *names)
-    assert reconcile(redis_place).dead == []
+    assert list(look(master).dead) == []
     worker.beat(ABOUT, TTL)
     assert master.workers() == {MINE: ABOUT}
-
-
-def test_long_and_strange_entries_leave_todo_however_many(redis_place: RedisPlace) -> None:
-    redis_place.publish(P0, block(0, 2), block(2, 4))
-    redis_place.client.lpush(
-        redis_place.keys.todo, *[LONG] * 20, *[f"junk {number}" for number in range(500)]
-    )
-    assert reconcile(redis_place).requeued == 0
-    assert redis_place.todo() == texts(block(0, 2), block(2, 4))
-
-
-def test_a_todo_longer_than_any_is_made_anew_though_each_entry_is_a_block(
-    redis_place: RedisPlace,
-) -> None:
-    master, client = redis_place.publish(P0), redis_place.client
-    for _ in range(70):
-        client.rpush(redis_place.keys.todo, *texts(block(0, 1)) * 1000)
-    assert (
-        master.extend(TOKEN, P0, [block(0, 1)]) and client.llen(redis_place.keys.todo) == 70_001
-    ), "so many are not compared"
-    assert reconcile(redis_place).requeued == 4 and redis_place.todo() == texts(block(0, 4))
 
 
 @each_case(
     "text",
     [
+        "nonsense",
+        LONG,
         f"{P0} train 9007199254740992 9007199254744000",
         f"{P0} train 99999999999 0",
         f"{P0} train {'9' * 40} {'9' * 41}",
     ],
 )
-def test_a_range_of_numbers_that_no_slot_has_ends_nothing(place: Place, text: str) -> None:
+def test_what_is_no_block_is_seen_by_no_look(place: Place, text: str) -> None:
     place.flush()
-    place.publish(P0)
+    place.publish(P0, block(0, 4))
     place.arrived()
     place.add_todo(text)
     place.add_claim(text)
-    found = reconcile(place)
-    assert (found.requeued, place.todo(), found.claims) == (4, texts(block(0, 4)), {MINE: ()})
+    seen = place.look()
+    assert (seen.todo, seen.claims) == ((block(0, 4),), {MINE: ()})
 
 
-def test_the_same_slots_a_million_times_take_bounded_time(redis_place: RedisPlace) -> None:
-    redis_place.publish(P0)
-    pipeline = redis_place.client.pipeline(transaction=False)
-    for _ in range(20):
-        pipeline.rpush(redis_place.keys.todo, *[f"{P0} train 0 4096"] * 1000)
-    pipeline.execute()
-    reconcile(redis_place)
-    assert len(redis_place.todo()) < 2**20 / 4096 + 2, "more than can be is no more than noise"
+def test_a_longer_todo_than_any_is_not_read(redis_place: RedisPlace) -> None:
+    master, client = redis_place.publish(P0), redis_place.client
+    for _ in range(70):
+        client.rpush(redis_place.keys.todo, *texts(block(0, 1)) * 1000)
+    assert look(master).todo is None
+    assert look(master, clear=True).todo == () and redis_place.todo() == []
 
 
-def test_a_count_of_late_answers_that_is_none_counts_nothing(redis_place: RedisPlace) -> None:
-    redis_place.publish(P0)
-    for number, late in enumerate(("1e308", "0x10", "9" * 13, LONG, "2")):
-        redis_place.worker(number).arrive({**ABOUT, "late": late}, TTL)
-    assert reconcile(redis_place).late == {worker_name(4): 2}
-
-
-def test_answers_that_were_deleted_before_they_were_read_are_owed_again(
+def test_a_worker_that_holds_a_hundred_thousand_blocks_costs_no_more_than_a_hundred(
     redis_place: RedisPlace,
 ) -> None:
-    redis_place.publish(P0, block(0, 4))
-    worker = redis_place.arrived()
-    taken = worker.claim(0.01)
-    assert taken is not None and worker.answer(taken, b"answer")
-    redis_place.client.execute_command(
-        "XADD", redis_place.keys.results(P0), "NOMKSTREAM", "MAXLEN", 0, "*", "answer", "x"
-    )
-    assert redis_place.answers() == []
-    assert reconcile(redis_place).requeued == 4
+    redis_place.publish(P0)
+    redis_place.arrived()
+    for _ in range(100):
+        redis_place.client.rpush(redis_place.keys.claims(MINE), *[f"{P0} train 0 4096"] * 1000)
+    assert len(redis_place.look().claims[MINE]) == 100
+
+
+def test_results_that_were_deleted_before_they_were_read_are_no_results(
+    redis_place: RedisPlace,
+) -> None:
+    master = redis_place.publish(P0, block(0, 4))
+    redis_place.arrived().give(block(0, 2), results(1, 2), b"")
+    redis_place.client.set(redis_place.keys.results(P0, 0), b"")
+    assert read(master) == {}
+    redis_place.worker().give(block(2, 3), results(3), b"")
+    assert read(master) == {P0: ([3], [])}
+
+
+def test_a_part_of_a_record_is_not_read_before_its_rest_is_there(redis_place: RedisPlace) -> None:
+    master, key = redis_place.publish(P0), redis_place.keys.results(P0, 0)
+    data = results(1, 2)
+    redis_place.client.append(key, data[:6])
+    assert read(master) == {P0: ([1], [])} and read(master) == {}
+    redis_place.client.append(key, data[6:])
+    assert read(master) == {P0: ([2], [])}
+
+
+@each_case("name", ["results", "moments"])
+def test_results_of_another_type_end_a_master_in_one_sentence(
+    redis_place: RedisPlace, name: str
+) -> None:
+    redis_place.flush()
+    master = redis_place.publish(P0)
+    set_to_another_type(redis_place, getattr(redis_place.keys, name)(P0, 0), "list")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        read(master)
 
 
 # --- RQ's keys

@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.channel import RUNNING, PublishRequest, RenewResult
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import MasterStore, WorkerStore
 from tests.contract.deaf import DeafProxy
 from tests.contract.places import (
     ABOUT,
@@ -26,26 +26,28 @@ from tests.contract.places import (
     TTL,
     RedisPlace,
     block,
-    owed,
+    look,
+    moments,
+    read,
+    results,
     texts,
     worker_name,
 )
 
 
 class Line:
-    """Channels whose one connection runs through the proxy, and the place as it truly is."""
+    """Stores whose one connection runs through the proxy, and the place as it truly is."""
 
     def __init__(self, place: RedisPlace, proxy: DeafProxy, client: Any) -> None:
         self.place, self.proxy = place, proxy
         self.outages: list[float] = []
-        self.master = RedisMasterChannel(client, RUN, Retry(5, self.outages.append))
-        self.worker = RedisWorkerChannel(
-            client, RUN, worker_name(1), retry=Retry(5, self.outages.append)
-        )
+        self.master = MasterStore(client, RUN, Retry(5, self.outages.append))
+        self.worker = WorkerStore(client, RUN, worker_name(1), retry=Retry(5, self.outages.append))
         for script in self.master._scripts.values():
             place.client.script_load(
                 script.script
             )  # or the first reply would be that there is no such script
+        place.client.script_load(self.worker._answer.script)
         client.ping()  # the connection stands: the next reply is that of the next command
         place.client.config_resetstat()
 
@@ -73,15 +75,15 @@ def test_a_claim_whose_reply_was_lost_is_not_sent_again_and_the_block_is_found(l
     assert line.place.todo() == texts(block(4, 8))
 
 
-def test_the_reply_to_an_answer_says_what_the_worker_still_holds(line: Line) -> None:
+def test_the_reply_to_given_results_has_what_the_worker_still_holds(line: Line) -> None:
     first, second = line.worker.claim(0.01), line.worker.claim(0.01)
     line.place.client.config_resetstat()
-    assert first is not None and line.worker.answer(first, b"answer")
-    assert line.calls("lrange") == 1, "in the same transaction"
-    assert line.worker.held_blocks() == [second]
-    assert line.calls("lrange") == 1
-    assert line.worker.held_blocks() == [second]
-    assert line.calls("lrange") == 2, "what a reply said is used once"
+    assert first is not None and line.worker.give(first, results(1), b"")
+    asked = line.calls("lrange")
+    assert line.worker.held_blocks() == [second] and line.calls("lrange") == asked
+    assert line.worker.held_blocks() == [second] and line.calls("lrange") == asked + 1, (
+        "what a reply said is used once"
+    )
 
 
 def test_a_block_of_a_lost_claim_stands_first_in_what_is_claimed(line: Line) -> None:
@@ -98,38 +100,35 @@ def test_a_lost_claim_that_moved_nothing_is_no_block(line: Line) -> None:
     assert (line.proxy.swallowed, line.calls("blmove")) == (1, 1)
 
 
-def test_publish_whose_reply_was_lost_is_one_publication(line: Line) -> None:
-    line.master.stage(P1, b"12345678")
-    line.proxy.swallow()
-    line.master.publish(
-        TOKEN,
-        PublishRequest(
-            P1, b"new", [block(0, 2, P1)], "{}", {"state": RUNNING}, history={"generation": "1"}
-        ),
-    )
+def test_open_whose_reply_was_lost_opens_once(line: Line) -> None:
+    line.proxy.swallow(passing=1)  # that of the parameters, which come first
+    assert line.place.open(line.master, P1, history={"generation": "1"}) == P1
     assert line.proxy.swallowed == 1 and line.outages
-    assert len(line.place.history()) == 1
-    assert line.place.todo() == texts(block(0, 2, P1))
-    entries = line.place.master().collect(P1, "0", 10, 0.001)
-    assert [entry.payload for entry in entries] == [b""]
+    assert len(line.place.history()) == 1 and line.place.open_ones() == {P1}
 
 
-def test_publish_sent_again_after_workers_have_answered_keeps_their_answers(line: Line) -> None:
-    worker = line.place.worker()
-    taken = worker.claim(0.01)
-    assert taken is not None and worker.answer(taken, b"answer")
-    line.place.publish(P0, block(0, 4), block(4, 8))
-    assert line.place.answers() == [b"answer"] and line.place.todo() == texts(block(4, 8))
+def test_issue_whose_reply_was_lost_may_issue_twice_and_the_first_result_counts(line: Line) -> None:
+    line.place.client.delete(line.place.keys.todo)
+    line.proxy.swallow()
+    line.master.issue(TOKEN, P0, [block(0, 4)])
+    assert line.place.todo() == texts(block(0, 4), block(0, 4))
 
 
-def test_an_answer_whose_reply_was_lost_is_in_the_stream_twice_at_the_most_and_drops_its_claim(
+def test_results_whose_reply_was_lost_are_there_twice_at_most_and_their_claim_is_dropped(
     line: Line,
 ) -> None:
     assert line.worker.claim(0.01) == block(0, 4)
     line.proxy.swallow()
-    assert line.worker.answer(block(0, 4), b"answer")
-    assert line.place.answers() == [b"answer", b"answer"]
+    assert line.worker.give(block(0, 4), results(1, 2), moments(1))
+    assert read(line.place.master()) == {P0: ([1, 2, 1, 2], [1, 1])}
     assert line.place.claims() == []
+
+
+def test_a_read_whose_reply_was_lost_reads_the_same_results(line: Line) -> None:
+    line.worker.give(block(0, 2), results(1, 2), b"")
+    line.proxy.swallow()
+    assert read(line.master) == {P0: ([1, 2], [])} and line.proxy.swallowed == 1
+    assert read(line.master) == {}
 
 
 def test_give_back_whose_reply_was_lost_is_not_sent_again(line: Line) -> None:
@@ -148,23 +147,18 @@ def test_a_report_whose_reply_was_lost_is_not_sent_again(line: Line) -> None:
     assert line.place.master().errors() == ["trouble"]
 
 
-def test_reconcile_whose_reply_was_lost_owes_nothing_twice(line: Line) -> None:
-    line.place.client.delete(line.place.keys.todo)
+def test_look_renew_and_finish_may_be_sent_twice(line: Line) -> None:
+    line.place.worker().claim(0.01)
+    line.place.lapse()
+    look(line.master)
+    assert line.place.todo() == texts(block(4, 8))
     line.proxy.swallow()
-    found = line.master.reconcile(TOKEN, owed(("train", 0, 8)))
-    assert line.proxy.swallowed == 1
-    assert found is not None and found.todo == 2
-    assert line.place.todo() == texts(block(0, 4), block(4, 8))
-
-
-def test_renew_and_finish_may_be_sent_twice(line: Line) -> None:
+    assert line.master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 2}) == P0
     line.proxy.swallow()
-    assert line.master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 2}) == RenewResult(
-        P0, True
-    )
+    assert look(line.master).todo == (block(4, 8),)
     line.proxy.swallow()
     line.master.finish(TOKEN, {"state": "finished"}, 60, b"last")
-    assert line.proxy.swallowed == 2
+    assert line.proxy.swallowed == 3
     assert line.place.progress()["state"] == "finished" and line.place.refused() == {"late": 2}
 
 
@@ -177,9 +171,9 @@ def test_reads_are_asked_again_until_they_are_answered(line: Line) -> None:
         line.master.epoch,
         line.master.workers,
     )
-    for read in reads:
+    for ask in reads:
         line.proxy.swallow()
-        read()
+        ask()
     assert line.proxy.swallowed == len(reads)
     assert line.worker.parameters(P0, 8) == b"12345678"
 
@@ -201,8 +195,26 @@ def test_a_beat_whose_reply_was_lost_is_sent_again(line: Line) -> None:
 
 def test_a_server_that_stays_away_is_an_error_in_one_sentence(line: Line) -> None:
     again = Retry(seconds=0.05)
-    channel = RedisWorkerChannel(
+    worker = WorkerStore(
         client_from_url("unix:///nowhere/redis.sock"), RUN, worker_name(1), retry=again
     )
     with pytest.raises(RedisError, match="has been unreachable"):
-        channel.task()
+        worker.task()
+
+
+def test_a_look_that_an_outage_interrupts_declares_nobody_dead(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats were interrupted, too (rule 7)."""
+    line.place.client.sadd(f"es:{RUN}:workers", worker_name(7))  # its beat has lapsed
+    script, calls = line.master._scripts["look"], list[bool]()
+
+    def away_at_first(**arguments: Any) -> Any:
+        calls.append(True)
+        if len(calls) == 1:
+            raise redis.exceptions.ConnectionError("away")
+        return script(**arguments)
+
+    monkeypatch.setitem(line.master._scripts, "look", away_at_first)
+    assert worker_name(7) in look(line.master).claims and len(calls) == 2
+    assert worker_name(7) not in look(line.master).claims

@@ -11,26 +11,24 @@ import pytest
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import (
-    RUNNING,
-    PublishRequest,
-    PublishResult,
-    RenewResult,
-    WorkerFlags,
-)
-from es_queue.protocol.redis_channel import MAX_ERRORS, RedisMasterChannel
 from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import MAX_ERRORS, PART, MasterStore, WorkerFlags
+from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
     P0,
     P1,
     RUN,
+    RUNNING,
     TOKEN,
     TTL,
     RedisPlace,
     block,
+    look,
+    moments,
     name_of,
-    owed,
+    read,
+    results,
     texts,
     worker_name,
 )
@@ -55,9 +53,9 @@ def used_run(place: RedisPlace) -> None:
     dead.claim(0.01)
     place.lapse(2)
     living.report("{}")
-    master.reconcile(TOKEN, owed(("train", 0, 12)))
+    look(master)
     master.renew(TOKEN, "me", 9.0, {}, {"duplicate": 1})
-    living.answer(block(0, 4), b"answer")
+    living.give(block(0, 4), results(1), b"")
     place.client.rpush(place.keys.commands, "stop")
     place.client.incr(place.keys.seatno)
     living.claim(0.01)
@@ -105,7 +103,8 @@ def test_publish_lets_every_key_expire_in_a_month(redis_place: RedisPlace) -> No
         "todo",
         "progress",
         "workers",
-        f"results:{P1}",
+        f"results:{P1}:0",
+        f"moments:{P1}:0",
         f"parameters:{P1}",
     ):
         assert redis_place.client.ttl(f"es:{RUN}:{name}") > 29 * 24 * 3600
@@ -147,7 +146,7 @@ def test_a_worker_that_slept_through_the_end_of_a_run_leaves_nothing_for_ever(
     worker.beat(ABOUT, TTL)
     worker.give_back(held)
     worker.report("{}")
-    assert not worker.answer(block(0, 4), b"late")
+    assert not worker.give(block(0, 4), results(1), b"")
     assert held and lasting_keys(redis_place) == []
 
 
@@ -161,17 +160,28 @@ def test_a_worker_that_outlived_all_keys_of_its_run_leaves_nothing_for_ever(
     assert lasting_keys(redis_place) == []
 
 
-def test_staged_parameters_go_by_themselves_and_published_ones_stay(
-    redis_place: RedisPlace,
+def test_parameters_that_disappear_before_they_are_published_are_stored_again_ten_times(
+    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master, name = redis_place.master(), redis_place.keys.parameters(P0)
-    master.stage(P0, b"12345678")
-    assert 0 < redis_place.client.ttl(name) <= 600
-    redis_place.publish(P0)
-    assert redis_place.client.ttl(name) > 29 * 24 * 3600
+    master = redis_place.publish(P0, block(0, 4))
+    stored, run = list[int](), MasterStore._script
+
+    def lose(self: MasterStore, name: str, *arguments: object) -> object:
+        stored.append(redis_place.client.ttl(redis_place.keys.parameters(P1)))
+        redis_place.client.delete(redis_place.keys.parameters(P1))
+        return run(self, name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MasterStore, "_script", lose)
+    with pytest.raises(RedisError, match="disappeared from Redis 10 times"):
+        redis_place.open(master, P1)
+    monkeypatch.undo()
+    assert len(stored) == 10 and all(0 < seconds <= 600 for seconds in stored), (
+        "those of a master that ends here go by themselves"
+    )
+    assert redis_place.todo() == texts(block(0, 4)) and look(master).publication == P0
 
 
-def test_parameters_that_were_staged_again_for_an_open_publication_stay_too(
+def test_parameters_that_were_stored_again_for_an_open_publication_stay(
     redis_place: RedisPlace,
 ) -> None:
     redis_place.publish(P0)
@@ -180,16 +190,38 @@ def test_parameters_that_were_staged_again_for_an_open_publication_stay_too(
     assert redis_place.client.ttl(redis_place.keys.parameters(P0)) > 29 * 24 * 3600
 
 
-def test_publish_without_staged_parameters_says_so_and_changes_nothing(
-    redis_place: RedisPlace,
+def test_a_string_that_is_full_is_followed_by_the_next_and_none_of_it_is_lost(
+    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master = redis_place.publish(P0, block(0, 4))
-    assert master.publish(
-        TOKEN, PublishRequest(P1, b"new", [block(0, 1, P1)], "{}", {"state": RUNNING})
-    ) == PublishResult(P0, succeeded=False)
-    assert redis_place.todo() == texts(block(0, 4))
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
-    assert master.stored_run()[1] == b"task"
+    monkeypatch.setattr("es_queue.protocol.store.PART", 12)
+    master, workers = redis_place.publish(P0), [redis_place.worker(n) for n in range(2)]
+    found = list[int]()
+    for value in range(0, 12, 2):
+        workers[value // 2 % 2].give(block(0, 2), results(value, value + 1), b"")
+        if value == 6:  # at the end of a part, and in its midst
+            found += read(master)[P0][0]
+    found += read(master)[P0][0]
+    assert found == list(range(12)) == redis_place.given()
+    names = redis_place.client.scan_iter(f"{redis_place.keys.prefix}results:*")
+    sizes = {name.decode()[-1]: redis_place.client.strlen(name) for name in names}
+    assert PART == 2**28 and set(sizes) == set("012345") and set(sizes.values()) == {8}
+    assert lasting_keys(redis_place) == []
+    redis_place.publish(P1)
+    assert redis_place.open_ones() == {P1} and not redis_place.client.exists(
+        redis_place.keys.results(P0, 5)
+    )
+    assert not workers[0].give(block(0, 2), results(1), b"")
+
+
+@each_case("piece", [4, 8])
+def test_more_than_one_read_takes_comes_in_pieces(
+    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    redis_place.flush()
+    master = redis_place.publish(P0)
+    redis_place.worker().give(block(0, 9), results(*range(9)), moments(*range(9)))
+    monkeypatch.setattr("es_queue.protocol.store.READ", piece)
+    assert read(master) == {P0: (list(range(9)), list(range(9)))}
 
 
 def test_orders_carry_the_flags_of_rq(redis_place: RedisPlace) -> None:
@@ -249,53 +281,51 @@ def full(redis_place: RedisPlace) -> RedisPlace:
     master = redis_place.publish(P0, block(0, 4), block(4, 8))
     master.renew(TOKEN, "me", 9.0, {}, {})
     redis_place.arrived().claim(0.01)
-    master.stage(P1, b"12345678")
     redis_place.client.config_set("maxmemory", 1)
     return redis_place
 
 
 def test_on_a_full_server_the_lease_and_the_beat_go_on(full: RedisPlace) -> None:
-    full.client.pexpire(full.keys.master, 2000)
-    full.client.pexpire(full.keys.worker(worker_name(1)), 2000)
-    master = full.master()
-    assert master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1}) == RenewResult(P0, True)
+    master, beat = full.master(), full.keys.worker(worker_name(1))
+    full.client.pexpire(beat, 2000)
+    for renew in (master.renew, master.look):
+        full.client.pexpire(full.keys.master, 2000)
+        renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1})
+        assert master.lease_holder()[1] > 5
     full.worker().beat(ABOUT, 9.0)
-    assert (
-        master.lease_holder()[1] > 5 and full.client.pttl(full.keys.worker(worker_name(1))) > 5000
-    )
+    assert full.client.pttl(beat) > 5000
 
 
-def test_on_a_full_server_a_lapsed_lease_cannot_be_had_but_renew_still_tells_what_is_stored(
+def test_on_a_full_server_a_lapsed_lease_cannot_be_had_but_what_is_stored_is_told(
     full: RedisPlace,
 ) -> None:
     full.client.delete(full.keys.master)
-    assert full.master().renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1}) == RenewResult(
-        P0, True
-    )
-    assert full.master().lease_holder() == (None, 0.0)
+    master = full.master()
+    assert master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1}) == P0
+    assert look(master).publication == P0
+    assert master.lease_holder() == (None, 0.0)
 
 
-def test_a_full_server_refuses_publish_before_anything_has_changed(full: RedisPlace) -> None:
-    master = RedisMasterChannel(full.client, RUN, Retry(seconds=1))
+def test_a_full_server_refuses_open_before_anything_has_changed(full: RedisPlace) -> None:
+    master = full.master()
+    master.retry = Retry(0.05)
     with pytest.raises(RedisError, match="unreachable or full"):
-        master.publish(
-            TOKEN, PublishRequest(P1, b"new", [block(0, 1, P1)], "{}", {"state": RUNNING})
-        )
+        full.open(master, P1, task=b"new")
     full.client.config_set("maxmemory", 0)
-    assert full.todo() == texts(block(4, 8)) and full.streams() == {P0}
+    assert full.todo() == texts(block(4, 8)) and full.open_ones() == {P0}
     assert master.stored_run()[1] == b"task" and full.client.get(full.keys.iteration) == b"0"
 
 
-def test_a_full_server_never_drops_a_claim_without_its_answer(full: RedisPlace) -> None:
+def test_a_full_server_never_drops_a_claim_without_its_results(full: RedisPlace) -> None:
     full.worker().give_back([block(0, 4)])
-    assert full.claims() == texts(block(0, 4)) and full.answers() == []
+    assert full.claims() == texts(block(0, 4)) and full.given() == []
     tried = threading.Event()
     worker = full.worker()
     worker.retry = Retry(on_outage=lambda seconds: tried.set())
     with ThreadPoolExecutor() as pool:
-        answered = pool.submit(worker.answer, block(0, 4), b"answer")
+        given = pool.submit(worker.give, block(0, 4), results(1), b"")
         assert tried.wait(10)
-        assert full.claims() == texts(block(0, 4)) and full.answers() == []
+        assert full.claims() == texts(block(0, 4)) and full.given() == []
         full.client.config_set("maxmemory", 0)
-        assert answered.result(10)
-    assert full.answers() == [b"answer"] and full.claims() == []
+        assert given.result(10)
+    assert full.given() == [1] and full.claims() == []

@@ -12,10 +12,9 @@ import redis
 
 from es_queue.errors import FencedError, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.channel import RenewResult
 from es_queue.protocol.connection import client_from_url, refused_error
-from es_queue.protocol.redis_channel import RedisMasterChannel
 from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import MasterStore
 from tests.cases import each_case
 from tests.contract.places import (
     HIGHER,
@@ -25,8 +24,7 @@ from tests.contract.places import (
     TOKEN,
     RedisPlace,
     block,
-    owed,
-    texts,
+    look,
     wait_until,
 )
 
@@ -111,17 +109,17 @@ def promote(valkey_url: str) -> Iterator[Callable[[], None]]:
 def test_a_server_that_is_a_replica_for_a_moment_is_waited_for(
     redis_place: RedisPlace, promote: Callable[[], None]
 ) -> None:
-    master = redis_place.publish(P0, block(0, 4))
-    channel = RedisMasterChannel(redis_place.client, RUN, Retry(5, lambda _: promote()))
-    for write in (
-        lambda: channel.stage(P1, b"12345678"),
-        lambda: channel.extend(TOKEN, P0, [block(4, 8)]),
-    ):
+    redis_place.publish(P0, block(0, 4))
+    master = MasterStore(redis_place.client, RUN, Retry(5, lambda _: promote()))
+    writes: list[Callable[[], object]] = [
+        lambda: master.issue(TOKEN, P0, [block(4, 8)]),
+        lambda: redis_place.open(master, P1),
+    ]
+    for write in writes:
         redis_place.client.replicaof("127.0.0.1", "1")
         write()
-    assert channel.outages >= 2
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) == RenewResult(P0, True)
-    assert redis_place.todo() == texts(block(0, 4), block(4, 8))
+    assert master.outages >= 2
+    assert look(master).publication == P1
 
 
 def test_a_server_without_memory_keeps_the_lease_shows_progress_and_says_that_it_refuses(
@@ -129,10 +127,10 @@ def test_a_server_without_memory_keeps_the_lease_shows_progress_and_says_that_it
 ) -> None:
     redis_place.publish(P0, block(0, 4))
     again = Retry(5)
-    channel = RedisMasterChannel(redis_place.client, RUN, again)
+    channel = MasterStore(redis_place.client, RUN, again)
     channel.renew(TOKEN, "me", 9.0, {}, {})
     redis_place.client.config_set("maxmemory", 1)
-    assert channel.renew(TOKEN, "me", 60.0, {"answered": "1"}, {"late": 1}) == RenewResult(P0, True)
+    assert channel.renew(TOKEN, "me", 60.0, {"answered": "1"}, {"late": 1}) == P0
     assert again.last_error.startswith("OOM") and (again.outages, again.pop_ended_outages()) == (
         1,
         [],
@@ -148,7 +146,7 @@ def test_a_lease_that_lapses_on_a_replica_ends_no_outage(
 ) -> None:
     redis_place.publish(P0, block(0, 4))
     again = Retry(5)
-    channel = RedisMasterChannel(redis_place.client, RUN, again)
+    channel = MasterStore(redis_place.client, RUN, again)
     redis_place.client.replicaof("127.0.0.1", "1")
     channel.renew(TOKEN, "nobody's lease can be taken", 9.0, {}, {})
     assert "read only" in again.last_error and again.pop_ended_outages() == []
@@ -161,27 +159,22 @@ def test_a_blocked_read_outlives_the_servers_change_of_role(
     redis_place: RedisPlace, promote: Callable[[], None]
 ) -> None:
     redis_place.publish(P0, block(0, 4))
-    channel = RedisMasterChannel(redis_place.client, RUN, Retry(5, lambda _: promote()))
+    channel = MasterStore(redis_place.client, RUN, Retry(5, lambda _: promote()))
     with ThreadPoolExecutor() as pool:
-        read = pool.submit(channel.collect, P0, "$", 10, 1.0)
+        waiting = pool.submit(channel.wait, 1.0)
         wait_until(lambda: redis_place.client.info("clients")["blocked_clients"])
         redis_place.client.replicaof("127.0.0.1", "1")
-        assert read.result(20) == []
+        waiting.result(20)
     assert channel.outages >= 1
 
 
-def test_keys_of_another_type_that_no_worker_may_write_are_said_in_one_sentence(
+def test_progress_of_another_type_that_no_worker_may_write_is_said_in_one_sentence(
     redis_place: RedisPlace,
 ) -> None:
     master = redis_place.publish(P0, block(0, 4))
-    for name in ("progress", f"results:{P0}"):
-        redis_place.client.delete(f"es:{RUN}:{name}")
-        redis_place.client.set(f"es:{RUN}:{name}", "a string")
-    for call in (
-        master.state,
-        lambda: master.collect(P0, "0", 10, 0.001),
-        lambda: master.reconcile(TOKEN, owed(("train", 0, 4))),
-    ):
+    redis_place.client.delete(redis_place.keys.progress)
+    redis_place.client.set(redis_place.keys.progress, "a string")
+    for call in (master.state, lambda: look(master)):
         with pytest.raises(RedisError, match=r"^Redis refused .*WRONGTYPE"):
             call()
 

@@ -30,7 +30,9 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import ELITE, TRAIN, Block, Task, publication_generation
 from es_queue.security.user_code import ALLOW
-from master.collect.collector import Interrupted
+from es_queue.slots import worker_mark
+from master.loop.listeners import CheckpointWriter
+from master.loop.loop import Interrupted
 from master.loop.state import Change
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
@@ -39,8 +41,8 @@ from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import flags
-from tests.memory_channel import MemoryServer, MemoryWorkerChannel
-from tests.ring import Sink, make_loop, workers
+from tests.memory_channel import MemoryServer, MemoryWorkerStore
+from tests.ring import Sink, make_master, workers
 from workers.episode import EpisodeControl
 from workers.join import join
 
@@ -234,19 +236,20 @@ def play_in_memory(
 
     more: dict[str, Any] = {"interrupted": interrupted}
     if folder:
-        more |= {"checkpoints": Checkpoints(folder), "store": GenerationStore("memory", folder, 0)}
+        store = GenerationStore("memory", folder, 0)
+        more["listeners"] = (CheckpointWriter(Checkpoints(folder), "memory"), store)
     adopted = None
     with workers(server, setup.config, setup.table, threads or row.get("threads", 1)):
         while True:
             try:
-                outcome = make_loop(setup, server, sink, **more).run(state, adopted)
+                outcome = make_master(setup, server, sink, **more).train(state, adopted)
                 break
             except Interrupted:
-                assert server.checkpoint is not None
+                assert server.checkpoint is not None and server.task is not None
                 state = checkpoint.decode(server.checkpoint)[1]
-                adopted = server.progress["publication"]
+                adopted = Task.decode(server.task)
     if folder:
-        more["store"].log.close()
+        store.log.close()
     assert not events, f"{row['name']}: {events} did not happen"
     final = outcome.evaluation.mean if outcome.evaluation else None
     return found_of(outcome.digest, sink.records, final)
@@ -282,12 +285,13 @@ def play_in_order(row: Row) -> Found:
     config, order = replace(config_of(row), block=1), row["order"]
     setup = prepare_run(config, table=noise(config.noise_size))
     server, sink = MemoryServer(), Sink()
-    hands = [MemoryWorkerChannel(server, f"hand-{number}-00000a") for number in range(16)]
+    hands = [MemoryWorkerStore(server, f"hand-{number}-00000a") for number in range(16)]
     hand = hands[0]
     joined = join(setup.config, EpisodeControl(), table=setup.table)
     for each in hands:
         each.arrive({"host": "hand", "numerics": joined.numerics}, 600.0)
-    answers: dict[tuple[int, str, int], tuple[Block, bytes]] = {}
+    player, mark = joined.player, worker_mark(hand.worker)
+    answers: dict[tuple[int, str, int], tuple[Block, bytes, bytes]] = {}
     required = {
         (number, kind, slot)
         for step in order
@@ -304,18 +308,21 @@ def play_in_order(row: Row) -> Found:
         block = hand.claim(wait)
         if block is None:
             return
-        task, number = current_task(), publication_generation(block.publication)
+        task = current_task()
         if task.publication != block.publication:
             return
-        data = hand.parameters(task.publication, 4 * task.size)
-        assert data is not None
-        published = np.frombuffer(data, "<f4")
-        answer = joined.evaluator.evaluate(task, published, block, hand.worker, print).encode()
-        key = (number, block.kind, block.start)
+        if not player.has(block):
+            data = hand.parameters(task.publication, 4 * task.size)
+            assert data is not None
+            player.open(task, np.frombuffer(data, "<f4"))
+        answer = player.play(block, mark)
+        given = block, answer.results.tobytes(), answer.moments.tobytes()
+        number = int(player.slots.table["number"][block.start])
+        key = (task.generation, block.kind, number)
         if key in required:
-            answers[key] = (block, answer)
+            answers[key] = given
         elif block.kind not in (TRAIN, ELITE):
-            hand.answer(block, answer)
+            hand.give(*given)
 
     def current_task() -> Task:
         raw = hand.task()
@@ -339,28 +346,15 @@ def play_in_order(row: Row) -> Found:
                     for kind, used in uses:
                         for of, *slots in used:
                             for slot in slots:
-                                hand.answer(*answers[of, kind, slot])
+                                hand.give(*answers[of, kind, slot])
                 while not over.is_set() and in_generation() == number < len(order) - 1:
                     claim()
                     check_time("the next publication")
             while not over.is_set():
-                claim_final()
+                claim()
         except BaseException as error:
             failures.append(error)
             failed.set()
-
-    def claim_final() -> None:
-        block = hand.claim(0.01)
-        if block is None:
-            return
-        task = current_task()
-        data = hand.parameters(task.publication, 4 * task.size)
-        if data is None or task.publication != block.publication:
-            return
-        published = np.frombuffer(data, "<f4")
-        answer = joined.evaluator.evaluate(task, published, block, hand.worker, print)
-        if block.kind not in (TRAIN, ELITE):
-            hand.answer(block, answer.encode())
 
     def in_generation() -> int:
         return publication_generation(current_task().publication)
@@ -374,9 +368,9 @@ def play_in_order(row: Row) -> Found:
     over, failed = threading.Event(), threading.Event()
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    loop = make_loop(setup, server, sink, interrupted=failed.is_set)
+    master = make_master(setup, server, sink, interrupted=failed.is_set)
     try:
-        outcome = loop.run(setup.initial_state())
+        outcome = master.train(setup.initial_state())
     except Interrupted:
         raise failures[0] from None
     finally:

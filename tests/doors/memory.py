@@ -15,27 +15,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.control_messages import SET, ControlRequest
-from es_queue.protocol.messages import Answer, Block, publication_generation
+from es_queue.protocol.messages import Block, Task, publication_generation
 from es_queue.protocol.timing import Clocks
-from master.collect.collector import Interrupted
-from master.loop.listeners import Outcome
+from es_queue.slots import TRAIN, Shape, spans_from_bytes
+from master.loop.listeners import CheckpointWriter
+from master.loop.loop import Interrupted, Outcome
 from master.loop.state import Best
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
-from tests.memory_channel import MemoryServer, MemoryWorkerChannel
-from tests.ring import QUICK, Sink, make_loop, quick_config
+from tests.memory_channel import MemoryServer, MemoryWorkerStore
+from tests.ring import QUICK, Sink, make_master, quick_config
 from tests.tiny import QUAD
-from workers.block_worker import BlockWorker, Refusal, make_worker_id
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat, ProcessLimits
 from workers.join import join
+from workers.service import Refusal, Service, make_worker_id
 
 TABLE = NoiseTable.in_memory(2**16)
 #: A run that has not ended by then never does.
@@ -226,28 +227,29 @@ class _Stage:
 
         state, adopted = self.setup.initial_state(), None
         while True:
-            loop = make_loop(
+            writer = CheckpointWriter(cast(Any, self.saved), "memory")
+            master = make_master(
                 self.setup,
                 self.server,
                 self.sink,
-                self.saved,
+                listeners=(writer,),
                 interrupted=is_interrupted,
                 clocks=self.clocks,
             )
             try:
-                outcome = loop.run(state, adopted)
+                outcome = master.train(state, adopted)
             except Interrupted:
                 dying = False
                 data = self.saved.all[-1][1] if redis_too else self.server.checkpoint
                 state = checkpoint.decode(data or b"")[1]
-                adopted = None if redis_too else self.server.progress["publication"]
+                adopted = None if redis_too else Task.decode(self.server.task or b"")
                 with self.server.changed:
                     self.server.lease = ("", 0.0)  # its lease has lapsed
                     if redis_too:
                         self.server.flush()
                 continue
             finally:
-                self.refused.update(loop._collector.refused())
+                self.refused.update(master.refused())
             return outcome
 
     def _has_answers(self, generation: int | None) -> bool:
@@ -255,7 +257,11 @@ class _Stage:
         publication = self.server.progress.get("publication", "")
         if publication.partition(".")[0] != str(generation):
             return False
-        return len(self.server.results.get(publication, ())) > 1
+        return len(self.server.results.get(publication, ())) > 0
+
+    @property
+    def result_type(self) -> Any:
+        return Shape.of(self.setup.strategy, self.setup.spec).result
 
     @property
     def clocks(self) -> Clocks:
@@ -293,7 +299,7 @@ class _Stage:
             watch = threading.Thread(target=self._end, args=(control,), daemon=True)
             watch.start()
             try:
-                BlockWorker(channel, joined.evaluator, QUICK, joined.noise_digest).run()
+                Service(cast(Any, channel), joined.player, QUICK, joined.noise_digest).run()
             except _Died:
                 self.deaths += 1
             except Refusal as refusal:
@@ -310,7 +316,7 @@ class _Stage:
         control.leave("the test is over")
 
 
-class _Worker(MemoryWorkerChannel):
+class _Worker(MemoryWorkerStore):
     """A worker's channel, with the faults that the test asks for."""
 
     def __init__(
@@ -347,7 +353,14 @@ class _Worker(MemoryWorkerChannel):
 
     def _is_deadly(self, block: Block) -> bool:
         slot = self._stage.deadly_slot
-        return slot is not None and block.kind == "train" and block.start <= slot < block.stop
+        if slot is None or block.kind != "train" or self.server.task is None:
+            return False
+        first = 0
+        for span in spans_from_bytes(Task.decode(self.server.task).spans):
+            if span.kind == TRAIN:
+                break
+            first += span.stop - span.start
+        return block.start <= first + slot < block.stop
 
     def _die(self) -> None:
         self._dead = self.is_done = True
@@ -360,36 +373,38 @@ class _Worker(MemoryWorkerChannel):
             return bytes(255 - byte for byte in data)
         return data
 
-    def answer(self, block: Block, payload: bytes) -> bool:
-        stage, fault, answer = self._stage, self._fault(), Answer.decode(payload)
+    def give(self, block: Block, results: bytes, moments: bytes) -> bool:
+        stage, fault = self._stage, self._fault()
+        records = np.frombuffer(results, stage.result_type)
         emptied = stage.redis_emptied_in
         if emptied == publication_generation(block.publication) and stage._has_answers(emptied):
             stage.redis_emptied_in = None
             self.server.flush()
         if fault == NOT_A_NUMBER:
-            self._send(block, _with(answer, float("nan")))
+            self._send(block, _with(records, float("nan")), moments)
         if fault == BEYOND_PLAN:
-            shifted = [replace(one, slot=one.slot + 10_000) for one in answer.results]
-            self._send(block, replace(answer, results=tuple(shifted)))
+            shifted = records.copy()
+            shifted["row"] += 10_000
+            self._send(block, shifted, b"")
         if fault == OTHER_PARAMETERS:
-            name = f"{publication_generation(answer.publication)}.1-0badc0de"
-            self._send(block, replace(_with(answer, -3.25), publication=name))
+            name = f"{publication_generation(block.publication)}.1-0badc0de"
+            self._send(replace(block, publication=name), _with(records, -3.25), moments)
         while fault == FREEZES and block.publication in self.server.results:
             threading.Event().wait(0.02)
-        is_open = super().answer(block, payload)
+        is_open = super().give(block, results, moments)
         if is_open:
-            stage.played[block.kind] += len(answer.results)
+            stage.played[block.kind] += len(records)
         if fault == ANSWERS_TWICE:
-            self._send(block, answer)
+            self._send(block, records, moments)
         if fault == ANSWERS_OTHERWISE:
-            self._send(block, _with(answer, -3.25))
+            self._send(block, _with(records, -3.25), moments)
         return is_open
 
-    def _send(self, block: Block, answer: Answer) -> None:
-        """An entry beside the answer, which ends no claim."""
+    def _send(self, block: Block, records: Any, moments: bytes) -> None:
+        """Results beside the answer, which end no claim."""
         with self.server.changed:
             held = list(self.server.claims.get(self.worker, []))
-            super().answer(block, answer.encode())
+            super().give(block, records.tobytes(), moments)
             self.server.claims[self.worker] = held
 
     def give_back(self, blocks: Sequence[Block]) -> None:
@@ -397,10 +412,8 @@ class _Worker(MemoryWorkerChannel):
             super().give_back(blocks)
 
 
-def _with(answer: Answer, score: float) -> Answer:
-    """The answer with another fitness and return of each individual."""
-    results = [
-        replace(one, fitness=(score,) * len(one.fitness), returns=(score,) * len(one.returns))
-        for one in answer.results
-    ]
-    return replace(answer, results=tuple(results))
+def _with(records: Any, score: float) -> Any:
+    """The records with another fitness and return of each individual."""
+    changed = records.copy()
+    changed["fitness"] = changed["returns"] = score
+    return changed

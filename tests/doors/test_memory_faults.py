@@ -27,9 +27,9 @@ def quiet() -> Played:
     [
         (memory.ANSWERS_TWICE, "duplicate"),
         (memory.ANSWERS_OTHERWISE, "conflict"),
-        (memory.NOT_A_NUMBER, "undecodable"),
+        (memory.NOT_A_NUMBER, "wrong-return"),
         (memory.BEYOND_PLAN, "unknown-slot"),
-        (memory.OTHER_PARAMETERS, "wrong-publication"),
+        (memory.OTHER_PARAMETERS, ""),
     ],
 )
 def test_only_the_first_sound_result_of_a_slot_counts(
@@ -37,7 +37,7 @@ def test_only_the_first_sound_result_of_a_slot_counts(
 ) -> None:
     run = play(faults=[Fault(what, block) for block in (1, 4, 6)], block=1)
     assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
-    assert run.refused == {reason: 3} and run.played == quiet.played
+    assert run.refused == ({reason: 3} if reason else {}) and run.played == quiet.played
 
 
 @each_case("first", [0, 2, 5])

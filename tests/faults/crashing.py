@@ -41,19 +41,19 @@ def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
     import master.loop.listeners
     import master.storage.checkpoint
-    from es_queue.protocol.redis_channel import RedisMasterChannel
-    from master.collect.ledger import Ledger
+    from es_queue.protocol.store import MasterStore
+    from es_queue.slots import Slots
     from master.loop.learner import Learner
 
     die = Countdown(count)
     master.loop.listeners.LEAST_SECONDS_BETWEEN_SAVES = 0.0  # a checkpoint for each generation
     place: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
-        "before publish": (RedisMasterChannel, "publish", lambda publish: before(publish, die)),
-        "after publish": (RedisMasterChannel, "publish", lambda publish: after(publish, die)),
+        "before publish": (MasterStore, "open", lambda publish: before(publish, die)),
+        "after publish": (MasterStore, "open", lambda publish: after(publish, die)),
         "mid-collect": (
-            Ledger,
+            Slots,
             "accept",
-            lambda accept: after(accept, die, lambda accepted, *_: accepted),
+            lambda accept: after(accept, die, lambda settled, *_: len(settled) > 0),
         ),
         "after update": (Learner, "learn", lambda learn: after(learn, die)),
         "mid-checkpoint write": (os, "fsync", lambda fsync: torn(fsync, die)),

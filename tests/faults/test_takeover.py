@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -14,9 +14,8 @@ import pytest
 import redis
 
 from es_queue.errors import FencedError, RunBusyError
-from es_queue.protocol.channel import PublishRequest
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.redis_channel import RedisMasterChannel
+from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
 from master.run.lease import take_lease
 from tests.integration.processes import CARTPOLE, Processes, Seen, flags, wait_for
@@ -41,7 +40,7 @@ def raced(clients: list[redis.Redis], run: str) -> list[str | RunBusyError]:
         start.wait()
         try:
             got[number] = take_lease(
-                RedisMasterChannel(client, run), f"host pid {number} abcdef", CLOCKS, wait=False
+                MasterStore(client, run), f"host pid {number} abcdef", CLOCKS, wait=False
             )
         except RunBusyError as refusal:
             got[number] = refusal
@@ -62,7 +61,7 @@ def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_i
         winners = [index for index, one in enumerate(got) if isinstance(one, str)]
         assert len(winners) == 1, got
         (winner,) = winners
-        master = RedisMasterChannel(channels[winner], f"race-{number}")
+        master = MasterStore(channels[winner], f"race-{number}")
         assert master.epoch() == got[winner]
         assert master.lease_holder()[0] == f"host pid {winner} abcdef"
         master.renew(str(got[winner]), f"host pid {winner} abcdef", CLOCKS.lease, {}, {})
@@ -71,12 +70,12 @@ def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_i
 def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
     channels: list[redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (RedisMasterChannel(client, "late") for client in channels[:2])
+    first, second = (MasterStore(client, "late") for client in channels[:2])
     taken: list[str] = []
 
     def epoch() -> str | None:
         taken.append(take_lease(first, "first pid 1 abcdef", CLOCKS, wait=False))
-        return RedisMasterChannel(channels[2], "late").epoch()
+        return MasterStore(channels[2], "late").epoch()
 
     monkeypatch.setattr(second, "epoch", epoch)
     with pytest.raises(RunBusyError, match="first pid 1 leads it"):
@@ -86,22 +85,22 @@ def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
 
 
 def test_a_woken_master_can_write_nothing_at_all(channels: list[redis.Redis]) -> None:
-    old, new = (RedisMasterChannel(client, "woken") for client in channels[:2])
+    old, new = (MasterStore(client, "woken") for client in channels[:2])
     before = take_lease(old, "old pid 1 abcdef", replace(CLOCKS, lease=0.01), wait=False)
     wait_for(lambda: new.lease_holder()[0] is None, "the lease lapses")
     token = take_lease(new, "new pid 2 abcdef", CLOCKS, wait=False)
-    new.stage(f"0.{token}", b"1234")
-    new.publish(token, PublishRequest(f"0.{token}", b"task", (), "{}", {"state": "running"}))
+    new.open(token, f"0.{token}", b"1234", b"task", config="{}", progress={"state": "running"})
     client = channels[2]
     stored = {name: client.dump(name) for name in client.keys("es:woken:*")}
-    old.stage(f"0.{before}", b"5678")
-    publication = PublishRequest(f"0.{before}", b"other", (), "{}", {"state": "finished"})
-    for write in (
-        lambda: old.publish(before, publication),
-        lambda: old.extend(before, f"0.{token}", ()),
-        lambda: old.renew(before, "old pid 1 abcdef", 5.0, {"state": "stopped"}, {}),
-        lambda: old.finish(before, {"state": "finished"}, 0, None),
-    ):
+    ended = {"state": "finished"}
+    writes: list[Callable[[], object]] = [
+        lambda: old.open(before, f"0.{before}", b"5678", b"other", config="{}", progress=ended),
+        lambda: old.issue(before, f"0.{token}", [], b"other"),
+        lambda: old.look(before, "old pid 1 abcdef", 5.0, ended),
+        lambda: old.renew(before, "old pid 1 abcdef", 5.0, ended, {}),
+        lambda: old.finish(before, ended, 0, None),
+    ]
+    for write in writes:
         with pytest.raises(FencedError):
             write()
     client.delete(f"es:woken:parameters:0.{before}")  # what it staged goes by itself

@@ -16,21 +16,21 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import connection
-from es_queue.protocol.channel import RUNNING, MasterChannel, PublishRequest, WorkerChannel
 from es_queue.protocol.connection import client_from_url, clone_client
-from es_queue.protocol.redis_channel import RedisMasterChannel, RedisWorkerChannel
 from es_queue.protocol.retry import Retry, backoff_delays
+from es_queue.protocol.store import MasterStore, WorkerStore
 from es_queue.protocol.timing import Clocks
 from tests.contract.places import (
     ABOUT,
     P0,
-    P1,
     RUN,
     TOKEN,
     TTL,
     RedisPlace,
     block,
-    owed,
+    look,
+    read,
+    results,
     worker_name,
 )
 from tests.faults.proxy import Proxy
@@ -102,29 +102,25 @@ def line(
     proxy.close()
 
 
-MASTERS: dict[str, Callable[[MasterChannel], object]] = {
+MASTERS: dict[str, Callable[[MasterStore], object]] = {
     "epoch": lambda one: one.epoch(),
     "lease_holder": lambda one: one.lease_holder(),
     "progress_field": lambda one: one.progress_field("state"),
-    "stage": lambda one: one.stage(P1, bytes(2**20)),
-    "publish": lambda one: one.publish(
-        TOKEN, PublishRequest(P0, b"task", (), "{}", {"state": RUNNING})
-    ),
-    "extend": lambda one: one.extend(TOKEN, P0, [block(4, 8)]),
-    "reconcile": lambda one: one.reconcile(TOKEN, owed(("train", 0, 4))),
+    "open": lambda one: one.open(TOKEN, P0, b"12345678", b"task", config="{}", progress={"x": "y"}),
+    "issue": lambda one: one.issue(TOKEN, P0, [block(4, 8)]),
+    "look": look,
+    "read": read,
+    "wait": lambda one: one.wait(SHORT / 2),
     "renew": lambda one: one.renew(TOKEN, "me", 9.0, {}, {}),
     "finish": lambda one: one.finish(TOKEN, {"state": "stopped"}, 60, None),
-    "collect_each": lambda one: one.collect_each({P0: "$"}, 10, SHORT / 2),
-    "discard": lambda one: one.discard(P0, ["1-1"]),
     "stored_run": lambda one: one.stored_run(),
     "workers": lambda one: one.workers(),
-    "deaths": lambda one: one.deaths(),
     "errors": lambda one: one.errors(),
     "requests": lambda one: one.requests(),
     "forget_requests": lambda one: one.forget_requests([b"one"]),
     "other_workers": lambda one: one.other_workers("other"),
 }
-WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
+WORKERS: dict[str, Callable[[WorkerStore], object]] = {
     "config": lambda one: one.config(),
     "progress_field": lambda one: one.progress_field("state"),
     "task": lambda one: one.task(),
@@ -134,7 +130,7 @@ WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
     "poll_flags": lambda one: one.poll_flags(),
     "held_blocks": lambda one: one.held_blocks(),
     "claim": lambda one: one.claim(SHORT / 2),
-    "answer": lambda one: one.answer(block(0, 4), b"answer"),
+    "give": lambda one: one.give(block(0, 4), results(1), b""),
     "drop": lambda one: one.drop(block(0, 4)),
     "give_back": lambda one: one.give_back([block(0, 4)]),
     "report": lambda one: one.report("trouble"),
@@ -142,11 +138,14 @@ WORKERS: dict[str, Callable[[WorkerChannel], object]] = {
 }
 
 
-def test_every_verb_of_the_channels_is_looked_at() -> None:
-    assert (
-        set(MASTERS) == MasterChannel.__abstractmethods__
-        and set(WORKERS) == WorkerChannel.__abstractmethods__
-    )
+#: What asks no server.
+SILENT = {"outages", "ended_outages", "record_failure", "read_again", "state", "forget_gone_runs"}
+
+
+def test_every_verb_of_the_store_is_looked_at() -> None:
+    for kind, verbs in ((MasterStore, MASTERS), (WorkerStore, WORKERS)):
+        public = {name for name in dir(kind) if not name.startswith("_")}
+        assert set(verbs) == public - SILENT
 
 
 @pytest.mark.parametrize("verb", [*MASTERS, *WORKERS])
@@ -158,9 +157,9 @@ def test_a_server_that_falls_silent_holds_no_call_longer_than_its_timeout(
     calls, once, began = Calls(monkeypatch), Retry(0), time.monotonic()
     with suppress(RedisError):
         if verb in MASTERS:
-            MASTERS[verb](RedisMasterChannel(client, RUN, once))
+            MASTERS[verb](MasterStore(client, RUN, once))
         else:
-            WORKERS[verb](RedisWorkerChannel(client, RUN, worker_name(1), retry=once))
+            WORKERS[verb](WorkerStore(client, RUN, worker_name(1), retry=once))
     assert max(calls.seconds.values()) < DEADLINE, calls.seconds
     assert time.monotonic() - began < DEADLINE
     assert calls.connects <= (1 if verb == "claim" else 0), (
@@ -186,7 +185,7 @@ def test_a_host_that_does_not_accept_holds_no_call_longer_than_the_timeout(
             client_from_url(f"redis://127.0.0.1:{port}") as client,
             pytest.raises(RedisError, match="unreachable or full"),
         ):
-            RedisMasterChannel(client, RUN, Retry(0)).epoch()
+            MasterStore(client, RUN, Retry(0)).epoch()
         assert calls.seconds["connect"] >= SHORT / 2, (
             "it was not the connecting that was waited for"
         )
@@ -228,11 +227,10 @@ def test_what_waits_on_the_server_waits_a_second_at_most(
     redis_place.publish(P0)
     calls = Calls(monkeypatch)
     assert redis_place.worker().claim(clocks.claim_wait) is None
-    assert redis_place.master().collect(P0, "$", 10, clocks.collect_wait) == []
-    (claim,) = (words for words in calls.commands if words[0] == "BLMOVE")
-    (collect,) = (words for words in calls.commands if words[0] == "XREAD")
-    assert 0 < float(claim[-1]) <= 1.0
-    assert 0 < int(collect[collect.index(b"BLOCK") + 1]) <= 1000
+    redis_place.master().wait(clocks.collect_wait)
+    for command in ("BLMOVE", "BLPOP"):
+        (waited,) = (words for words in calls.commands if words[0] == command)
+        assert 0 < float(waited[-1]) <= 1.0
 
 
 def test_a_server_that_is_back_is_tried_within_a_second() -> None:

@@ -18,7 +18,7 @@ from es_queue.protocol.control_messages import ControlRequest
 from es_queue.protocol.keys import RQ_WORKERS, RunKeys
 from es_queue.protocol.timing import VARIABLE, Clocks
 from es_queue.security.user_code import ALLOW
-from master.collect.recovery_statistics import REDIS_AWAY
+from master.loop.recovery_statistics import REDIS_AWAY
 from master.storage.checkpoint import decode
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish
 from tests.faults.servers import Idling

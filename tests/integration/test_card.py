@@ -20,7 +20,7 @@ import redis
 from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.protocol.messages import Answer, SlotResult
+from es_queue.slots import result_type
 from tests.integration.processes import (
     CARTPOLE,
     Processes,
@@ -55,15 +55,22 @@ class Run:
     def seen(self) -> Seen:
         return Seen(self.redis, "card")
 
-    def answers(self) -> list[Answer]:
-        """The entries of the open results stream."""
-        publication = self.redis.hget("es:card:progress", "publication").decode()
-        entries = self.redis.xrange(f"es:card:results:{publication}")
-        return [Answer.decode(fields[b"answer"]) for _, fields in entries if b"answer" in fields]
+    def task(self) -> dict[str, Any]:
+        """The header of the open publication."""
+        return dict(msgpack.unpackb(self.redis.get("es:card:task")))
 
-    def training(self) -> list[SlotResult]:
-        """Results of training slots in the open stream."""
-        return [slot for one in self.answers() if one.kind == "train" for slot in one.results]
+    def results(self) -> np.ndarray:
+        """The results that the open publication has by now."""
+        task = self.task()
+        data = self.redis.get(f"es:card:results:{task['publication']}:0") or b""
+        records = result_type(2, 4, 0)
+        assert records.itemsize == task["row"]
+        return np.frombuffer(data, records)
+
+    def training(self) -> np.ndarray:
+        """Results of training slots among them: those of two individuals."""
+        results = self.results()
+        return results[(results["steps"] > 0).all(1)]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +97,7 @@ def frozen(run: Run) -> Iterator[Run]:
 
     def worth_looking_at() -> bool:
         pid = run.seen.freeze_holding(run.seat)
-        if run.training():
+        if len(run.training()):
             return True
         os.kill(pid, signal.SIGCONT)
         return False
@@ -123,23 +130,16 @@ def test_a_plain_rq_worker_with_nothing_but_a_url_pulls_them(run: Run) -> None:
 
 
 def test_workers_run_the_episodes(frozen: Run) -> None:
-    steps = [one for slot in frozen.training() for one in slot.steps]
-    returns = [one for slot in frozen.training() for one in slot.returns]
-    assert all(1 <= one <= 60 for one in steps)
-    assert returns == steps  # CartPole pays 1 a step
+    steps, returns = frozen.training()["steps"], frozen.training()["returns"]
+    assert ((steps >= 1) & (steps <= 60)).all()
+    assert (returns == steps).all()  # CartPole pays 1 a step
 
 
 def test_workers_push_index_and_reward(frozen: Run) -> None:
-    answers = frozen.answers()
-    assert answers
-    open_now = frozen.redis.hget("es:card:progress", "publication").decode()
-    for answer in answers:
-        assert answer.publication == open_now
-        for one in answer.results:
-            assert (type(one.slot), type(one.noise_index), type(one.seed)) == (int, int, int)
-            assert [type(reward) for reward in one.fitness + one.returns] == [float] * 2 * len(
-                one.returns
-            )
+    results, spans = frozen.results(), np.frombuffer(frozen.task()["spans"], "<i4").reshape(-1, 3)
+    rows = int((spans[:, 2] - spans[:, 1]).sum())
+    assert len(results) and ((results["row"] >= 0) & (results["row"] < rows)).all()
+    assert np.isfinite(results["fitness"]).all() and np.isfinite(results["returns"]).all()
 
 
 def test_the_master_aggregates_each_generation_and_publishes_the_next(run: Run) -> None:
@@ -150,5 +150,5 @@ def test_the_master_aggregates_each_generation_and_publishes_the_next(run: Run) 
     assert after["digest"] != before["digest"]
     assert int(after["env_steps"]) > int(before["env_steps"])
     assert not run.redis.exists(
-        f"es:card:results:{before['publication']}", f"es:card:parameters:{before['publication']}"
+        f"es:card:results:{before['publication']}:0", f"es:card:parameters:{before['publication']}"
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import redis
 
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
-from es_queue.protocol.messages import Answer, SlotResult, Task
+from es_queue.protocol.messages import Task
+from es_queue.slots import result_type
 from master.status.command import main
 from master.status.errors import LONGEST_REPORT, MOST_REPORTS
 from master.status.inspect import MOST_BYTES
@@ -34,7 +36,8 @@ TASK = Task(
     0.2,
 )
 WORKER = "host-12-abcdef"
-RESULT = SlotResult(0, 5, 7, (1.0, 2.0), (1.5, 2.5), (10, 10), (0, 0), (0, 0))
+RESULTS = np.zeros(2, result_type(2, 3, 0))
+RESULTS["row"], RESULTS["fitness"] = [0, 3], [[1.0, 2.0], [1.5, 2.5]]
 META = {"format": 1, "run": "walker-1", "generation": 12}
 REPORT = {
     "time": 1000.0,
@@ -56,15 +59,11 @@ def filled(redis_client: redis.Redis) -> Any:
     client.set(OWN.config, RunConfig(env="CartPole-v1").to_json())
     client.set(OWN.iteration, 12)
     client.hset(OWN.progress, mapping={"state": "running", "env": "CartPole-v1", "generation": 12})
-    client.set(OWN.task, TASK.encode())
+    client.set(OWN.task, replace(TASK, row=RESULTS.itemsize).encode())
     client.set(OWN.parameters(PUBLICATION), np.arange(3, dtype="<f4").tobytes())
     client.rpush(OWN.todo, f"{PUBLICATION} train 0 4", f"{PUBLICATION} eval 0 2")
     client.rpush(OWN.claims(WORKER), f"{PUBLICATION} train 4 8")
-    client.xadd(OWN.results(PUBLICATION), {"publication": PUBLICATION})
-    client.xadd(
-        OWN.results(PUBLICATION),
-        {"answer": Answer(PUBLICATION, "train", WORKER, 0.5, (RESULT,)).encode()},
-    )
+    client.set(OWN.results(PUBLICATION), RESULTS.tobytes())
     client.sadd(OWN.workers, WORKER)
     client.hset(OWN.worker(WORKER), mapping={"host": "host", "pid": 12})
     client.hset(OWN.refused, mapping={"stale": 3})
@@ -154,14 +153,8 @@ def test_what_is_packed_is_decoded(
     assert told(capsys, valkey_url, "--keys", OWN.config)["value"]["env"] == "CartPole-v1"
     assert told(capsys, valkey_url, "--keys", OWN.checkpoint)["value"]["meta"] == META
     assert told(capsys, valkey_url, "--keys", OWN.parameters(PUBLICATION))["value"]["max"] == 2.0
-    header, answer = told(capsys, valkey_url, "--keys", OWN.results(PUBLICATION))["value"]
-    assert header["publication"] == PUBLICATION
-    assert (answer["worker"], answer["kind"], answer["slots"], answer["returns"]) == (
-        WORKER,
-        "train",
-        "0",
-        [1.5, 2.5],
-    )
+    results = told(capsys, valkey_url, "--keys", OWN.results(PUBLICATION))["value"]
+    assert (results["newest rows"], results["fitness"]) == ([0, 3], [1.0, 1.5])
 
 
 @pytest.mark.parametrize("key", ["other:secret", "rq:workers"])
@@ -201,15 +194,15 @@ def test_values_that_are_too_large_are_described_and_not_fetched(
 ) -> None:
     large = MOST_BYTES + 1
     filled.set(OWN.parameters("p"), b"\x00" * large)
-    filled.hset(OWN.attempts, mapping={"a": b"x" * large})
+    filled.hset(OWN.refused, mapping={"a": b"x" * large})
     filled.delete(OWN.todo)
     filled.rpush(OWN.todo, b"\x1b" * large)
     before = fetched(filled)
     assert told(capsys, valkey_url, "--keys", OWN.parameters("p"))["value"] == {"first": [0.0] * 8}
-    for key in (OWN.attempts, OWN.todo):
+    for key in (OWN.refused, OWN.todo):
         found = told(capsys, valkey_url, "--keys", key)
         assert found["value"] is None and "more than es-status reads" in found["note"]
-    assert len(told(capsys, valkey_url, "--keys")["keys"]) == 20
+    assert len(told(capsys, valkey_url, "--keys")["keys"]) == 19
     assert fetched(filled) - before < 1_000_000
 
 
@@ -234,7 +227,7 @@ ODD = [
         "errors",
         "progress",
         "history",
-        f"results:{PUBLICATION}",
+        f"results:{PUBLICATION}:0",
         "x",
     ],
 )

@@ -14,6 +14,7 @@ EXCEPTIONS = {
     "tests/abuse/test_swollen_replies.py": 1,
     "tests/abuse/test_what_workers_report.py": 4,
     "tests/faults/counted.py": 1,
+    "tests/faults/scenarios/chaos.py": 1,
     "tests/faults/scenarios/redis_refuses.py": 1,
     "tests/faults/soak.py": 1,
     "tests/faults/trial.py": 1,

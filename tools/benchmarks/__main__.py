@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--repeats", type=int, default=5, help="how often each figure is measured [default: 5]"
     )
-    parser.add_argument("--only", metavar="NAME,…", help=f"these alone: {', '.join(MEASURES)}")
+    parser.add_argument("--only", metavar="NAME,…", help=f"only these: {', '.join(MEASURES)}")
     parser.add_argument(
         "--quick", action="store_true", help="see that everything runs; the figures mean nothing"
     )

@@ -19,7 +19,7 @@ ROLES = (
     ("server", ("valkey-server", "redis-server")),
     ("supervisor", ("guardian",)),
     ("workers", ("rq",)),
-    ("master", ("master", "es-master", "timed_master")),
+    ("master", ("master", "es-master")),
 )
 
 

@@ -1,9 +1,8 @@
 """Whole runs for the benchmarks: one trained state, forked for each measurement, and driven by real
 processes.
 
-BipedalWalker-v3 with its recipe is trained until episodes last some hundred steps; every
-measurement goes on from that state, so all play the same generations, whichever back end and
-however often.
+BipedalWalker-v3 with its recipe is trained until episodes last some hundred steps. Every
+measurement continues from that state, so all play the same generations.
 """
 
 from __future__ import annotations
@@ -23,17 +22,20 @@ from typing import Any
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Task
 from es_queue.protocol.timing import VARIABLE, Clocks
+from es_queue.slots import TRAIN, Slots, Span, spans_to_bytes
 from master.loop.state import RunState, vector_digest
+from master.run.setup import Setup
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay import next_state, read_first_frame, strategy_of_state
 from master.storage.replay_log import REPLAY_FOLDER as REPLAY
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import Processes, clocks_text, wait_for
-from tools.benchmarks import machine, watched_worker
+from tools.benchmarks import machine
 
 ENV, RUN, SEED = "BipedalWalker-v3", "bench", 4
 WORKERS = 2
@@ -87,18 +89,10 @@ class Whole:
         processes: Processes,
         run_dir: Path,
         *words: object,
-        module: str = "",
-        **environment: str,
     ) -> None:
         self.run_dir = run_dir
         given = ("--run-dir", run_dir, "--workers", WORKERS, "--json", *words)
-        self.events = run_dir.parent / f"{run_dir.name}-events"
-        more = {watched_worker.FOLDER: str(self.events), **environment}
-        self.events.mkdir(exist_ok=True)
-        if module:
-            self.process = processes.start(sys.executable, "-m", module, *given, cwd=None, **more)
-        else:
-            self.process = processes.master(*given, clocks=Clocks(), cwd=None, **more)
+        self.process = processes.master(*given, clocks=Clocks(), cwd=None)
         self._read, self.records = 0, list[Record]()
 
     def metrics(self) -> list[Record]:
@@ -206,7 +200,7 @@ def states(run_dir: Path, bench: Bench) -> dict[int, Start]:
 
 
 def encoded(config: RunConfig, state: RunState) -> bytes:
-    spec = describe(EnvironmentRequest(config.env, config.env_arg, config.wrapper, config.backend))
+    spec = describe(EnvironmentRequest.of(config))
     strategy = strategy_of_state(config, state)
     return checkpoint.encode(
         config, spec, RUN, state, strategy.centre(strategy.published(state.strategy))
@@ -226,38 +220,36 @@ def fork(bench: Bench, name: str, **changes: Any) -> Path:
     return run_dir
 
 
-def resumed(
-    bench: Bench, processes: Processes, run_dir: Path, module: str = "", **environment: str
-) -> Whole:
-    """A whole run that goes on from a fork."""
-    return Whole(
-        processes,
-        run_dir,
-        "--resume",
-        RUN,
-        "--noise-dir",
-        bench.noise,
-        module=module,
-        **environment,
-    )
+def resumed(bench: Bench, processes: Processes, run_dir: Path) -> Whole:
+    """A whole run that continues from a fork."""
+    return Whole(processes, run_dir, "--resume", RUN, "--noise-dir", bench.noise)
 
 
-def published(config: RunConfig, state: RunState, noise_digest: str) -> tuple[str, bytes, bytes]:
-    """(publication, task, parameters) as the master publishes them for a state."""
-    strategy = strategy_of_state(config, state)
-    vector, statistics = strategy.published(state.strategy), state.statistics(config.obs_clip)
+def published(setup: Setup, state: RunState, individuals: int) -> tuple[Task, Floats, Slots]:
+    """Header, parameters and slot table as the master publishes them for a state, with the training
+    slots of so many individuals.
+    """
+    learner = setup.learner
+    stop = individuals // setup.strategy.per_slot
+    spans = [span for span in learner.spans(state) if span.kind != TRAIN]
+    name = f"{state.generation}.1-00000000"
+    slots = learner.slots(state, state.generation, name, [*spans, Span(TRAIN, 0, stop)])
+    vector, statistics, _ = learner.published(state)
     task = Task(
-        f"{state.generation}.1-00000000",
-        strategy.sigma(state.strategy),
+        name,
+        setup.strategy.sigma(state.strategy),
         state.step_limit,
         len(vector),
         vector_digest(vector),
         statistics.mean.astype("<f4").tobytes(),
         statistics.std.astype("<f4").tobytes(),
-        noise_digest,
+        setup.table.digest,
         1.0,
+        spans_to_bytes(slots.spans),
+        slots.shape.result.itemsize,
+        slots.shape.moments.itemsize,
     )
-    return task.publication, task.encode(), vector.astype("<f4").tobytes()
+    return task, vector, slots
 
 
 @contextmanager

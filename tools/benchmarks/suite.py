@@ -12,18 +12,13 @@ from tools.benchmarks.figures import Row
 from tools.benchmarks.runs import Bench
 
 ENVPOOL = "envpool"
+BACKENDS = ("lean", ENVPOOL)
 
 
 def whole(backend: str, bench: Bench) -> list[Row]:
     from tools.benchmarks.utilisation import overhead
 
     return overhead.measured(bench, backend)
-
-
-def idle(backend: str, bench: Bench) -> list[Row]:
-    from tools.benchmarks.utilisation import idle
-
-    return idle.measured(bench, backend)
 
 
 def start(backend: str, bench: Bench) -> list[Row]:
@@ -39,12 +34,6 @@ def memory(backend: str, bench: Bench) -> list[Row]:
     from tools.benchmarks.micro import memory
 
     return memory.measured(bench, backend)
-
-
-def extras(bench: Bench) -> list[Row]:
-    from tools.benchmarks import extras
-
-    return extras.measured(bench)
 
 
 def absolute(bench: Bench) -> list[Row]:
@@ -130,45 +119,25 @@ def gradient(bench: Bench) -> list[Row]:
     ]
 
 
-def genome(bench: Bench) -> list[Row]:
-    from tools.benchmarks.micro import mutation_chains
-
-    return mutation_chains.measured(bench)
-
-
-def steady(bench: Bench) -> list[Row]:
-    from tools.benchmarks.utilisation import ga_idle
-
-    return ga_idle.measured(bench)
-
-
 def drain(bench: Bench) -> list[Row]:
     from tools.benchmarks.micro import drain
 
-    found = drain.drain(min(3, bench.repeats), 20_000 if bench.quick else 200_000)
+    blocks = 20_000 if bench.quick else 200_000
+    found = list(drain.drain(bench.repeats, blocks))
     beside = {
-        "a second": f"{found['blocks_per_second']:,.0f}",
-        "bytes a block": f"{found['bytes_per_block']:.0f}",
+        "a second": figures.middle([one["a second"] for one in found]),
+        "bytes a block": figures.middle([one["bytes"] for one in found]),
     }
-    return [
-        Row(
-            "drain",
-            (
-                "blocks drained, decoded and accounted per CPU-second of the master, "
-                f"{found['blocks']:,} of them"
-            ),
-            spread(found["blocks_per_cpu_second"]),
-            target=20_000.0,
-            beside=beside,
-            repeats=found["repeats"],
-        )
-    ]
+    text = f"blocks of one slot read and accounted per CPU-second of the master, {blocks:,} of them"
+    each = tuple(one["per CPU-second"] for one in found)
+    return [Row("drain", text, each, target=300_000.0, beside=beside)]
 
 
 def closing(bench: Bench) -> list[Row]:
     from tools.benchmarks.utilisation import generation_gap
 
     found = generation_gap.closing(bench.repeats, bench.quick)
+    names = {"of it the master's CPU": "cpu", "its CPU on all results before": "collecting"}
     return [
         Row(
             f"closing-{number}",
@@ -179,11 +148,7 @@ def closing(bench: Bench) -> list[Row]:
             "<",
             beside={
                 name: figures.middle([1000 * one for one in each[of]], "{:,.3g} ms")
-                for name, of in (
-                    ("of it the master's CPU", "cpu"),
-                    ("its CPU on all answers before", "collecting"),
-                    ("a tick's walks over all slots, unanswered", "ticks"),
-                )
+                for name, of in names.items()
             },
         )
         for number, (name, each) in enumerate(found.items(), 1)
@@ -193,35 +158,10 @@ def closing(bench: Bench) -> list[Row]:
 def noise(bench: Bench) -> list[Row]:
     from tools.benchmarks.micro import arithmetic
 
-    found = arithmetic.noise(bench.repeats)
-    made = {name: value / 1e6 for name, value in found["floats_per_core_second"].items()}
-    opened = {name: value * 1000 for name, value in found["seconds_second_process"].items()}
-    beside = {
-        "a second, all threads": (
-            f"{found['floats_per_second']['median'] / 1e6:.0f} M, "
-            f"{found['floats_per_second_to_disk']['median'] / 1e6:.0f} M safe on disk"
-        ),
-        **{name: f"{one['median']:.2f}" for name, one in found["half_precision"].items()},
-    }
+    made, opened = arithmetic.noise(bench.repeats)
     return [
-        Row(
-            "noise",
-            "noise floats per core-second, digest included",
-            spread(made),
-            " M",
-            100.0,
-            beside=beside,
-            repeats=bench.repeats,
-        ),
-        Row(
-            "noise-open",
-            "noise ready in a second process",
-            spread(opened),
-            " ms",
-            50.0,
-            "<",
-            repeats=bench.repeats,
-        ),
+        Row("noise", "noise floats per core-second, digest included", made, " M", 100.0),
+        Row("noise-open", "noise ready in a second process", opened, " ms", 50.0, "<"),
     ]
 
 
@@ -241,24 +181,17 @@ def rates(found: dict[str, Any]) -> dict[str, str]:
 Measure = Callable[[Bench], list[Row]]
 
 MEASURES: dict[str, Measure] = {
-    **{
-        f"{one.__name__}-{backend}": partial(one, backend)
-        for one in (whole, idle)
-        for backend in ("lean", ENVPOOL)
-    },
+    **{f"whole-{backend}": partial(whole, backend) for backend in BACKENDS},
     "walker": walker,
     "cartpole": cartpole,
     "gradient": gradient,
     "noise": noise,
-    "genome": genome,
-    "steady": steady,
-    "extras": extras,
     "drain": drain,
     "closing": closing,
     **{
         f"{one.__name__}-{backend}": partial(one, backend)
         for one in (start, memory)
-        for backend in ("lean", ENVPOOL)
+        for backend in BACKENDS
     },
     "rates": absolute,
 }

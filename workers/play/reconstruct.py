@@ -15,6 +15,7 @@ from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.numerics.return_statistics import sum_in_order
 from es_queue.security.user_code import named_modules, require_trust
 from es_queue.seed_list import open_noise_table
 from es_queue.strategies import make_strategy
@@ -36,7 +37,7 @@ from workers.play.playback import (
     save_video,
 )
 from workers.play.report import format_played, format_policy, print_played, summarize
-from workers.slots import Evaluator, RunParts, mean
+from workers.player import Player
 
 #: '+' and '-' as people write them behind a slot's number.
 SIGNS = {"+": 0, "-": 1}
@@ -119,7 +120,7 @@ def format_kept(generations: Sequence[int]) -> str:
 def replay_episodes(
     record: SlotRecord,
     selector: IndividualSelector,
-    evaluator: Evaluator,
+    player: Player,
     seeds: list[int],
     on_step: OnStep | None,
 ) -> list[Episode]:
@@ -128,10 +129,8 @@ def replay_episodes(
     """
     try:
         if selector.slot is None:
-            return evaluator.play_centre(record.task, record.published, seeds, on_step)
-        return evaluator.play_individual(
-            record.task, record.published, selector.slot, selector.individual, on_step
-        )
+            return player.play_centre(seeds, on_step)
+        return player.play_individual(selector.slot, selector.individual, on_step)
     except EsQueueError:
         raise
     except Exception as error:  # whatever a user's environment raises
@@ -164,17 +163,18 @@ def play_recorded(
             "version of es-queue that trained it"
         )
     with open_playback(request, spec.id, drawing) as (env, recorder):
-        parts = RunParts(config, spec, policy, make_strategy(config, policy.size), env)
-        evaluator = Evaluator(parts, table, EpisodeControl())
-        if not evaluator.fits(record.task):
+        strategy = make_strategy(config, policy.size)
+        player = Player(config, spec, policy, strategy, table, EpisodeControl(), env)
+        if not player.fits(record.task):
             raise RunFolderError(
                 f"generation {selector.generation} was played with observation or action spaces "
                 f"that differ from those of the installed {spec.id}"
             )
+        player.open(record.task, record.published)
         episodes = replay_episodes(
             record,
             selector,
-            evaluator,
+            player,
             episode_seeds(config, given.episodes, given.seed),
             recorder.capture if recorder else None,
         )
@@ -209,9 +209,10 @@ def compare_recorded(
     row = None if selector.slot is None else record.row(selector.slot, selector.individual)
     if row is None or row["return"] != row["return"]:
         return {"recorded": None, "equal": None}
+    totals = [episode.total for episode in episodes]
     return {
         "recorded": row["return"],
-        "equal": mean([episode.total for episode in episodes]) == row["return"],
+        "equal": sum_in_order(totals) / len(totals) == row["return"],
         "noise_index": row["noise_index"],
         "fitness": row["fitness"],
     }

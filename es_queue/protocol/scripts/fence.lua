@@ -45,9 +45,18 @@ local function members(key)
   return {}
 end
 
--- Close what stands open besides the publication itself, in the asynchronous schedule: all but those in keep.
+-- Remove a publication's results and parameters.
+local function close(prefix, publication)
+  redis.call('UNLINK', prefix .. 'results:' .. publication, prefix .. 'parameters:' .. publication)
+  for _, kind in ipairs({ 'results:', 'moments:' }) do
+    local part = 0
+    while redis.call('UNLINK', prefix .. kind .. publication .. ':' .. part) == 1 do part = part + 1 end
+  end
+end
+
+-- Close the older publications of the asynchronous schedule: all but those in keep.
 local function close_older(progress, prefix, keep)
   for publication in string.gmatch(redis.call('HGET', progress, 'open') or '', '%d+%.%d+%-%x+') do
-    if not keep[publication] then redis.call('UNLINK', prefix .. 'results:' .. publication, prefix .. 'parameters:' .. publication) end
+    if not keep[publication] then close(prefix, publication) end
   end
 end

@@ -20,5 +20,5 @@ end
 if not stored then return { false, 0, trouble } end
 if #progress > 0 then attempt('HSET', KEYS[2], unpack(progress)) end
 if #refused > 0 then attempt('HSET', KEYS[5], unpack(refused)) end
-local found = redis.call('EXISTS', KEYS[3], prefix .. 'results:' .. stored, prefix .. 'parameters:' .. stored)
+local found = redis.call('EXISTS', KEYS[3], prefix .. 'results:' .. stored .. ':0', prefix .. 'parameters:' .. stored)
 return { stored, found == 3 and 1 or 0, trouble }

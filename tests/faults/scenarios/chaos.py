@@ -1,5 +1,5 @@
-"""Chaos: again and again a random process is killed, worker, master or Redis server; what has ended
-is started again.
+"""Chaos: again and again a random process is killed or frozen, worker, master or Redis server, or
+Redis is emptied; what has ended is started again.
 """
 
 from __future__ import annotations
@@ -91,9 +91,14 @@ class Ring:
             summary["digest"],
         )
 
-    def kill(self, what: str, dice: random.Random) -> None:
-        """SIGKILL to a worker and its horse, to the master, or to the server."""
-        if what == "worker":
+    def befall(self, what: str, dice: random.Random) -> None:
+        """SIGKILL to a worker and its horse, to the master, or to the server; "freeze": a worker
+        stops for longer than its beat lasts; "flush": Redis loses everything.
+        """
+        if what == "flush":
+            self.seen.client.flushall()
+            return
+        if what in ("worker", "freeze"):
             one = dice.choice(self.workers)
             doomed = [
                 pid
@@ -106,14 +111,21 @@ class Ring:
                 if what == "master"
                 else read_pid(self.server.folder / "server.lock") or 0
             ]
-        for pid in filter(None, doomed):
+        freezes = what == "freeze"
+        self._signal(doomed, signal.SIGSTOP if freezes else signal.SIGKILL)
+        if freezes:
+            time.sleep(2 * CLOCKS.beat_ttl)
+            self._signal(doomed, signal.SIGCONT)
+
+    def _signal(self, pids: list[int], number: signal.Signals) -> None:
+        for pid in filter(None, pids):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def restart(self, what: str) -> float:
         """Kill one; seconds until all work again and a generation has closed."""
         watch, done = Stopwatch(), self.seen.generation()
-        self.kill(what, random.Random(0))
+        self.befall(what, random.Random(0))
 
         def as_before() -> bool:
             self.supervise()
@@ -178,7 +190,7 @@ class Measured:
     digest: str
 
 
-def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
+def play(arena: Arena, seconds: int, restarts: float | None, kinds: tuple[str, ...] = KINDS) -> Row:
     """The same run quietly and with kills: every 2 s, or every so many times what a
     restart takes.
     """
@@ -190,7 +202,7 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
     pause = 2.0
     if restarts is not None:
         trial = Ring(arena, "trial", {**values, "generations": 100_000})
-        pause = restarts * max(trial.restart(what) for what in sorted(set(KINDS)))
+        pause = restarts * max(trial.restart(what) for what in sorted(set(kinds)))
         trial.end()
     calm = Ring(arena, "calm", values)
     quiet = calm.live()
@@ -200,9 +212,9 @@ def play(arena: Arena, seconds: int, restarts: float | None) -> Row:
         ring.supervise()
         if ring.watch.seconds() >= due:
             due += pause
-            what = dice.choice(KINDS)
+            what = dice.choice(kinds)
             kills[what] = kills.get(what, 0) + 1
-            ring.kill(what, dice)
+            ring.befall(what, dice)
         time.sleep(0.05)
     chaos = ring.live()
     row.equal, told = chaos.digest == quiet.digest, ring.recoveries()
@@ -233,3 +245,10 @@ def every_two_seconds(arena: Arena, count: int) -> Row:
 @scenario("chaos: a random process killed every 5 restarts", quick=20, full=60)
 def every_five_restarts(arena: Arena, count: int) -> Row:
     return play(arena, count, 5.0)
+
+
+@scenario(
+    "chaos: workers killed or frozen, master killed, Redis emptied, every 2 s", quick=20, full=60
+)
+def anything(arena: Arena, count: int) -> Row:
+    return play(arena, count, None, ("worker", "freeze", "freeze", "flush", "master"))

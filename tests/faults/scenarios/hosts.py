@@ -9,7 +9,7 @@ import secrets
 import signal
 import subprocess
 
-from master.collect.recovery_statistics import TAKEOVER, WORKER_DIED
+from master.loop.recovery_statistics import TAKEOVER, WORKER_DIED
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.faults.servers import FORGETFUL, Server, may_unshare
 from tests.faults.trial import STEADY, Trial, recovered

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from master.collect.recovery_statistics import REDIS_AWAY, WORKER_DIED
+from master.loop.recovery_statistics import REDIS_AWAY, WORKER_DIED
 from tests.faults.proxy import Proxy
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.trial import STEADY, Trial, again, recovered
@@ -81,7 +81,7 @@ def resets(arena: Arena, count: int) -> Row:
 
     def befall() -> None:
         told = recovered(wire.trial, REDIS_AWAY)
-        wire.proxy.before(b"XREAD", act=wire.proxy.reset)
+        wire.proxy.before(b"BLPOP", act=wire.proxy.reset)
         wait_for(
             lambda: recovered(wire.trial, REDIS_AWAY) > told, "the reset is noticed"
         )  # two within a second are one
@@ -112,6 +112,9 @@ def limited(arena: Arena, count: int) -> Row:
 
 
 # --- silent
+
+#: Words of a worker's answer.
+GIVE = (b"EVALSHA", b":bell", b"!:epoch")
 
 
 @scenario("network: half-open (silent, no RST) for 3 s", full=3)
@@ -145,7 +148,7 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
         proxy = Proxy(url)
         arena.stack.callback(proxy.close)
         lonely = trial.seen.joined(arena.processes.worker(proxy.url, *STEADY, clocks=NERVOUS))
-        proxy.before(b"XADD", act=lambda proxy=proxy: setattr(proxy, "frozen", True))  # type: ignore[misc]
+        proxy.before(*GIVE, act=lambda proxy=proxy: setattr(proxy, "frozen", True))  # type: ignore[misc]
         wait_for(lambda proxy=proxy: proxy.frozen, "it answers")  # type: ignore[misc]
         watch = Stopwatch()
         wait_for(lambda lonely=lonely: not trial.seen.claims(lonely), "its block is taken from it")  # type: ignore[misc]
@@ -158,10 +161,10 @@ def half_open_for_good(arena: Arena, count: int) -> Row:
 #: Words that only this request has.
 MASTERS = {
     "publish": (b"EVALSHA", b":iteration"),
-    "renew": (b"EVALSHA", b":master", b":refused", b"recoveries"),  # LeaseRenewal's has no counters
-    "reconcile": (b"EVALSHA", b":attempts", b":workers", b"!:iteration", b"!:master"),
+    "issue": (b"EVALSHA", b":todo", b"!:workers"),
+    "look": (b"EVALSHA", b":todo", b":workers", b"recoveries"),
 }
-WORKERS = {"answer": (b"XADD", b"NOMKSTREAM"), "claim": (b"BLMOVE", b":claims:")}
+WORKERS = {"answer": GIVE, "claim": (b"BLMOVE", b":claims:")}
 
 
 def deaf(
@@ -195,7 +198,7 @@ def deaf(
 
 
 @scenario(
-    "network: the reply to publish, renew, reconcile is lost, the n-th of each", full=5, slow=False
+    "network: the reply to publish, issue, look is lost, the n-th of each", full=5, slow=False
 )
 def deaf_master(arena: Arena, count: int) -> Row:
     return deaf(arena, count, MASTERS, lambda trial: recovered(trial, REDIS_AWAY))

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from master.collect.recovery_statistics import REDIS_AWAY
+from master.loop.recovery_statistics import REDIS_AWAY
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server, free_port, may_unshare
 from tests.faults.trial import STEADY, Trial, Words, again, recovered

@@ -78,10 +78,14 @@ def saved_policy(
     if settings.batch_norm == "virtual":
         arrays["reference"] = draw.normal(size=(12, size)).astype(np.float32)
     meta = {
+        "format": 1,
         "config": settings.to_dict(),
         "observation_size": size,
         "action": action.to_dict(),
         "observation_shape": list(shape),
+        "discrete_observation": None,
+        "observation_start": None,
+        "observation": None,
         "state": {"large": 1},
     }
     return SavedPolicy.from_arrays(arrays, meta), arrays, meta

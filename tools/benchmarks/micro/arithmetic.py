@@ -1,30 +1,22 @@
-"""How fast noise is made and gradients are summed; run it by hand: ``python -m
-tools.benchmarks.micro.arithmetic``.
+"""How fast noise is made and gradients are summed.
 
-Every figure is a time or a rate of this machine; what can be compared between machines are the
-ratios, each taken within one repeat. The gradient reads the host's largest noise table, which is
-made where there is none (1 GB).
+Only the ratios can be compared between machines; each is taken within one repeat. The gradient
+reads the host's largest noise table, which is made if there is none (1 GB).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics import normals, threads
-from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
 from es_queue.numerics.ordered_sums import column_pieces, weighted_rows
 
@@ -36,8 +28,6 @@ SLICE = 2**14
 STARTERS_BATCH = 500
 #: Floats that a repeat of the noise makes.
 MADE = 2**26
-#: Rows of the comparison of float16 with float32.
-ROWS = 500
 
 Spread = dict[str, float]
 
@@ -140,47 +130,28 @@ def starters_way(
 # --- the noise
 
 
-def noise(repeats: int, floats: int = MADE) -> dict[str, Any]:
-    """Floats a second, their digest included: into memory by one thread and by all, and into a file
-    that is synced.
+def noise(repeats: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Millions of floats per core-second, their digest included, into memory by one thread; and
+    milliseconds until a second process has a number of the host's finished table.
     """
-    memory, cores = np.zeros(floats, "<f4"), threads.usable_cores()
-    one, every = (
-        [making(memory, 1) for _ in range(repeats)],
-        [making(memory, cores) for _ in range(repeats)],
-    )
-    return {
-        "floats": floats,
-        "threads": cores,
-        "repeats": repeats,
-        "floats_per_core_second": spread([floats / cpu for _, cpu in one]),
-        "floats_per_core_second_all_threads": spread([floats / cpu for _, cpu in every]),
-        "floats_per_second": spread([floats / wall for wall, _ in every]),
-        "floats_per_second_to_disk": spread([floats / to_disk(floats) for _ in range(repeats)]),
-        "seconds_second_process": spread([second_process(LARGEST_DEFAULT) for _ in range(repeats)]),
-        "half_precision": half_precision(repeats),
-    }
+    memory = np.zeros(MADE, "<f4")
+    made = tuple(MADE / making(memory) / 1e6 for _ in range(repeats))
+    return made, tuple(1000 * second_process(LARGEST_DEFAULT) for _ in range(repeats))
 
 
-def making(memory: NDArray[np.float32], cores: int) -> tuple[float, float]:
-    """Wall and CPU seconds of making a table into ``memory`` with so many threads."""
+def making(memory: NDArray[np.float32]) -> float:
+    """CPU seconds of making a table into ``memory`` with one thread."""
 
     def put(start: int, piece: NDArray[np.float32]) -> None:
         memory[start : start + len(piece)] = piece
 
-    usual, threads.usable_cores = threads.usable_cores, lambda: cores
+    usual, threads.usable_cores = threads.usable_cores, lambda: 1
     try:
         began = time.process_time()
-        wall = seconds(lambda: normals.generate_table(1, len(memory), put))
-        return wall, time.process_time() - began
+        normals.generate_table(1, len(memory), put)
+        return time.process_time() - began
     finally:
         threads.usable_cores = usual
-
-
-def to_disk(floats: int) -> float:
-    """Seconds until a new table is safe in a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        return seconds(lambda: NoiseTable.open(floats, Path(folder)))
 
 
 SECOND = """
@@ -200,73 +171,3 @@ def second_process(floats: int) -> float:
     NoiseTable.open(floats)
     command = [sys.executable, "-c", SECOND, str(floats)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def half_precision(
-    repeats: int, parameters: int = PARAMETERS, floats: int = LARGEST_DEFAULT // 5
-) -> dict[str, Any]:
-    """float16 ÷ float32 in seconds, one thread: a sum of rows, and one individual, of tables that
-    no cache holds.
-    """
-    single = NoiseTable.in_memory(floats).row(0, floats)
-    half = single.astype(np.float16)
-    rng = np.random.default_rng(2)
-    starts, weight = rng.integers(0, floats - parameters, ROWS).tolist(), np.float32(0.3)
-    centre, out, total = (np.zeros(parameters, np.float32) for _ in range(3))
-
-    def summed(values: NDArray[Any]) -> None:
-        for start in starts:
-            np.multiply(values[start : start + parameters], weight, out=out)
-            np.add(total, out, out=total)
-
-    def individuals(values: NDArray[Any]) -> None:
-        for start in starts:
-            np.multiply(values[start : start + parameters], weight, out=out)
-            np.add(centre, out, out=out)
-
-    works = {"sum": summed, "individual": individuals}
-    tables: dict[str, NDArray[Any]] = {"float16": half, "float32": single}
-    found = in_turn(
-        {
-            f"{name} {kind}": partial(work, values)
-            for name, work in works.items()
-            for kind, values in tables.items()
-        },
-        repeats,
-    )
-    return {
-        f"{name} float16 / float32": ratios(found, f"{name} float16", f"{name} float32")
-        for name in works
-    }
-
-
-def lines(found: dict[str, Any], indent: str = "") -> list[str]:
-    """One line a figure."""
-    told = []
-    for name, value in found.items():
-        if isinstance(value, dict) and "median" in value:
-            told.append(
-                f"{indent}{name:36} {value['median']:14,.4g} ({value['least']:,.4g} to "
-                f"{value['greatest']:,.4g})"
-            )
-        elif isinstance(value, dict):
-            told += [f"{indent}{name}", *lines(value, indent + "  ")]
-        else:
-            told.append(f"{indent}{name:36} {value:14,}")
-    return told
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Time the making of noise and the summing of gradients."
-    )
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    limit_blas_threads()
-    found = {"gradient": gradient(given.repeats), "noise": noise(given.repeats)}
-    print(json.dumps(found) if given.json else "\n".join(lines(found)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,4 @@
-"""How fast each back end plays the same individuals on the same seeds; run it by hand: ``python -m
-tools.benchmarks.micro.backends``.
+"""How fast each back end plays the same individuals on the same seeds.
 
 BipedalWalker with 32 episodes at once on stock, lean and EnvPool, CartPole with 256 on stock and
 vectorised. One process plays each back end in turn, several times over; what counts are the ratios
@@ -9,10 +8,7 @@ own steps.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,15 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.environments.envpool import is_installed
-from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.policies import make_policy
 from es_queue.policies.mlp import MlpPolicy
-from es_queue.protocol.messages import Block, Task
 from tests.ring import NOISE, quick_config
+from tools.benchmarks.micro.rates import open_generation, rate
 from workers.episode import EpisodeControl
 from workers.join import join
-from workers.slots import Evaluator
+from workers.player import Player
 
 Floats = NDArray[np.float32]
 #: Weighs cart, its speed, pole and its speed so that the pole stays up.
@@ -116,76 +110,22 @@ def _in_turn(course: Course, backends: list[str], repeats: int) -> dict[str, lis
     before to warm up.
     """
     table = NoiseTable.in_memory(NOISE)
-    players = {backend: _evaluator(course, backend, table) for backend in backends}
-    rates: dict[str, list[float]] = {backend: [] for backend in players}
+    players = {backend: _player(course, backend, table, repeats) for backend in backends}
+    found: dict[str, list[float]] = {backend: [] for backend in players}
     for number in range(-1, repeats):
-        for backend, who in players.items():
-            found = rate(who, course, course.slots * max(number, 0))
+        for backend, player in players.items():
+            start = course.slots * max(number, 0)
+            speed = rate(player, start, start + course.slots, course.slots)
             if number >= 0:
-                rates[backend].append(found)
-    return rates
+                found[backend].append(speed)
+    return found
 
 
-def _evaluator(course: Course, backend: str, table: NoiseTable) -> Evaluator:
+def _player(course: Course, backend: str, table: NoiseTable, repeats: int) -> Player:
     config = quick_config(
         env=course.environment, strategy="ars", population=8192, backend=backend, **course.settings
     )
-    return join(config, EpisodeControl(), table=table).evaluator
-
-
-def rate(who: Evaluator, course: Course, start: int) -> float:
-    """Environment steps per CPU-second of the block that begins at slot ``start``."""
-    spec = who.spec
-    published = course.published(make_policy(who.config, spec.observation_size, spec.action))
-    zeros, ones = (np.full(spec.observation_size, value, "<f4").tobytes() for value in (0, 1))
-    digest = bytes_digest(published.tobytes())
-    task = Task(
-        "0.1-00000000",
-        course.sigma,
-        course.limit,
-        len(published),
-        digest,
-        zeros,
-        ones,
-        who.table.digest,
-        1.0,
-    )
-    before, began = who.control.steps, time.process_time()
-    who.evaluate(
-        task,
-        published,
-        Block(task.publication, "train", start, start + course.slots),
-        "bench-1-abcdef",
-        lambda _: None,
-    )
-    return (who.control.steps - before) / (time.process_time() - began)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Compare the back ends of BipedalWalker and of CartPole."
-    )
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    limit_blas_threads()
-    found = {
-        "BipedalWalker-v3": walker_backends(given.repeats),
-        "CartPole-v1": cartpole_backends(given.repeats),
-    }
-    if given.json:
-        print(json.dumps(found))
-        return
-    for environment, figures in found.items():
-        print(environment)
-        for backend, speed in figures["steps_per_cpu_second"].items():
-            print(f"  {backend:24} {speed:12,.0f} steps per CPU-second")
-        for name, ratio in figures["ratios"].items():
-            print(
-                f"  {name:24} {ratio['median']:12.2f} ({ratio['least']:.2f} to "
-                f"{ratio['greatest']:.2f}, {given.repeats} repeats)"
-            )
-
-
-if __name__ == "__main__":
-    main()
+    player = join(config, EpisodeControl(), table=table).player
+    published = course.published(player.policy)
+    open_generation(player, published, course.slots * repeats, course.sigma, course.limit)
+    return player

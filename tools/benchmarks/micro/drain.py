@@ -1,151 +1,114 @@
-"""What a block costs the master: answers that wait in Redis, drained, decoded and accounted,
-producers off.
+"""What a block costs the master: results that wait in Redis, read and accounted.
 
-``drain(blocks)`` loads a publication's stream with one honest answer a block, then lets the real
-collector empty it.
+The results of a whole table are there, block after block, as workers append them; nobody adds more.
 """
 
 from __future__ import annotations
 
-import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import redis
 
-from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.protocol import messages
-from es_queue.protocol.channel import PublishRequest
+from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.numerics.arrays import Integers
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.keys import RunKeys
-from es_queue.protocol.messages import Answer, EpisodeMoments, SlotResult, Task
-from es_queue.protocol.redis_channel import RedisMasterChannel
-from es_queue.protocol.timing import Clocks
-from master.collect.answer_check import ResultShape
-from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.collector import Collector
-from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.worker_watch import MasterLease
+from es_queue.protocol.store import MasterStore
+from es_queue.slots import TRAIN, Rows, Slots, Span, Table, worker_mark
+from es_queue.strategies import make_strategy
 from master.services.private_server import PrivateServer
 from tests.ring import quick_config
 
 TOKEN, PUBLICATION, RUN = "1-00000000", "0.1-00000000", "drain"
-OBSERVATION = 24
-WORKERS = 1440
+OBSERVATION, STEPS, WORKERS = 24, 400, 1440
+#: Blocks of one write.
+WRITTEN = 1000
 
 
-def worker_of(block: int) -> str:
-    return f"host{block % 30}-{block % WORKERS}-abcdef"
-
-
-def answers(expectations: AnswerChecker, blocks: int, slots: int) -> Iterator[bytes]:
-    """An honest answer for each block of so many slots, with the moments that its sampled slots
-    owe.
-    """
-    numbers = np.linspace(-1, 1, OBSERVATION).astype("<f8")
-    mean, m2 = numbers.tobytes(), (numbers**2).tobytes()
-    for block in range(blocks):
-        results = []
-        for slot in range(block * slots, (block + 1) * slots):
-            due = expectations.expected_answer(messages.TRAIN, slot)
-            assert due is not None
-            moments = (EpisodeMoments(400, mean, m2),) * due.moments
-            results.append(
-                SlotResult(
-                    slot,
-                    due.noise_index,
-                    due.seed,
-                    (slot / 7, -slot / 3),
-                    (slot / 7, -slot / 3),
-                    (500, 600),
-                    (0, 0),
-                    (0, 0),
-                    moments,
-                )
-            )
-        yield Answer(PUBLICATION, messages.TRAIN, worker_of(block), 0.5, tuple(results)).encode()
-
-
-def load(client: redis.Redis, payloads: Iterator[bytes]) -> int:
-    """Put them into the publication's stream, as workers do; how many bytes that were."""
-    name, pipeline, size = RunKeys(RUN).results(PUBLICATION), client.pipeline(transaction=False), 0
-    for count, payload in enumerate(payloads, 1):
-        pipeline.xadd(name, {"answer": payload}, nomkstream=True)
-        size += len(payload)
-        if count % 1000 == 0:
-            pipeline.execute()
-    pipeline.execute()
-    return size
-
-
-def once(client: redis.Redis, blocks: int, slots: int, obs_norm: bool) -> dict[str, float]:
-    """One drain: blocks a CPU-second of the master."""
-    client.flushall()
+def open_table(rows: int) -> Slots:
+    """The table of so many mirrored pairs of BipedalWalker, every fourth of them sampled."""
     config = quick_config(
-        env="BipedalWalker-v3",
-        strategy="ars",
-        population=min(1_000_000, 2 * blocks * slots),
-        obs_norm=obs_norm,
+        env="BipedalWalker-v3", strategy="ars", population=min(1_000_000, 2 * rows)
     )
-    channel = RedisMasterChannel(client, RUN)
-    collector = Collector(MasterLease(channel, TOKEN, "bench", Clocks()), BlockScheduler(fixed=1))
-    collector.fleet.update(
-        {worker_of(number): {"host": f"host{number % 30}"} for number in range(WORKERS)}
+    action = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
+    spec = EnvironmentSpec(
+        config.env, OBSERVATION, action, 1600, None, None, "stock", clean_reset=True
     )
-    expectations = AnswerChecker(
-        config, 0, ResultShape(100, 2, OBSERVATION), {messages.TRAIN: blocks * slots}
-    )
-    ledger = Ledger(PUBLICATION, expectations, {messages.TRAIN: blocks * slots})
-    zeros = np.zeros(OBSERVATION, "<f4").tobytes()
-    task = Task(PUBLICATION, 0.1, 1600, 25, bytes_digest(b"x" * 100), zeros, zeros, "0" * 32, 1.0)
-    channel.renew(TOKEN, "bench", 10.0, {}, {})
-    channel.stage(PUBLICATION, b"x" * 100)
-    channel.publish(
-        TOKEN, PublishRequest(PUBLICATION, task.encode(), [], "{}", {"state": "running"})
-    )
-    size = load(client, answers(expectations, blocks, slots))
+    strategy = make_strategy(config, 100)
+    return Slots(config, strategy, spec, 0, [Span(TRAIN, 0, rows)], publication=PUBLICATION)
+
+
+def honest_results(slots: Slots, rows: Rows, workers: Integers) -> tuple[Table, Table]:
+    """Results of the rows, by these workers (``worker_mark``), and their moments; scores differ
+    from row to row.
+    """
+    results = np.zeros(len(rows), slots.shape.result)
+    results["row"], results["worker"], results["seconds"] = rows, workers, 0.5
+    scores = 100 * np.sin(7.0 * rows[:, np.newaxis] + np.arange(slots.shape.individuals))
+    results["fitness"] = results["returns"] = scores
+    results["steps"] = STEPS
+    sampled = rows[slots.table["place"][rows] >= 0]
+    each = slots.shape.individuals * slots.config.episodes
+    moments = np.zeros(each * len(sampled), slots.shape.moments)
+    moments["row"] = np.repeat(sampled, each)
+    moments["episode"] = np.tile(np.arange(each), len(sampled))
+    moments["count"] = STEPS
+    mean = np.sin(moments["row"][:, np.newaxis] + np.arange(slots.shape.observation))
+    moments["mean"], moments["m2"] = mean, STEPS * mean**2
+    return results, moments
+
+
+def load(client: redis.Redis, store: MasterStore, slots: Slots, size: int) -> int:
+    """Append all results, of blocks of ``size`` rows; returns their bytes."""
+    pipeline, written = client.pipeline(transaction=False), 0
+    names = [worker_mark(f"host{number % 30}-{number}-abcdef") for number in range(WORKERS)]
+    marks = np.array(names, np.int64)
+    for start in range(0, len(slots), WRITTEN * size):
+        rows = np.arange(start, min(len(slots), start + WRITTEN * size))
+        parts = honest_results(slots, rows, marks[(rows // size) % WORKERS])
+        keys = store.keys.results(PUBLICATION, 0), store.keys.moments(PUBLICATION, 0)
+        for key, data in zip(keys, (part.tobytes() for part in parts), strict=True):
+            pipeline.append(key, data)
+            written += len(data)
+        pipeline.execute()
+    return written
+
+
+def once(client: redis.Redis, blocks: int, size: int) -> dict[str, float]:
+    client.flushall()
+    slots, store = open_table(blocks * size), MasterStore(client, RUN)
+    store.renew(TOKEN, "bench", 60.0, {}, {})
+    store.open(TOKEN, PUBLICATION, b"x" * 400, b"task", config="{}", progress={"state": "running"})
+    written, arrived = load(client, store, slots, size), 0
     cpu, wall = time.process_time(), time.perf_counter()
-    while not ledger.is_complete():
-        collector.drain(ledger, 0.5)
+    while not slots.is_complete():
+        for _, results, moments in store.read(
+            {PUBLICATION: (slots.shape.result, slots.shape.moments)}
+        ):
+            slots.accept(results, moments, arrived, WORKERS)
+            arrived += len(results)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    assert not ledger.refused.total()
-    return {
-        "blocks_per_cpu_second": blocks / cpu,
-        "blocks_per_second": blocks / wall,
-        "bytes_per_block": size / blocks,
-    }
+    assert arrived == len(slots) and not slots.tally.refused.total()
+    return {"per CPU-second": blocks / cpu, "a second": blocks / wall, "bytes": written / blocks}
 
 
-def drain(
-    repeats: int, blocks: int = 200_000, slots: int = 1, obs_norm: bool = True
-) -> dict[str, Any]:
-    """Median, least and greatest over the repeats."""
+def drain(repeats: int, blocks: int = 200_000, size: int = 1) -> Iterator[dict[str, float]]:
+    """Blocks per CPU-second of the master and per second, and bytes of a block."""
     with tempfile.TemporaryDirectory() as folder:
         server = PrivateServer(Path(folder))
         server.start()
         try:
             with client_from_url(server.url) as client:
-                found = [once(client, blocks, slots, obs_norm) for _ in range(repeats)]
+                for _ in range(repeats):
+                    yield once(client, blocks, size)
         finally:
             server.stop()
-    each = [one["blocks_per_cpu_second"] for one in found]
-    return {
-        "blocks_per_cpu_second": {
-            "median": statistics.median(each),
-            "least": min(each),
-            "greatest": max(each),
-        },
-        "blocks_per_second": statistics.median(one["blocks_per_second"] for one in found),
-        "bytes_per_block": found[0]["bytes_per_block"],
-        "blocks": blocks,
-        "slots": slots,
-        "repeats": repeats,
-    }
 
 
 if __name__ == "__main__":
-    print(drain(1, 20_000))
+    for found in drain(3, *map(int, sys.argv[1:])):
+        print(", ".join(f"{name} {value:,.0f}" for name, value in found.items()))

@@ -8,15 +8,17 @@ import time
 
 import numpy as np
 
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Block, Task
-from master.run.setup import prepare_run
+from es_queue.slots import TRAIN, Span, spans_to_bytes
 from tests.ring import NOISE, quick_config, run_ring
 from tools.benchmarks.figures import Row
 from tools.benchmarks.runs import Bench
 from workers.episode import EpisodeControl
 from workers.join import join
+from workers.player import Player
 
 ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3", "BipedalWalker-v3")
 SLOTS, LIMIT, SIGMA = 16, 500, 0.1
@@ -30,13 +32,8 @@ def measured(bench: Bench) -> list[Row]:
         values = tuple(
             steps_a_second(env, table, 1 if bench.quick else 8) for _ in range(bench.repeats)
         )
-        rows.append(
-            Row(
-                f"rate-{env}",
-                f"steps per CPU-second of one evaluator, {env}, linear policy around zero",
-                values,
-            )
-        )
+        text = f"steps per CPU-second of one worker, {env}, linear policy around zero"
+        rows.append(Row(f"rate-{env}", text, values))
     generations = 10 if bench.quick else 200
     rows.append(
         Row(
@@ -50,40 +47,40 @@ def measured(bench: Bench) -> list[Row]:
 
 
 def steps_a_second(env: str, table: NoiseTable, blocks: int) -> float:
-    """Environment steps per CPU-second, blocks of 32 individuals, 500 steps at most."""
-    config = prepare_run(
-        quick_config(env=env, strategy="ars", sigma=SIGMA, population=2 * SLOTS * blocks),
-        table=table,
-    ).config
-    setup, watch = prepare_run(config, table=table), EpisodeControl()
-    evaluator = join(config, watch, table=table).evaluator
-    published = np.zeros(setup.policy.size, np.float32)
-    zeros, ones = (np.full(setup.spec.observation_size, value, "<f4").tobytes() for value in (0, 1))
-    task = Task(
-        PUBLICATION,
-        SIGMA,
-        LIMIT,
-        len(published),
-        bytes_digest(published.tobytes()),
-        zeros,
-        ones,
-        table.digest,
-        1.0,
+    """Of blocks of 32 individuals, 500 steps at most."""
+    config = quick_config(env=env, strategy="ars", sigma=SIGMA, population=2 * SLOTS * blocks)
+    player = join(config, EpisodeControl(), table=table).player
+    open_generation(player, np.zeros(player.policy.size, np.float32), SLOTS * blocks, SIGMA, LIMIT)
+    return rate(player, 0, SLOTS * blocks)
+
+
+def open_generation(
+    player: Player, published: Floats, slots: int, sigma: float, limit: int
+) -> None:
+    """Let it play so many training slots around these parameters, without statistics."""
+    size, digest = player.spec.observation_size, bytes_digest(published.tobytes())
+    zeros, ones = (np.full(size, value, "<f4").tobytes() for value in (0, 1))
+    spans = spans_to_bytes([Span(TRAIN, 0, slots)])
+    sizes = player.shape.result.itemsize, player.shape.moments.itemsize
+    player.open(
+        Task(
+            *(PUBLICATION, sigma, limit, len(published), digest, zeros, ones),
+            *(player.noise.digest, 1.0, spans, *sizes),
+        ),
+        published,
     )
-    before, began = watch.steps, time.process_time()
-    for start in range(0, SLOTS * blocks, SLOTS):
-        evaluator.evaluate(
-            task,
-            published,
-            Block(PUBLICATION, "train", start, start + SLOTS),
-            "bench-1-abcdef",
-            lambda _: None,
-        )
-    return (watch.steps - before) / (time.process_time() - began)
+
+
+def rate(player: Player, first: int, stop: int, size: int = SLOTS) -> float:
+    """Environment steps per CPU-second of these training slots, in blocks of ``size``."""
+    before, began = player.control.steps, time.process_time()
+    for start in range(first, stop, size):
+        player.play(Block(PUBLICATION, "train", start, min(stop, start + size)), 0)
+    return (player.control.steps - before) / (time.process_time() - began)
 
 
 def ring_seconds(generations: int) -> float:
-    """Wall seconds that a generation costs where its episodes cost nothing."""
+    """Wall seconds that a generation costs if its episodes cost nothing."""
     config = quick_config(
         strategy="ars",
         population=8,

@@ -100,9 +100,9 @@ def terminated(client: Any, worker: Started) -> float:
 
 
 def answers(client: Any) -> tuple[bytes, int]:
-    """(open publication, entries of its results): both stay as they are while nobody answers."""
+    """(open publication, bytes of its results): both stay as they are while nobody answers."""
     publication = Task.decode(client.get(RunKeys(RUN).task)).publication
-    return publication.encode(), int(client.xlen(RunKeys(RUN).results(publication)))
+    return publication.encode(), int(client.strlen(RunKeys(RUN).results(publication, 0)))
 
 
 def wait(condition: Callable[[], bool], worker: Started, seconds: float = 60.0) -> None:

@@ -1,8 +1,8 @@
 """What all workers wait for between two generations: from the last result to the next publication.
 
-The real loop, learner and collector run over a channel that hands out honest answers, some at a
-time as if they had just arrived, the last one alone. Beside it stands what a second's duties cost
-while most slots are unanswered.
+The real master runs over a store that hands out honest results, some at a time as if they had just
+arrived, the last one by itself. Between two arrivals the master finds nothing, so it has time for
+optional work.
 """
 
 from __future__ import annotations
@@ -10,51 +10,41 @@ from __future__ import annotations
 import io
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
-from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
 from es_queue.policies import make_policy
-from es_queue.protocol import messages
-from es_queue.protocol.channel import PublishRequest, PublishResult, StreamEntry
-from es_queue.protocol.messages import (
-    MAX_ANSWER,
-    Answer,
-    Block,
-    EpisodeMoments,
-    SlotResult,
-    publication_generation,
-)
+from es_queue.protocol.messages import Task
+from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
+from es_queue.slots import Slots, Table, spans_from_bytes, worker_mark
 from es_queue.strategies import make_strategy
-from master.collect.answer_check import ResultShape
-from master.collect.blocks.block_scheduler import BlockScheduler
-from master.collect.collector import Collector
-from master.collect.ledger import AnswerChecker, Ledger
-from master.collect.worker_watch import CollectorCallbacks, MasterLease
+from master.control.inbox import ControlInbox
 from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
-from master.loop.generation_loop import make_loop
+from master.loop.config_timeline import ConfigTimeline
 from master.loop.learner import Learner
-from master.loop.listeners import CheckpointWriter
-from master.loop.publisher import RunIdentity
+from master.loop.listeners import CheckpointWriter, SinkListener
+from master.loop.loop import Master
+from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup
 from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
-from tests.memory_channel import MemoryMasterChannel, MemoryServer, MemoryWorkerChannel
+from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.ring import quick_config
+from tools.benchmarks.micro.drain import honest_results
 
-STEPS, BLOCK = 400, 4
-#: Entries of one reply while answers trickle in.
-TRICKLE = 32
-TICKS = 5
+#: Rows that arrive together.
+TRICKLE = 128
+WORKER = "host-1-abcdef"
 
 
 @dataclass(frozen=True)
@@ -68,17 +58,19 @@ class Size:
     actions: int
     hidden: tuple[int, ...] = ()
 
-    def setup(self, table: NoiseTable) -> Setup:
+    def setup(self, table: NoiseTable, generations: int) -> Setup:
         kind = {"policy": "mlp", "hidden": self.hidden} if self.hidden else {}
-        config: RunConfig = quick_config(
+        config = quick_config(
             env="Closing-v0",
             strategy="openai_es",
             population=2 * self.pairs,
             noise_size=table.size,
             eval_every=0,
             backend="stock",
+            block=4,
             env_seeds="pair",
             final_episodes=0,
+            generations=generations,
             **kind,
         )
         action = ActionSpec("box", (self.actions,), (-1.0,) * self.actions, (1.0,) * self.actions)
@@ -87,9 +79,8 @@ class Size:
         )
         policy = make_policy(config, self.observations, action)
         strategy = make_strategy(config, policy.size)
-        return Setup(
-            config, spec, policy, strategy, table, Learner(config, spec, strategy, table, None)
-        )
+        learner = Learner(config, spec, strategy, table, None)
+        return Setup(config, spec, policy, strategy, table, learner)
 
 
 SIZES = {
@@ -98,178 +89,88 @@ SIZES = {
     "5,000 pairs, 166,673 parameters": Size(5_000, 376, 17, (256, 256)),
 }
 
-WORKER = "host-1-abcdef"
 
+class ScriptedStore(MemoryMasterStore):
+    """Answers every publication by itself.
 
-def results(
-    expectations: AnswerChecker, kind: str, start: int, stop: int, observations: int
-) -> Iterator[SlotResult]:
-    """An honest result for each slot; returns and moments differ from slot to slot."""
-    for slot in range(start, stop):
-        due = expectations.expected_answer(kind, slot)
-        assert due is not None
-        mean = np.sin(np.arange(observations) + slot)
-        moments = tuple(
-            EpisodeMoments(
-                STEPS - half,
-                mean.astype("<f8").tobytes(),
-                (mean * mean * STEPS).astype("<f8").tobytes(),
-            )
-            for half in range(due.moments)
-        )
-        scores = tuple(100 * np.sin(7.0 * slot + half) for half in range(due.individuals))
-        none = (0,) * due.individuals
-        yield SlotResult(
-            slot,
-            due.noise_index,
-            due.seed,
-            scores,
-            scores,
-            (STEPS,) * due.individuals,
-            none,
-            none,
-            moments,
-        )
-
-
-class Scripted(MemoryMasterChannel):
-    """Answers every publication by itself, and notes when the last answer was handed out and the
-    next publish began.
-
-    spent: (wall seconds, CPU seconds) of each closing; collecting: CPU seconds of all answers
-    before it
+    spent: (wall, CPU) seconds from the last result to the next ``open``; collecting: CPU seconds of
+    all results before it
     """
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(MemoryServer())
-        # Results of a worker that is not enrolled are refused.
-        MemoryWorkerChannel(self.server, WORKER).arrive({}, float("inf"))
+        MemoryWorkerStore(self.server, WORKER).arrive({}, float("inf"))
+        self._setup = setup
         self.spent: list[tuple[float, float]] = []
         self.collecting: list[float] = []
-        self._setup, self._waiting, self._last = setup, list[StreamEntry](), (0.0, 0.0)
-        self._opened = 0.0
+        self._last: tuple[float, float] | None = None
+        self._opened, self._is_quiet = 0.0, False
+        self._waiting: list[tuple[str, Table, Table]] = []
 
-    def publish(self, token: str, request: PublishRequest) -> PublishResult:
-        if self._last[0]:
-            self.spent.append(
-                (time.perf_counter() - self._last[0], time.process_time() - self._last[1])
-            )
-            self._last = (0.0, 0.0)
-        found = super().publish(token, request)
-        self._waiting = [
-            StreamEntry(str(number), payload)
-            for number, payload in enumerate(self._answers(request), 1)
-        ]
+    def open(
+        self, token: str, publication: str, parameters: bytes, task: bytes, **more: Any
+    ) -> Any:
+        if self._last:
+            wall, cpu = self._last
+            self.spent.append((time.perf_counter() - wall, time.process_time() - cpu))
+            self._last = None
+        found = super().open(token, publication, parameters, task, **more)
+        self._waiting = list(self._results(Task.decode(task)))[::-1]
         self._opened = time.process_time()
         return found
 
-    def extend(
-        self,
-        token: str,
-        publication: str,
-        blocks: Iterable[Block],
-        *,
-        new: bool = False,
-        to: str = "",
-    ) -> bool:
-        """Nobody claims here; what the blocks themselves take counts."""
-        return bool([str(block) for block in blocks])
-
-    def _answers(self, what: PublishRequest) -> Iterator[bytes]:
+    def _results(self, task: Task) -> Iterator[tuple[str, Table, Table]]:
+        """Pieces of the table, in slot order; the last row is one by itself."""
         setup = self._setup
-        most = {messages.CENTRE: 1, messages.TRAIN: setup.config.population // 2}
-        observed = setup.spec.observation_size
-        expectations = AnswerChecker(
-            setup.config,
-            publication_generation(what.publication),
-            ResultShape(setup.policy.size, 2, observed),
-            most,
+        slots = Slots(
+            *(setup.config, setup.strategy, setup.spec, task.generation),
+            spans_from_bytes(task.spans),
         )
-        for kind, count in most.items():
-            for start in range(0, count, BLOCK):
-                found = tuple(
-                    results(expectations, kind, start, min(count, start + BLOCK), observed)
-                )
-                yield Answer(what.publication, kind, WORKER, 0.5, found).encode()
+        rows = np.arange(len(slots))
+        cuts = [*range(0, len(rows) - 1, TRICKLE), len(rows) - 1, len(rows)]
+        for start, stop in pairwise(cuts):
+            if stop > max(start, 0):
+                marks = np.full(stop - start, worker_mark(WORKER))
+                yield task.publication, *honest_results(slots, rows[start:stop], marks)
 
-    def collect_each(
-        self, cursors: Mapping[str, str], count: int, wait: float, largest: int = MAX_ANSWER
-    ) -> dict[str, list[StreamEntry]]:
-        """Some entries of the newest publication, the last entry on its own."""
+    def read(self, publications: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+        self._is_quiet = not self._is_quiet
+        if self._waiting and not self._is_quiet:
+            piece = self._waiting.pop()
+            if not self._waiting:
+                self.collecting.append(time.process_time() - self._opened)
+                self._last = time.perf_counter(), time.process_time()
+            yield piece
+
+    def wait(self, seconds: float) -> None:
         if not self._waiting:
-            return {}
-        last = len(self._waiting) == 1
-        some = min(count, TRICKLE, max(1, len(self._waiting) - 1))
-        found, self._waiting = self._waiting[:some], self._waiting[some:]
-        if last:
-            self.collecting.append(time.process_time() - self._opened)
-            self._last = time.perf_counter(), time.process_time()
-        return {list(cursors)[-1]: found}
+            super().wait(seconds)
 
 
 def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[float]]:
-    """Seconds of each closing, its CPU, that of all answers before it, and of a tick with all slots
-    unanswered.
-    """
-    setup = size.setup(table)
-    found: dict[str, list[float]] = {"ticks": []}
+    """Wall and CPU seconds of each closing, and the CPU of all results before it."""
+    setup = size.setup(table, generations)
     with tempfile.TemporaryDirectory() as folder:
-        channel = Scripted(setup)
-        clocks = Clocks()
-        token = take_lease(channel, "bench", clocks, wait=True)
-        run_dir = Path(folder)
+        scripted, clocks, run_dir = ScriptedStore(setup), Clocks(), Path(folder)
+        store = cast(MasterStore, scripted)
+        token = take_lease(store, "bench", clocks, wait=True)
         report = Reporter(run_dir, QuietView(SafeStream(io.StringIO()), setup.config))
-        collector = Collector(
-            MasterLease(channel, token, "bench", clocks),
-            BlockScheduler(fixed=BLOCK),
-            CollectorCallbacks(report.live),
-        )
-        store = GenerationStore(channel.run, run_dir, 0)
-        loop = make_loop(
-            RunIdentity(channel.run, token, table.digest),
-            replace(setup, learner=stopping(setup, generations)).learner,
-            collector,
-            report,
-            (CheckpointWriter(Checkpoints(run_dir), channel.run), store),
-        )
-        found["ticks"] = ticks(collector, partial(fresh_ledger, setup))
-        loop.run(setup.initial_state())
-        store.log.close()
+        generation_store = GenerationStore(scripted.run, run_dir, 0)
+        timeline = ConfigTimeline(setup.learner)
+        writer = CheckpointWriter(Checkpoints(run_dir), scripted.run)
+        Master(
+            *(timeline, store, token, "bench", table.digest, clocks, Workers(store, clocks)),
+            ControlInbox(store, timeline.refusal),
+            listeners=(writer, generation_store, SinkListener(report)),
+            show_live=report.live,
+        ).train(setup.initial_state())
+        generation_store.log.close()
         report.close()
     # The first closing meets noise that nobody has read, and what the last one publishes has no
     # training slots.
-    found["wall"], found["cpu"] = (
-        [one[at] for one in channel.spent[1 : generations - 1]] for at in (0, 1)
-    )
-    found["collecting"] = channel.collecting[1 : generations - 1]
-    return found
-
-
-def stopping(setup: Setup, generations: int) -> Learner:
-    config = replace(setup.config, generations=generations)
-    return Learner(config, setup.spec, setup.strategy, setup.table, None)
-
-
-def fresh_ledger(setup: Setup) -> Ledger:
-    wanted = {messages.CENTRE: 1, messages.TRAIN: setup.config.population // 2}
-    expectations = AnswerChecker(
-        setup.config, 0, ResultShape(setup.policy.size, 2, setup.spec.observation_size), wanted
-    )
-    return Ledger("0.1-00000000", expectations, wanted)
-
-
-def ticks(collector: Collector, ledger: Callable[[], Ledger]) -> list[float]:
-    """CPU seconds of a tick's own walks over the slots, the channel left out."""
-    book = ledger()
-    spent = []
-    for _ in range(TICKS):
-        began = time.process_time()
-        for _ in range(2):
-            book.answer_counts()
-        book.reconcile_request(BLOCK, False, [])
-        book.is_complete()
-        spent.append(time.process_time() - began)
-    return spent
+    measured = slice(1, generations - 1)
+    wall, cpu = zip(*scripted.spent[measured], strict=True)
+    return {"wall": list(wall), "cpu": list(cpu), "collecting": scripted.collecting[measured]}
 
 
 def closing(repeats: int, quick: bool = False) -> dict[str, dict[str, list[float]]]:
@@ -279,14 +180,7 @@ def closing(repeats: int, quick: bool = False) -> dict[str, dict[str, list[float
     return {name: once(size, table, repeats + 2) for name, size in sizes.items()}
 
 
-def main() -> None:
-    for name, found in closing(3).items():
-        print(
-            name,
-            {key: [f"{1000 * one:.1f}" for one in values] for key, values in found.items()},
-            "ms",
-        )
-
-
 if __name__ == "__main__":
-    main()
+    for name, found in closing(5).items():
+        each = {key: [f"{1000 * one:.1f}" for one in values] for key, values in found.items()}
+        print(name, each, "ms")

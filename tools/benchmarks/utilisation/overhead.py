@@ -4,9 +4,8 @@ the same steps.
 The whole: es-master, its private server, supervisor and two workers, over the same ten
 generations each time; user and system seconds of all its processes between the ends of two
 generations, so start-up is in neither side.
-Bare: two processes that play the very blocks that counted in a recorded run of those generations
-(training, centre and evaluation), with the worker's own evaluator, at the same time, each half of
-them.
+Bare: two processes that play the slots that counted in those generations (training, centre and
+evaluation), with the worker's own player, at the same time, each half of the blocks.
 """
 
 from __future__ import annotations
@@ -17,17 +16,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgpack
+import numpy as np
 
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import Block
+from master.loop.blocks import BlockCutter
+from master.run.setup import prepare_run
 from tools.benchmarks.figures import Row, middle
-from tools.benchmarks.recording import counted_blocks, record
 from tools.benchmarks.runs import (
     HOUSE,
+    WORKERS,
     Bench,
     Record,
     fork,
@@ -52,6 +53,14 @@ class Work:
     steps: int
     first: int
     last: int
+
+
+@dataclass
+class Part:
+    """What one bare process plays. published: header and parameters by publication"""
+
+    published: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    blocks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -115,9 +124,7 @@ def beside(found: dict[str, list[Took]], equal: bool, work: Work) -> dict[str, s
 
 
 def recorded(bench: Bench, backend: str) -> Work:
-    """The generations recorded, once for all measurements: their blocks, for each process those of
-    one worker.
-    """
+    """The generations recorded, once for all measurements."""
     if backend not in bench.known:
         bench.known[backend] = recording_of(bench, backend)
     work: Work = bench.known[backend]
@@ -127,48 +134,37 @@ def recorded(bench: Bench, backend: str) -> Work:
 def recording_of(bench: Bench, backend: str) -> Work:
     first = bench.start[1].generation + 2  # workers have joined and are measured by then
     last = first + (QUICK_GENERATIONS if bench.quick else GENERATIONS) - 1
-    seen = record(bench, fork(bench, f"recorded-{backend}", backend=backend), first, last)
-    counted = counted_blocks(seen.events, first, last)
-    parts = [
-        [block for pid, block in counted if pid == player]
-        for player in sorted({pid for pid, _ in counted})
-    ]
-    paths = [
-        written(bench, seen.run_dir, f"part-{number}", part) for number, part in enumerate(parts)
-    ]
-    return Work(paths, steps_played(seen.records, first, last), first, last)
+    run_dir = fork(bench, f"recorded-{backend}", backend=backend)
+    with processes_of(bench) as processes:
+        run = resumed(bench, processes, run_dir)
+        run.record(last)
+        records = [one for one in run.metrics() if first - 1 <= one["generation"] <= last]
+        run.stop()
+    counted = {one["generation"]: one["population"] for one in records[1:]}
+    known, parts = states(run_dir, bench), [Part() for _ in range(WORKERS)]
+    config = known[first][0]
+    table = NoiseTable.open(config.noise_size, bench.noise)
+    for number, individuals in counted.items():
+        config, state = known[number]
+        setup = prepare_run(config, table=table)
+        task, vector, slots = published(setup, state, individuals)
+        alone = np.zeros(len(slots), np.bool_)
+        cut = BlockCutter(setup.learner).cut(slots, np.arange(len(slots)), WORKERS, alone)
+        for at, block in enumerate(cut):
+            part = parts[at % WORKERS]
+            part.published[task.publication] = (task.encode(), vector.astype("<f4").tobytes())
+            part.blocks.append(str(block))
+    common = {"config": config.to_json(), "noise": str(bench.noise)}
+    paths = [run_dir.parent / f"part-{at}" for at in range(WORKERS)]
+    for path, part in zip(paths, parts, strict=True):
+        path.write_bytes(msgpack.packb({**common, **asdict(part)}))
+    return Work(paths, steps_played(records, first, last), first, last)
 
 
 def steps_played(records: Sequence[Record], first: int, last: int) -> int:
     """Environment steps that count in those generations: training, centre and evaluation."""
     totals = {one["generation"]: one["env_steps"] + one["eval_steps"] for one in records}
     return int(totals[last] - totals[first - 1])
-
-
-def written(bench: Bench, run_dir: Path, name: str, blocks: Sequence[Block]) -> Path:
-    """The file from which a bare process plays these blocks."""
-    known = states(run_dir, bench)
-    config = next(iter(known.values()))[0]
-    digest = NoiseTable.open(config.noise_size, bench.noise).digest
-    tasks, texts = {}, []
-    for block in blocks:
-        name_of, task, parameters = published(
-            *known[int(block.publication.partition(".")[0])], digest
-        )
-        tasks[name_of] = (task, parameters)
-        texts.append(f"{name_of} {block.kind} {block.start} {block.stop}")
-    path = run_dir.parent / name
-    path.write_bytes(
-        msgpack.packb(
-            {
-                "config": config.to_json(),
-                "noise": str(bench.noise),
-                "published": tasks,
-                "blocks": texts,
-            }
-        )
-    )
-    return path
 
 
 def bare(parts: Sequence[Path]) -> Took:

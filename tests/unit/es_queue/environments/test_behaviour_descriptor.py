@@ -5,11 +5,9 @@ master's batch.
 from __future__ import annotations
 
 import dataclasses
-import struct
 from typing import Any
 
 import gymnasium
-import msgpack
 import numpy as np
 import pytest
 
@@ -25,20 +23,18 @@ from es_queue.environments.factory import describe, open_environment, open_vecto
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import find_environment
 from es_queue.environments.walker.lean_walker import LeanWalker
-from es_queue.errors import DecodeError, EnvironmentFailure, UsageError
+from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol import messages
-from es_queue.protocol.messages import CENTRE, EVAL, TRAIN, Answer, Block, SlotResult
-from master.collect.answer_check import ResultShape
-from master.collect.ledger import AnswerChecker, Ledger
+from es_queue.protocol.messages import CENTRE, EVAL, TRAIN
 from tests.cases import each_case
 from tests.deceptive import MAZE
-from tests.parts import config_of, evaluator, task_of
+from tests.parts import Result, play_slots, player, task_of
 from tests.ring import quick_config
 from tests.tiny import Script, spec_of
 from workers.episode import EpisodeControl
 from workers.join import join
-from workers.slots import Evaluator
+from workers.player import Player
 
 WALKER = "BipedalWalker-v3"
 PUBLICATION = "4.1-00000000"
@@ -283,25 +279,16 @@ def test_settings_that_do_not_fit_novelty_are_refused(
 # --- the worker
 
 
-def sent(who: Evaluator, kind: str, start: int, stop: int, **more: Any) -> list[SlotResult]:
-    task, published = task_of(4, 2, **more)
-    return list(
-        who.evaluate(
-            task,
-            published,
-            Block(task.publication, kind, start, stop),
-            "host-1-abcdef",
-            lambda failure: None,
-        ).results
-    )
+def sent(who: Player, kind: str, start: int, stop: int, **more: Any) -> list[Result]:
+    return play_slots(who, *task_of(4, 2, **more), kind, start, stop).results
 
 
-def numbers(result: SlotResult) -> list[list[float]]:
+def numbers(result: Result) -> list[list[float]]:
     return np.frombuffer(result.behaviour, "<f4").reshape(len(result.fitness), -1).tolist()
 
 
-def novel(world: Any, **values: Any) -> Evaluator:
-    return evaluator(
+def novel(world: Any, **values: Any) -> Player:
+    return player(
         world,
         dataclasses.replace(spec_of(), behaviour=LAST, behaviour_size=2),
         **{**NOVEL, "obs_norm": False, **values},
@@ -312,30 +299,23 @@ def test_a_slot_tells_with_what_each_individual_ended_and_an_evaluation_nothing(
     who = novel(Script([1.0] * 5))
     assert [numbers(one) for one in sent(who, TRAIN, 0, 2)] == [[[5.0, 6.0]] * 2] * 2
     assert [numbers(one) for one in sent(who, CENTRE, 0, 2)] == [[[5.0, 6.0]]] * 2
-    assert [one.behaviour for one in sent(who, EVAL, 0, 2)] == [b"", b""]
+    assert [numbers(one) for one in sent(who, EVAL, 0, 2)] == [[[0.0, 0.0]]] * 2
     assert [
         one.behaviour
-        for one in sent(
-            evaluator(Script([1.0] * 5), strategy="novelty", obs_norm=False), EVAL, 0, 1
-        )
+        for one in sent(player(Script([1.0] * 5), strategy="novelty", obs_norm=False), EVAL, 0, 1)
     ] == [b""]
 
 
 def test_episodes_played_at_once_tell_the_bits_of_those_played_alone() -> None:
     config = quick_config(**{**NOVEL, "population": 64}, backend="lean", behaviour=LAST)
     table = NoiseTable.in_memory(config.noise_size)
-    one, other = (join(config, EpisodeControl(), table=table).evaluator for _ in range(2))
-    other._batch_player = None
+    one, other = (join(config, EpisodeControl(), table=table).player for _ in range(2))
+    other = Player(
+        *(other.config, other.spec, other.policy, other.strategy, table, other.control, other.env)
+    )
     task, published = task_of(2 * 8 + 8, 4, parameters=np.linspace(-1, 1, 24))
     together, alone = (
-        who.evaluate(
-            task,
-            published,
-            Block(task.publication, TRAIN, 0, 32),
-            "host-1-abcdef",
-            lambda failure: None,
-        ).results
-        for who in (one, other)
+        play_slots(who, task, published, TRAIN, 0, 32).results for who in (one, other)
     )
     assert together == alone and len({result.behaviour for result in alone}) == 32
 
@@ -346,116 +326,16 @@ def test_an_episode_that_ends_with_what_is_not_finite_has_failed() -> None:
             return np.array([1.0, np.inf if step == 3 else 0.0], np.float32)
 
     who = novel(Infinite([1.0] * 3))
-    task, published = task_of(4, 2)
-    told = who.evaluate(
-        task, published, Block(task.publication, TRAIN, 0, 1), "host-1-abcdef", lambda failure: None
-    )
-    assert (
-        not told.results
-        and "the episode's behaviour contains a number that is not finite" in told.failures[0][1]
-    )
+    told = play_slots(who, *task_of(4, 2), TRAIN, 0, 1)
+    reason = "the episode's behaviour contains a number that is not finite"
+    assert not told.results and reason in told.failures[0].reason
 
 
 def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
     config = quick_config(
         **NOVEL, env=MAZE, backend="stock", behaviour="tests.deceptive:wild", sigma=1.0
     )
-    who = join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size)).evaluator
-    task, published = task_of(2 * 6 + 4, 2)
-    told = who.evaluate(
-        task, published, Block(task.publication, TRAIN, 0, 4), "host-1-abcdef", lambda failure: None
-    )
-    assert any(
-        "the behaviour has 2 numbers, but 1 in other episodes" in reason
-        for _, reason in told.failures
-    )
-
-
-# --- the wire
-
-RESULT = SlotResult(
-    5,
-    11,
-    13,
-    (1.5, -2.0),
-    (1.0, 2.0),
-    (10, 20),
-    (0, 1),
-    (1, 0),
-    behaviour=struct.pack("<4f", 1, 2, 3, 4),
-)
-ANSWER = Answer(
-    PUBLICATION,
-    TRAIN,
-    "host-1-0a1b2c",
-    0.25,
-    (RESULT, dataclasses.replace(RESULT, slot=6)),
-    ((7, "ValueError: no"),),
-)
-
-
-def raw(**changes: Any) -> list[Any]:
-    return list(msgpack.unpackb(dataclasses.replace(ANSWER, **changes).encode()))
-
-
-@each_case(
-    "last",
-    [
-        b"",
-        b"\0" * 15,
-        b"\0" * 24,
-        b"\0" * (2 * messages.MAX_BEHAVIOUR + 16),
-        "\0" * 16,
-        None,
-        7,
-        [],
-        struct.pack("<8f", *[np.nan] * 8),
-        struct.pack("<8f", *[np.inf] * 8),
-    ],
-)
-def test_behaviours_that_cannot_be_are_refused(last: Any) -> None:
-    with pytest.raises(DecodeError):
-        Answer.decode(msgpack.packb([*raw()[:-1], last]))
-    with pytest.raises(DecodeError):
-        Answer.decode(msgpack.packb([*raw(results=())[:-1], "no", last]))
-
-
-# --- the ledger
-
-CONFIG = config_of(**NOVEL, obs_norm=False)
-EXPECTATIONS = AnswerChecker(
-    CONFIG, 4, ResultShape(2, 2, 2, 3), {TRAIN: 4, CENTRE: 3, EVAL: 2}, (50, 100)
-)
-
-
-def result(kind: str, slot: int, **changes: Any) -> SlotResult:
-    expected = EXPECTATIONS.expected_answer(kind, slot)
-    assert expected is not None
-    each = expected.individuals
-    one = SlotResult(
-        slot,
-        expected.noise_index,
-        expected.seed,
-        (1.0,) * each,
-        (1.0,) * each,
-        (9,) * each,
-        (0,) * each,
-        (0,) * each,
-        behaviour=b"\0" * expected.behaviour,
-    )
-    return dataclasses.replace(one, **changes)
-
-
-@each_case(
-    ("kind", "slot", "length"), [(TRAIN, 1, 24), (CENTRE, 0, 12), (CENTRE, 2, 12), (EVAL, 1, 0)]
-)
-def test_an_answer_counts_with_a_behaviour_of_the_right_length_alone(
-    kind: str, slot: int, length: int
-) -> None:
-    for given in (0, 8, 12, 24, 48):
-        ledger = Ledger(PUBLICATION, EXPECTATIONS, {kind: slot + 1})
-        payload = Answer(
-            PUBLICATION, kind, "host-1-000001", 0.1, (result(kind, slot, behaviour=b"\0" * given),)
-        )
-        assert ledger.accept(payload.encode()) is (given == length)
-        assert given == length or ledger.refused.total() == 1
+    who = join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size)).player
+    told = play_slots(who, *task_of(2 * 6 + 4, 2), TRAIN, 0, 4)
+    reason = "the behaviour has 2 numbers, but 1 in other episodes"
+    assert any(reason in failure.reason for failure in told.failures)

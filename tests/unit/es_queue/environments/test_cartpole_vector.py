@@ -28,13 +28,13 @@ from es_queue.environments.stock import StockEnvironment
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import BEYOND_AVX2, bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import Answer, Block, Task
+from es_queue.protocol.messages import Task
 from tests.cases import each_case
-from tests.parts import policy_size
+from tests.parts import Played, play_slots, policy_size
 from tests.ring import NOISE, quick_config
 from workers.episode import EpisodeControl
 from workers.join import join
-from workers.slots import Evaluator
+from workers.player import Player
 
 CARTPOLE = EnvironmentRequest("CartPole-v1")
 LIMIT = 500
@@ -180,7 +180,7 @@ def test_one_by_one_and_in_pictures_cartpole_is_gymnasiums_own() -> None:
 # --- whole blocks
 
 
-def block(who: Evaluator, kind: str, stop: int) -> Answer:
+def block(who: Player, kind: str, stop: int) -> Played:
     size = policy_size(who)
     published = np.random.default_rng(3).normal(0, 0.3, size).astype(np.float32)
     mean, std = np.full(4, 0.1, "<f4").tobytes(), np.full(4, 0.7, "<f4").tobytes()
@@ -195,9 +195,7 @@ def block(who: Evaluator, kind: str, stop: int) -> Answer:
         TABLE.digest,
         1.0,
     )
-    return who.evaluate(
-        task, published, Block(task.publication, kind, 0, stop), "host-1-abcdef", lambda _: None
-    )
+    return play_slots(who, task, published, kind, 0, stop)
 
 
 @each_case(
@@ -214,5 +212,5 @@ def test_a_block_is_answered_as_stock_answers_it(values: dict[str, Any]) -> None
     )
     assert (lean.backend, stock.backend, lean.numerics) == ("lean", "stock", stock.numerics)
     for kind, stop in (("train", 40), ("train", 3), ("eval", 20)):
-        one, other = block(lean.evaluator, kind, stop), block(stock.evaluator, kind, stop)
-        assert (one.results, one.failures) == (other.results, ()) and len(one.results) == stop
+        one, other = block(lean.player, kind, stop), block(stock.player, kind, stop)
+        assert (one.results, one.failures) == (other.results, []) and len(one.results) == stop

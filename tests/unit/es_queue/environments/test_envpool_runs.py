@@ -14,11 +14,12 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import Answer, Block, Task
+from es_queue.protocol.messages import Task
 from master.run.setup import prepare_run
 from tests.cases import each_case
 from tests.memory_channel import MemoryServer
-from tests.ring import NOISE, Sink, make_loop, quick_config, run_ring, workers
+from tests.parts import Played, play_slots
+from tests.ring import NOISE, Sink, make_master, quick_config, run_ring, workers
 from workers.episode import EpisodeControl
 from workers.join import join
 
@@ -30,7 +31,7 @@ TABLE = NoiseTable.in_memory(NOISE)
 
 def answered(
     backend: str, kind: str = "train", stop: int = 50, limit: int = 1600, **values: Any
-) -> tuple[Answer, str]:
+) -> tuple[Played, str]:
     """The answer of a worker on ``backend`` to a block of slots 0 … stop - 1, and its
     fingerprint.
     """
@@ -62,10 +63,7 @@ def answered(
         TABLE.digest,
         1.0,
     )
-    found = joined.evaluator.evaluate(
-        task, published, Block("3.1-00000000", kind, 0, stop), "host-1-abcdef", lambda _: None
-    )
-    return found, joined.numerics
+    return play_slots(joined.player, task, published, kind, 0, stop), joined.numerics
 
 
 @pytest.mark.parametrize("environment", [NORMAL, HARDCORE])
@@ -194,12 +192,12 @@ def test_one_lean_and_one_envpool_worker_together_give_the_digest_of_each_alone(
         MemoryServer(),
         Sink(),
     )
-    loop = make_loop(prepare_run(config, table=TABLE), server, sink)
+    master = make_master(prepare_run(config, table=TABLE), server, sink)
     with (
         workers(server, replace(config, backend="lean"), TABLE),
         workers(server, replace(config, backend="envpool"), TABLE),
     ):
-        mixed = loop.run(prepare_run(config, table=TABLE).initial_state())
+        mixed = master.train(prepare_run(config, table=TABLE).initial_state())
     assert {*alone.values(), mixed.digest} == {alone["lean"]}
     assert max(record["workers"] for record in sink.records) == 2
     assert not any("mixed fleet" in note for note in sink.notes)

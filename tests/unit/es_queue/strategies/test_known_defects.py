@@ -78,29 +78,26 @@ from es_queue.environments.spaces import ActionSpec
 from es_queue.numerics.normalization import Moments, RunningMoments
 from es_queue.numerics.ordered_sums import ArrayNoise
 from es_queue.numerics.slot_plan import TRAINING, make_generation_plan
-from es_queue.protocol.messages import CENTRE, TRAIN, Block
+from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.strategies import Batch, make_strategy
 from tests.cases import each_case
-from tests.parts import TABLE, evaluator, task_of
+from tests.parts import TABLE, play_slots, player, task_of
 from tests.tiny import BOX, Script, spec_of
-from workers.slots import Evaluator
+from workers.player import Player
 
-WORKER = "host-1-abcdef"
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 
 
-def played(who: Evaluator, kind: str, start: int, stop: int, size: int = 2, **more: Any) -> Any:
+def played(who: Player, kind: str, start: int, stop: int, size: int = 2, **more: Any) -> Any:
     task, published = task_of(size, 2, **more)
-    answer = who.evaluate(
-        task, published, Block(task.publication, kind, start, stop), WORKER, lambda failure: None
-    )
-    assert not answer.failures
-    return answer.results
+    found = play_slots(who, task, published, kind, start, stop)
+    assert not found.failures
+    return found.results
 
 
 def test_no_noise_is_left_after_an_evaluation_nor_adds_up_over_several() -> None:
     world = Script([1.0])
-    who = evaluator(world, obs_norm=False)
+    who = player(world, obs_norm=False)
     played(who, CENTRE, 0, 1, parameters=[0.25, -0.5], sigma=0.5)
     for _ in range(3):
         played(who, TRAIN, 0, 4, parameters=[0.25, -0.5], sigma=0.5)
@@ -135,7 +132,7 @@ def test_every_generation_has_perturbations_and_environments_of_its_own() -> Non
 def test_every_kind_of_action_is_played(action: ActionSpec, size: int, taken: type) -> None:
     world = Script([1.0, 2.0])
     results = played(
-        evaluator(world, spec_of(action=action), obs_norm=False), TRAIN, 0, 3, size, sigma=1.0
+        player(world, spec_of(action=action), obs_norm=False), TRAIN, 0, 3, size, sigma=1.0
     )
     assert [one.returns for one in results] == [(3.0, 3.0)] * 3
     kind = {float: np.floating, int: np.integer}[taken]
@@ -143,7 +140,7 @@ def test_every_kind_of_action_is_played(action: ActionSpec, size: int, taken: ty
 
 
 def test_the_limit_of_the_task_ends_an_episode_that_would_not_end() -> None:
-    results = played(evaluator(Script([1.0] * 5, ends=False)), TRAIN, 0, 1, limit=7)
+    results = played(player(Script([1.0] * 5, ends=False)), TRAIN, 0, 1, limit=7)
     assert [(one.steps, one.at_limit) for one in results] == [((7, 7), (1, 1))]
 
 
@@ -152,7 +149,7 @@ def test_the_sigma_of_the_task_is_the_workers_whatever_its_settings_say() -> Non
     for settings in (0.01, 5.0):
         world = Script([1.0])
         played(
-            evaluator(world, obs_norm=False, sigma=settings),
+            player(world, obs_norm=False, sigma=settings),
             TRAIN,
             0,
             1,
@@ -162,7 +159,7 @@ def test_the_sigma_of_the_task_is_the_workers_whatever_its_settings_say() -> Non
         found[settings] = [float(action[0]) for _, _, action in world.seen]
     noise = np.float32(0.125) * TABLE.row(
         int(
-            make_generation_plan(evaluator(Script([1.0]), obs_norm=False).config, 4, 2, 2)
+            make_generation_plan(player(Script([1.0]), obs_norm=False).config, 4, 2, 2)
             .slots(0, 1)
             .noise_indices[0]
         ),
@@ -214,8 +211,10 @@ def test_equal_returns_never_move_any_strategy_nor_make_a_nan() -> None:
 def test_a_worker_answers_for_the_parameters_it_was_given_and_for_no_others() -> None:
     """Another's worker kept its former θ where a new run had the same number."""
     world = Script([1.0])
-    who = evaluator(world, obs_norm=False)
+    who = player(world, obs_norm=False)
     task, _ = task_of(2, 2)
+    sizes = who.shape.result.itemsize, who.shape.moments.itemsize
+    task = dataclasses.replace(task, row=sizes[0], moment=sizes[1])
     assert who.fits(task) and not who.fits(dataclasses.replace(task, size=3))
     one, other = (
         played(who, CENTRE, 0, 1, parameters=parameters)

@@ -20,11 +20,11 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import FINAL as FINAL_STREAM
 from es_queue.numerics.slot_plan import evaluation_seeds
-from es_queue.protocol.messages import FINAL, Block, Task
+from es_queue.protocol.messages import FINAL, Task
 from es_queue.strategies import make_strategy
 from master.storage.checkpoint import policy_meta
 from tests.cases import each_case
-from tests.parts import policy_size
+from tests.parts import play_slots, policy_size
 from workers import episode as episodes
 from workers.episode import EpisodeControl
 from workers.join import JoinResult, join
@@ -59,8 +59,8 @@ def joined_worker(config: RunConfig) -> JoinResult:
 def policy_vectors(worker: JoinResult) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Parameters and observation statistics that make every bit of the arithmetic count."""
     generator = np.random.default_rng(1)
-    spec = worker.evaluator.spec
-    size = policy_size(worker.evaluator)
+    spec = worker.player.spec
+    size = policy_size(worker.player)
     draw = generator.standard_normal
     mean, std = 0.1 * draw(spec.observation_size), np.exp(0.3 * draw(spec.observation_size))
     return (0.3 * draw(size)).astype(np.float32), mean.astype(np.float32), std.astype(np.float32)
@@ -86,11 +86,9 @@ def evaluated_by_a_worker(
         worker.noise_digest,
         0.1,
     )
-    block = Block(PUBLICATION, FINAL, 0, config.final_episodes)
-    answer = worker.evaluator.evaluate(
-        task, published, block, "w-1-abcdef", lambda failure: pytest.fail(failure.trace)
-    )
-    return [one.returns[0] for one in answer.results]
+    found = play_slots(worker.player, task, published, FINAL, 0, config.final_episodes)
+    assert not found.failures
+    return [one.returns[0] for one in found.results]
 
 
 def checkpoint(path: Path, config: RunConfig, /, **changes: Any) -> float:
@@ -99,7 +97,7 @@ def checkpoint(path: Path, config: RunConfig, /, **changes: Any) -> float:
     vectors = policy_vectors(worker)
     returns = evaluated_by_a_worker(config, worker, vectors)
     mean = sum(returns) / len(returns)
-    spec = worker.evaluator.spec
+    spec = worker.player.spec
     meta = {
         **policy_meta(config, spec, "some-run"),
         "generation": 3,

@@ -1,0 +1,57 @@
+-- Keep the lease, show progress, and look: whether Redis still has the publication, and who holds which blocks. Claims of
+-- the dead are removed; nothing is issued here. Progress is not worth failing for when memory is short.
+-- Returns {publication, whether it is whole, why the server refused to write, todo, claims of the living, claims of the
+-- dead, bytes of each watched string}; todo is only a number when it is longer than ``most``.
+-- KEYS: epoch progress task master refused todo workers
+-- ARGV: token holder milliseconds prefix most grace clear {progress} {refused} {workers to give way} {watched strings}
+local holder, milliseconds, prefix, most = argument(), argument(), argument(), tonumber(argument())
+local grace, clear = argument() == '1', argument() == '1'
+local progress, refused, give_way, watched = list(), list(), list(), list()
+local trouble = ''
+local function attempt(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then trouble = reply.err end
+  return reply
+end
+local stored = redis.call('HGET', KEYS[2], 'publication')
+-- A server out of memory refuses only a script's first write, so the first is one that changes nothing.
+if stored then attempt('HSET', KEYS[2], 'publication', stored) end
+if redis.call('GET', KEYS[4]) == holder then
+  redis.call('PEXPIRE', KEYS[4], milliseconds)
+else
+  attempt('SET', KEYS[4], holder, 'PX', milliseconds)
+end
+if not stored then return { false, 0, trouble, {}, {}, {}, {} } end
+if #progress > 0 then attempt('HSET', KEYS[2], unpack(progress)) end
+if #refused > 0 then attempt('HSET', KEYS[5], unpack(refused)) end
+if #give_way > 0 then
+  attempt('HSET', KEYS[2], 'give_way', table.concat(give_way, ' '))
+else
+  redis.call('HDEL', KEYS[2], 'give_way')
+end
+if clear then redis.call('UNLINK', KEYS[6]) end
+
+local found = redis.call('EXISTS', KEYS[3], prefix .. 'results:' .. stored .. ':0',
+  prefix .. 'moments:' .. stored .. ':0', prefix .. 'parameters:' .. stored)
+local todo = redis.call('LLEN', KEYS[6])
+if todo <= most then todo = redis.call('LRANGE', KEYS[6], 0, -1) end
+
+-- What a worker holds: one or two blocks.
+local claims, dead = {}, {}
+for _, worker in ipairs(members(KEYS[7])) do
+  local key = prefix .. 'claims:' .. worker
+  local held = redis.pcall('LRANGE', key, 0, 99)
+  if held.err then redis.call('UNLINK', key) held = {} end
+  if grace or redis.call('EXISTS', prefix .. 'worker:' .. worker) == 1 then
+    claims[#claims + 1] = { worker, held }
+  else
+    dead[#dead + 1] = { worker, held }
+    redis.call('UNLINK', key)
+    redis.call('SREM', KEYS[7], worker)
+  end
+end
+local sizes = {}
+for _, key in ipairs(watched) do
+  sizes[#sizes + 1] = redis.call('EXISTS', key) == 1 and redis.call('STRLEN', key) or -1
+end
+return { stored, found == 4 and 1 or 0, trouble, todo, claims, dead, sizes }

@@ -1,0 +1,791 @@
+"""What Redis does for a run: open, issue, claim, answer, read, look; and its lease.
+
+Workers append their results to strings that grow, as records of a fixed size
+(``es_queue.slots.Shape``). The master reads on from where it stopped: nothing is parsed, and many
+results are accepted at once. ``todo`` and claims are hints (rule 1): what a publication owes is
+computed by the master, by a mask over its slot table.
+
+A string has at most 256 MB; then the next part begins. A comment at each command states whether it
+may be sent twice (rule 14); all commands of ``_send`` may.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import redis
+from numpy.typing import NDArray
+
+from es_queue.errors import DecodeError, FencedError, RedisError
+from es_queue.protocol import keys
+from es_queue.protocol.codec import is_count
+from es_queue.protocol.connection import is_outage, refused_error
+from es_queue.protocol.keys import RUNNING
+from es_queue.protocol.messages import MAX_TASK, Block
+from es_queue.protocol.retry import Retry
+from es_queue.security import bounded_reads
+from es_queue.security.bounded_reads import decode_hash
+from es_queue.security.bounded_reads import decode_text as text_of
+
+#: Bytes of one read of results, of a piece of parameters (so that a slow reader costs the server no
+#: more), and of a part of a publication's results.
+READ, PIECE, PART = 2**23, 2**20, 2**28
+#: Blocks that one script issues, and those of a todo that a look reads: nobody waits for a block of
+#: a longer one.
+BLOCKS_PER_SCRIPT, MOST_LOOKED_AT = 8192, 65536
+MOST_STAGING_ATTEMPTS, STAGED_SECONDS = 10, 600
+MAX_CONFIG, MAX_CHECKPOINT, MAX_ERRORS = 2**20, 2**31, 200
+MAX_RUNS_CHECKED, MAX_REQUESTS_READ, MAX_CLAIMS_READ = 500, 100, 100
+
+Records = NDArray[Any]
+SCRIPTS = files("es_queue.protocol") / "scripts"
+WorkerInfos = Mapping[str, dict[str, str]]
+NO_WORKERS: WorkerInfos = MappingProxyType({})
+NONE_REFUSED: Mapping[str, int] = MappingProxyType({})
+
+
+class Look(NamedTuple):
+    """Who holds what.
+
+    publication: the stored one, empty if Redis has lost it or a part of it
+    todo: blocks that wait; None if there are too many to read
+    claims: blocks by living worker; dead: blocks of each worker that died since the last look
+    lost: publications whose results are fewer than were read, because Redis came back with older
+    data
+    """
+
+    publication: str
+    todo: tuple[Block, ...] | None
+    claims: Mapping[str, tuple[Block, ...]]
+    dead: Sequence[tuple[Block, ...]]
+    lost: Sequence[str] = ()
+
+
+@dataclass
+class ReadPosition:
+    """How far a publication's results were read: bytes of the strings of one part."""
+
+    part: int = 0
+    results: int = 0
+    moments: int = 0
+
+
+@dataclass(frozen=True)
+class WorkerFlags:
+    """What a worker polls: the run's state, whether to leave, RQ's own flags.
+
+    has_master: whether a master holds the run's lease; closed: whether the given publication was
+    replaced
+    """
+
+    state: str | None
+    give_way: bool = False
+    shutdown: bool = False
+    suspended: bool = False
+    has_master: bool = True
+    closed: bool = False
+
+
+class Store:
+    """Shared by both sides: a client, the run's keys, and retries."""
+
+    def __init__(self, client: redis.Redis, run: str, retry: Retry | None) -> None:
+        self.run = run
+        self.keys = keys.RunKeys(run)
+        self.retry = retry or Retry()
+        self._client: Any = client
+
+    def _send(self, command: str, *arguments: Any, **options: Any) -> Any:
+        """Send a command that may be sent twice, until the server responds; returns the reply."""
+        return self.retry(partial(getattr(self._client, command), *arguments, **options))
+
+    @property
+    def outages(self) -> int:
+        """How often the server did not respond; after a change, heartbeats may have lapsed (rule
+        7).
+        """
+        return self.retry.outages
+
+    def progress_field(self, name: str) -> str | None:
+        """A field of the run's progress as a master last wrote it; None if missing or too long."""
+        return text_of(
+            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
+        )  # twice: yes
+
+
+class MasterStore(Store):
+    """The master's side over one client. All of its scripts are fenced and may be sent twice
+    (rules 3, 14).
+    """
+
+    def __init__(self, client: redis.Redis, run: str, retry: Retry | None = None) -> None:
+        super().__init__(client, run, retry)
+        self._positions: dict[str, ReadPosition] = {}
+        fence = (SCRIPTS / "fence.lua").read_text()
+        self._scripts = {
+            name: self._client.register_script(fence + (SCRIPTS / f"{name}.lua").read_text())
+            for name in ("open", "issue", "look", "renew", "finish")
+        }
+        self._answer_script = (SCRIPTS / "answer.lua").read_text()
+
+    def _named(self, *suffixes: str) -> list[str]:
+        """The keys of a script: two that every script has, then those of the run's ``suffixes``."""
+        return [getattr(self.keys, suffix) for suffix in ("epoch", "progress", *suffixes)]
+
+    def _script(
+        self,
+        name: str,
+        names: Sequence[str],
+        arguments: Sequence[Any] | Callable[[], Sequence[Any]],
+        inspect: Callable[[Any], object] = lambda _: None,
+    ) -> Any:
+        """Run one of the five scripts until the server responds; ``inspect`` gets each reply before
+        it ends an outage.
+        """
+
+        def call() -> Any:
+            try:
+                values = arguments() if callable(arguments) else arguments
+                reply = self._scripts[name](keys=names, args=values)
+                inspect(reply)
+                return reply
+            except redis.exceptions.ResponseError as error:
+                if str(error).startswith("FENCED"):
+                    raise FencedError(
+                        f"another master holds run {self.run} now; this one has stopped"
+                    ) from None
+                if is_outage(error):
+                    raise
+                wrong = self._wrong_keys() if "WRONGTYPE" in str(error) else ""
+                raise refused_error(error, f"to {name}{wrong}") from None
+
+        return self.retry(call)
+
+    def _wrong_keys(self) -> str:
+        """The run's keys that are not of their type, in words."""
+        wrong = [
+            f"{key} is a {kind.decode()}"
+            for name, expected in keys.RUN_LIFETIME_KEYS.items()
+            if (kind := self._client.type(key := getattr(self.keys, name)))
+            not in (expected, b"none")
+        ]
+        return f" ({', '.join(wrong)})" if wrong else ""
+
+    # --- publish
+
+    def open(
+        self,
+        token: str,
+        publication: str,
+        parameters: bytes,
+        task: bytes,
+        *,
+        config: str,
+        progress: Mapping[str, str],
+        history: Mapping[str, str] | None = None,
+        checkpoint: bytes | None = None,
+        keep: Sequence[str] = (),
+    ) -> str | None:
+        """Store the parameters under their own name, then open the publication and close all others
+        but ``keep`` (rules 3, 4). Returns the publication that was stored before.
+
+        Raises RedisError if the parameters disappear again and again.
+        """
+        names = {*keep, publication}
+        self._positions = {name: at for name, at in self._positions.items() if name in names}
+        run_keys = self.keys
+        places = [
+            *self._named("task", "iteration", "todo", "config", "history", "checkpoint"),
+            *(keys.RUNS, run_keys.bell, run_keys.results(publication, 0)),
+            *(run_keys.moments(publication, 0), run_keys.parameters(publication)),
+        ]
+        arguments = [
+            *(token, publication, publication.partition(".")[0], task, config, checkpoint or b""),
+            *(run_keys.prefix, self.run, time.time(), keys.RUN_SECONDS),
+            *_counted(_pairs(progress)),
+            *_counted(_pairs(history or {})),
+            *_counted(run_keys.lasting_keys()),
+            *_counted(keep),
+        ]
+        for _ in range(MOST_STAGING_ATTEMPTS):
+            # Parameters first, under their own name, for a while only (rule 3).
+            place = run_keys.parameters(publication)
+            self._send("set", place, parameters, ex=STAGED_SECONDS)
+            previous, is_open = self._script("open", places, arguments)
+            if is_open:
+                return text_of(previous)
+        raise staging_error(publication)
+
+    def issue(
+        self,
+        token: str,
+        publication: str,
+        blocks: Iterable[Block],
+        task: bytes = b"",
+        *,
+        front: bool = False,
+    ) -> None:
+        """Put blocks at the tail of todo, or in ``front``; task: the header of the table that has
+        their rows, if it has grown. No effect if another publication is stored.
+        """
+        entries = [str(block) for block in blocks]
+        pieces = [
+            entries[start : start + BLOCKS_PER_SCRIPT]
+            for start in range(0, len(entries) or 1, BLOCKS_PER_SCRIPT)
+        ]
+        for piece in reversed(pieces) if front else pieces:
+            arguments = [token, publication, task, int(front), keys.RUN_SECONDS, *_counted(piece)]
+            self._script("issue", self._named("task", "todo"), arguments)
+
+    # --- collect
+
+    def read(
+        self, publications: Mapping[str, tuple[np.dtype[Any], np.dtype[Any]]]
+    ) -> Iterator[tuple[str, Records, Records]]:
+        """(publication, results, moments) since the last read, in pieces of some megabytes;
+        publications: types of both by name. The moments of a result come with it or before it.
+        """
+        while publications:
+            replies = self.retry(partial(self._read_pieces, list(publications)))  # twice: yes
+            more: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
+            for name, (results, moments, has_next) in zip(publications, replies, strict=True):
+                at, (result, moment) = self._position(name), publications[name]
+                rows = _records(results, result)
+                episodes = _records(moments, moment)
+                at.moments += episodes.nbytes
+                if len(moments) == READ:  # the rest of them first
+                    more[name] = publications[name]
+                    yield name, rows[:0], episodes
+                    continue
+                at.results += rows.nbytes
+                if len(results) == READ:
+                    more[name] = publications[name]
+                elif has_next and not len(rows) and not len(episodes):
+                    self._positions[name] = ReadPosition(at.part + 1)
+                    more[name] = publications[name]
+                elif has_next:
+                    more[name] = publications[name]
+                if len(rows) or len(episodes):
+                    yield name, rows, episodes
+            publications = more
+
+    def _position(self, publication: str) -> ReadPosition:
+        return self._positions.setdefault(publication, ReadPosition())
+
+    def _read_pieces(self, publications: Sequence[str]) -> list[tuple[bytes, bytes, bool]]:
+        """Results, then moments, so that no result comes without its moments; and whether there is
+        a next part.
+        """
+        pipeline = self._client.pipeline(transaction=False)
+        for name in publications:
+            at = self._position(name)
+            # Whether the part is full is asked first: what was appended before is then read.
+            pipeline.exists(self.keys.results(name, at.part + 1))
+            results = self.keys.results(name, at.part)
+            pipeline.getrange(results, at.results, at.results + READ - 1)
+            moments = self.keys.moments(name, at.part)
+            pipeline.getrange(moments, at.moments, at.moments + READ - 1)
+        replies = iter(pipeline.execute())
+        found = []
+        for _ in publications:
+            has_next, results, moments = next(replies), next(replies), next(replies)
+            if not all(
+                isinstance(data, bytes) and len(data) <= READ for data in (results, moments)
+            ):
+                raise DecodeError(f"the reply to GETRANGE is not a string of at most {READ} bytes")
+            found.append((results, moments, bool(has_next)))
+        return found
+
+    def read_again(self, publications: Iterable[str]) -> None:
+        """Read these from their beginning (rule 9)."""
+        for name in publications:
+            self._positions.pop(name, None)
+
+    def wait(self, seconds: float) -> None:
+        """Until a worker has answered, at most so long."""
+        # Twice: yes. A bell that was lost with its reply is heard at the next look.
+        self._send("blpop", [self.keys.bell], timeout=max(0.001, seconds))
+
+    def look(
+        self,
+        token: str,
+        holder: str,
+        lease: float,
+        progress: Mapping[str, str],
+        refused: Mapping[str, int] = NONE_REFUSED,
+        *,
+        give_way: Sequence[str] = (),
+        grace: bool = False,
+        clear: bool = False,
+    ) -> Look:
+        """Keep the lease, show progress, and see who holds what (rules 8, 10).
+
+        give_way: workers that should leave; grace: nobody counts as dead; clear: empty todo
+        """
+        watched = {name: self.keys.results(name, at.part) for name, at in self._positions.items()}
+        outages = self.retry.outages
+
+        def arguments() -> list[Any]:
+            # Heartbeats were interrupted, too, if Redis was away since this look began (rule 7).
+            is_grace = grace or self.retry.outages != outages
+            return [
+                *(token, holder, int(lease * 1000), self.keys.prefix, MOST_LOOKED_AT),
+                *(int(is_grace), int(clear)),
+                *_counted(_pairs(progress)),
+                *_counted(_pairs(refused)),
+                *_counted(give_way),
+                *_counted(list(watched.values())),
+            ]
+
+        # A worker's user may run this script, but not load it.
+        self._send("script_load", self._answer_script)
+        stored, whole, _, todo, claims, dead, sizes = self._script(
+            "look",
+            self._named("task", "master", "refused", "todo", "workers"),
+            arguments,
+            lambda reply: self.retry.record_refusal(str(text_of(reply[2]))[:200]),
+        )
+        lost = [
+            name
+            for name, size in zip(watched, sizes, strict=False)
+            if size < self._position(name).results
+        ]
+        return Look(
+            (text_of(stored) or "") if whole else "",
+            None if isinstance(todo, int) else Block.decode_all(todo),
+            {str(text_of(worker)): Block.decode_all(held) for worker, held in claims},
+            [Block.decode_all(held) for _, held in dead],
+            lost,
+        )
+
+    # --- the lease
+
+    def epoch(self) -> str | None:
+        """The stored fencing token."""
+        return text_of(self._send("get", self.keys.epoch))
+
+    def lease_holder(self) -> tuple[str | None, float]:
+        """(the lease's holder, seconds until it expires)."""
+
+        def read() -> tuple[str | None, float]:
+            pipeline = self._client.pipeline(transaction=True)
+            holder, left = pipeline.get(self.keys.master).pttl(self.keys.master).execute()
+            return text_of(holder), max(0, left) / 1000
+
+        return self.retry(read)  # twice: yes
+
+    def renew(
+        self,
+        token: str,
+        holder: str,
+        lease: float,
+        progress: Mapping[str, str],
+        refused: Mapping[str, int],
+    ) -> str | None:
+        """Renew the lease, write progress, report what is stored (rules 10, 11). A higher token
+        takes over the run.
+        """
+        arguments = [
+            *(token, holder, int(lease * 1000), self.keys.prefix),
+            *_counted(_pairs(progress)),
+            *_counted(_pairs(refused)),
+        ]
+        names = self._named("task", "master", "refused")
+        publication, is_complete, _ = self._script(
+            "renew",
+            names,
+            arguments,
+            lambda reply: self.retry.record_refusal(str(text_of(reply[2]))[:200]),
+        )
+        return text_of(publication) if is_complete else None
+
+    def state(self) -> str | None:
+        """The run's state as its master last wrote it; None for an unknown run."""
+        return self.progress_field("state")
+
+    def finish(
+        self,
+        token: str,
+        progress: Mapping[str, str],
+        seconds: int,
+        checkpoint: bytes | None,
+        refused: Mapping[str, int] = NONE_REFUSED,
+    ) -> None:
+        """Close the open publications, write the last state and the counts of refused results, let
+        all keys expire after ``seconds``.
+        """
+        names = self._named("todo", "workers", "master", "checkpoint", "refused")
+        arguments = [
+            *(token, self.keys.prefix, seconds, checkpoint or b""),
+            *_counted(_pairs(progress)),
+            *_counted(_pairs(refused)),
+            *_counted(self.keys.lasting_keys()),
+        ]
+        self._script("finish", names, arguments)
+        self._send("delete", self.keys.master)  # finish is fenced, the lease fences nobody
+
+    def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """(config, task, checkpoint) from Redis, for resume (rule 11)."""
+
+        def read() -> list[bytes]:
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.getrange(self.keys.config, 0, MAX_CONFIG)  # a byte more than there may be
+            pipeline.getrange(self.keys.task, 0, MAX_TASK)
+            values: list[bytes] = pipeline.getrange(
+                self.keys.checkpoint, 0, MAX_CHECKPOINT
+            ).execute()
+            return values
+
+        config, task, checkpoint = (value or None for value in self.retry(read))  # twice: yes
+        return config, task, checkpoint
+
+    def forget_gone_runs(self) -> None:
+        """Remove runs whose keys have expired from the list of runs, at most the oldest few
+        hundred.
+        """
+
+        def prune() -> None:
+            names = self._client.zrange(keys.RUNS, 0, MAX_RUNS_CHECKED - 1)
+            there = self._client.pipeline(transaction=False)
+            for name in names:
+                there.exists(keys.config_of(name))
+            gone = [name for name, exists in zip(names, there.execute(), strict=True) if not exists]
+            if gone:
+                self._client.zrem(keys.RUNS, *gone)
+
+        self.retry(
+            prune
+        )  # twice: yes; a run that comes back meanwhile is listed again by its next publish
+
+    # --- workers and people
+
+    def workers(self, known: WorkerInfos = NO_WORKERS) -> dict[str, dict[str, str]]:
+        """Information from living workers, by worker id; it is not read again for those in
+        ``known``.
+        """
+
+        def read() -> dict[str, dict[str, str]]:
+            names = bounded_reads.read_worker_ids(self._client, self.keys.workers)
+            unknown = [name for name in names if name not in known]
+            places = [self.keys.worker(name) for name in unknown]
+            hashes = bounded_reads.read_hashes(self._client, places, bounded_reads.WORKER_FIELDS)
+            abouts = dict(zip(unknown, hashes, strict=True))
+            present = bounded_reads.existing_names(
+                self._client, {name: self.keys.worker(name) for name in names if name in known}
+            )
+            infos = {
+                name: known[name] if name in present else decode_hash(abouts.get(name, {}))
+                for name in names
+            }
+            return {name: about for name, about in infos.items() if about}
+
+        return self.retry(read)  # twice: yes
+
+    def other_workers(self, run: str) -> int | None:
+        """Number of another run's workers, None if it does not run or has no master."""
+        other = keys.RunKeys(run)
+
+        def read() -> list[Any]:
+            replies: list[Any] = (
+                self._client.pipeline(transaction=False)
+                .hmget(other.progress, "state", "workers")
+                .exists(other.master)
+                .execute()
+            )
+            return replies
+
+        (state, workers), has_master = self.retry(read)  # twice: yes
+        if state != RUNNING.encode() or not has_master:
+            return None
+        workers = text_of(workers) or ""
+        return int(workers) if is_count(workers) else 0
+
+    def errors(self) -> list[str]:
+        """The newest reports of workers."""
+        entries = self.retry(
+            lambda: bounded_reads.read_list(self._client, self.keys.errors, -20, -1)
+        )  # twice: yes
+        return [str(text_of(entry)) for entry in entries or []]
+
+    def requests(self) -> list[bytes]:
+        """Requests from other terminals, oldest first, unchecked; a bounded number."""
+        entries = self.retry(
+            lambda: bounded_reads.read_list(
+                self._client, self.keys.commands, 0, MAX_REQUESTS_READ - 1
+            )
+        )  # twice: yes
+        if entries is None:  # not a person's: it would stay for ever
+            self._send("unlink", self.keys.commands)
+        return entries or []
+
+    def forget_requests(self, requests: Sequence[bytes]) -> None:
+        """Remove requests that were answered."""
+        for entry in requests:
+            self._send("lrem", self.keys.commands, 0, entry)
+
+    # --- outages
+
+    def ended_outages(self) -> list[float]:
+        """Seconds of each outage that ended since the last call."""
+        return self.retry.pop_ended_outages()
+
+    def record_failure(self, error: Exception) -> None:
+        """Record a failure of another command on the same connection, which is part of the same
+        outage.
+        """
+        if is_outage(error):
+            self.retry.record_failure(error)
+
+
+@dataclass
+class PartsInUse:
+    """The part of each publication's results that a worker appends to."""
+
+    parts: dict[str, int] = field(default_factory=dict)
+
+    def of(self, publication: str) -> int:
+        return self.parts.get(publication, 0)
+
+    def advance(self, publication: str) -> None:
+        self.parts = {publication: self.of(publication) + 1}
+
+
+class WorkerStore(Store):
+    """A worker's side, under its own id, new each time (rules 5 to 7, 13). The heartbeat thread has
+    a store of its own.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        run: str,
+        worker: str,
+        rq_name: str = "",
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(client, run, retry)
+        self.worker = worker
+        self._rq_name = rq_name
+        self._claims_key = self.keys.claims(worker)
+        self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
+        self._worker_key = self.keys.worker(worker)
+        self._answer = self._client.register_script((SCRIPTS / "answer.lua").read_text())
+        self._parts = PartsInUse()
+
+    def config(self) -> bytes | None:
+        """The run's configuration, None when there is no such run."""
+        return self._send("getrange", self.keys.config, 0, MAX_CONFIG) or None
+
+    def task(self) -> bytes | None:
+        """The header of the open publication."""
+        return self._send("getrange", self.keys.task, 0, MAX_TASK) or None
+
+    def parameters(self, publication: str, size: int) -> bytes | None:
+        """Raises DecodeError for a reply that is no piece of them."""
+        name, pieces = self.keys.parameters(publication), []
+        for start in range(0, size, PIECE):
+            count = min(size - start, PIECE)
+            piece = self._send("getrange", name, start, start + count - 1)
+            if not isinstance(piece, bytes) or len(piece) > count:
+                raise DecodeError(
+                    f"the reply to GETRANGE is not a string of at most {count:,} bytes"
+                )
+            if len(piece) < count:
+                return None
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def arrive(self, about: Mapping[str, str], ttl: float) -> None:
+        """The first beat, before the first claim (rule 7)."""
+        self.retry(partial(self._write, about, ttl, register=True))  # twice: yes
+
+    def _write(self, about: Mapping[str, str], ttl: float, *, register: bool) -> None:
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hset(self._worker_key, mapping=dict(about))
+        pipeline.pexpire(self._worker_key, int(ttl * 1000))
+        if register:
+            # A worker that slept through the run's end must not leave a set that stays for ever.
+            pipeline.sadd(self.keys.workers, self.worker)
+            pipeline.expire(self.keys.workers, keys.RUN_SECONDS)
+        pipeline.execute()
+
+    def beat(self, about: Mapping[str, str], ttl: float) -> None:
+        """Heartbeat. Works when the server is out of memory, unless the key is gone."""
+
+        def live() -> list[Any]:
+            replies: list[Any] = (
+                self._client.pipeline(transaction=False)
+                .pexpire(self._worker_key, int(ttl * 1000))
+                .exists(self.keys.master)
+                .execute()
+            )
+            return replies
+
+        alive, has_master = self.retry(live)  # twice: yes
+        if not alive:
+            if self._send("exists", self.keys.config):  # a beat must not bring a purged run back
+                self.arrive(about, ttl)
+            return
+        # The set may be gone, for others may let it expire; that of a run that has ended must not
+        # come back.
+        # Out of memory, say: what people read may be old, the beat above counted.
+        with suppress(redis.exceptions.RedisError):
+            self._write(about, ttl, register=bool(has_master))  # twice: yes, but not worth it
+
+    def poll_flags(self, publication: str = "") -> WorkerFlags:
+        """The leave flags, and whether ``publication`` has closed, in one round trip."""
+
+        def read() -> list[Any]:
+            pipeline = self._client.pipeline(transaction=False).hmget(
+                self.keys.progress, "state", "give_way", "publication"
+            )
+            pipeline.exists(self.keys.master).exists(self.keys.parameters(publication))
+            if self._rq_name:
+                pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date")
+                pipeline.exists(keys.RQ_SUSPENDED)
+            replies: list[Any] = pipeline.execute()
+            return replies
+
+        replies = self.retry(read)  # twice: yes
+        (state, give_way, newest), has_master, has_parameters, *orders = replies
+        shutdown, suspended = orders or (False, False)
+        asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
+        is_replaced = text_of(newest) not in (None, publication)  # one that is lost opens again
+        closed = bool(publication) and not has_parameters and is_replaced
+        return WorkerFlags(
+            text_of(state),
+            asked_to_leave,
+            bool(shutdown),
+            bool(suspended),
+            bool(has_master),
+            closed,
+        )
+
+    def held_blocks(self) -> list[Block]:
+        """The worker's claims (rule 5); entries that are not blocks are dropped."""
+        held, self._held = self._held, None
+        if held is None:
+            held = self._send("lrange", self._claims_key, 0, MAX_CLAIMS_READ - 1)
+        blocks = []
+        for entry in held:
+            try:
+                blocks.append(Block.decode(entry))
+            except DecodeError:
+                self._send("lrem", self._claims_key, 0, entry)
+        return blocks
+
+    def _first_held(self) -> Block | None:
+        return next(iter(self.held_blocks()), None)
+
+    def claim(self, wait: float) -> Block | None:
+        """Move a block from todo to the worker's claims, waiting up to ``wait`` seconds. Never sent
+        twice (rule 5).
+        """
+        self._held = None
+        try:
+            # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before:
+            # no more than the server lets any client send (proto-max-bulk-len in
+            # docker/redis.conf).
+            entry = self._client.blmove(
+                self.keys.todo, self._claims_key, max(wait, 0.001), "LEFT", "RIGHT"
+            )
+        except redis.exceptions.RedisError as error:
+            if not is_outage(error):
+                raise refused_error(error) from None
+            self.retry.record_failure(error)
+            time.sleep(wait)
+            return self._first_held()  # the move may have happened: the claims list knows
+        if entry is None:
+            return self._first_held()
+        try:
+            return Block.decode(entry)
+        except DecodeError:
+            self._send("lrem", self._claims_key, 0, entry)
+            return None
+
+    def give(self, block: Block, results: bytes, moments: bytes) -> bool:
+        """Append the block's results and drop its claim, at once (rule 6). False if the publication
+        has closed.
+        """
+        self._held, name = None, block.publication
+        while True:
+            part = self._parts.of(name)
+            names = [
+                self.keys.results(name, part),
+                self.keys.moments(name, part),
+                *(self._claims_key, self.keys.bell),
+                self.keys.results(name, 0),
+                self.keys.results(name, part + 1),
+            ]
+            arguments = [str(block), results, moments, PART, keys.RUN_SECONDS]
+            # Twice: yes, the first result of a slot counts.
+            status, *held = self.retry(partial(self._answer, keys=names, args=arguments))
+            if status >= 0:
+                self._held = held[0]
+                return bool(status)
+            self._parts.advance(name)
+
+    def drop(self, block: Block) -> None:
+        """Forget a claim whose publication has closed."""
+        self._held = None
+        self._send("lrem", self._claims_key, 0, str(block))
+
+    def give_back(self, blocks: Sequence[Block]) -> None:
+        """Return unfinished blocks to the head of todo, atomically (rule 13)."""
+        if not blocks:
+            return
+        self._held = None
+        pipeline = self._client.pipeline(transaction=True)
+        for block in reversed(blocks):
+            pipeline.lrem(self._claims_key, 0, str(block))
+            pipeline.lpush(self.keys.todo, str(block))
+        pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
+        with suppress(redis.exceptions.RedisError):
+            pipeline.execute()  # twice: NO; reconcile returns the blocks when the reply was lost
+
+    def report(self, text: str) -> None:
+        """Add to the run's errors; nothing is written for a run that is gone."""
+        if not self._send("exists", self.keys.config):
+            return
+        pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
+        pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
+        with suppress(redis.exceptions.RedisError):
+            pipeline.execute()  # twice: NO
+
+    def depart(self) -> None:
+        """Remove the worker's heartbeat."""
+        with suppress(redis.exceptions.RedisError):
+            # twice: yes, and not worth waiting for: the beat lapses by itself
+            self._client.delete(self._worker_key)
+
+
+def staging_error(publication: str) -> RedisError:
+    return RedisError(
+        f"the parameters of publication {publication} disappeared from Redis "
+        f"{MOST_STAGING_ATTEMPTS} times before they were published: find out what removes keys "
+        "there"
+    )
+
+
+def _records(data: bytes, dtype: np.dtype[Any]) -> Records:
+    """The whole records in a piece of a string; the rest is read again."""
+    if not dtype.itemsize:
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+
+
+def _pairs(mapping: Mapping[str, Any]) -> list[Any]:
+    return list(chain.from_iterable(mapping.items()))
+
+
+def _counted(items: Sequence[Any]) -> list[Any]:
+    return [len(items), *items]

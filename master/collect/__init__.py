@@ -1,1 +1,0 @@
-"""Collects the results of a publication: ledgers, blocks, stragglers, audit."""

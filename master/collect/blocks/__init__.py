@@ -1,1 +1,0 @@
-"""Blocks: how slots are issued, and issued again."""

@@ -1,1 +1,0 @@
-"""Parts of the ledger of one publication."""

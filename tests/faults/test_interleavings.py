@@ -1,0 +1,277 @@
+"""Interleavings that the protocol's rules stop, where no other folder's tests play them: broken-off
+writes, tokens after a loss, takeovers, seats that follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import master.run.run as run_module
+import master.run.session as session_module
+from es_queue.errors import FencedError, RedisError
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.messages import Block, Task, token_number
+from es_queue.protocol.retry import Retry
+from es_queue.protocol.store import MasterStore, WorkerStore
+from master.fleet.seat_manager import SeatManager
+from master.loop.loop import Interrupted
+from master.run.launch import Launch
+from master.run.lease import take_lease
+from master.run.run import TrainingRun
+from master.run.session import Session
+from master.run.setup import prepare_run
+from master.storage import checkpoint
+from master.storage.checkpoint import Checkpoints
+from tests.contract.places import P0, P1, P2, RUN, TOKEN, RedisPlace, block, wait_until, worker_name
+from tests.faults.proxy import Proxy
+from tests.integration.processes import Heard
+from tests.memory_channel import MemoryServer
+from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, workers
+from tests.tiny import QUAD
+from workers import serving
+from workers.episode import EpisodeControl
+from workers.join import join
+from workers.service import Refusal
+from workers.serving import Seat
+
+TABLE = NoiseTable.in_memory(NOISE)
+SETUP = prepare_run(quick_config(env=QUAD, population=8), table=TABLE)
+
+
+def saved(generation: int, epoch: int = 1) -> bytes:
+    state = replace(SETUP.initial_state(), generation=generation, epoch=epoch)
+    centre = SETUP.strategy.centre(SETUP.strategy.published(state.strategy))
+    return checkpoint.encode(SETUP.config, SETUP.spec, RUN, state, centre)
+
+
+@pytest.fixture
+def place(redis_client: redis.Redis) -> RedisPlace:
+    return RedisPlace(redis_client)
+
+
+@pytest.fixture
+def proxy(valkey_url: str) -> Iterator[Proxy]:
+    found = Proxy(valkey_url)
+    yield found
+    found.close()
+
+
+# --- broken-off writes, and data of before
+
+
+def test_an_open_that_broke_off_half_way_is_completed_by_the_next(place: RedisPlace) -> None:
+    """Scripts do not roll back: a key of another type ends one in the middle."""
+    master, more = place.publish(P0, block(0, 4)), {"history": {"generation": "1"}}
+    place.client.set(place.keys.history, "no stream")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        place.open(master, P1, **more)
+    place.client.delete(place.keys.history)
+    assert place.open(master, P1, **more) is not None
+    assert place.open_ones() == place.parameters() == {P1} and place.todo() == []
+
+
+def test_results_that_a_failover_brought_back_go_with_the_next_publication(
+    place: RedisPlace,
+) -> None:
+    place.publish(P0, block(0, 4))
+    replica = {name: place.client.dump(name) for name in place.client.scan_iter("*")}
+    place.publish(P1, block(0, 4, P1))
+    place.flush()
+    for name, value in replica.items():
+        place.client.restore(name, 0, value)
+    place.publish(P2, block(0, 4, P2))
+    assert (place.open_ones(), place.parameters()) == ({P2}, {P2})
+
+
+def test_a_block_that_my_dead_connection_was_given_is_the_next_that_i_work(
+    place: RedisPlace, valkey_url: str
+) -> None:
+    """The server serves the connection that waits longest, and does not know that nobody reads its
+    reply.
+    """
+    master, me = place.publish(P0), place.arrived()
+    with client_from_url(valkey_url) as client, ThreadPoolExecutor(1) as pool:
+        dead = pool.submit(WorkerStore(client, RUN, worker_name(1)).claim, 4.0)
+        wait_until(lambda: place.client.info("clients")["blocked_clients"])
+        master.issue(TOKEN, P0, [block(0, 4), block(4, 8)])
+        dead.result(20)
+    assert me.held_blocks() == [block(0, 4)]
+
+
+# --- tokens and leases
+
+
+def test_a_token_that_was_lost_with_redis_is_not_given_to_two_masters(place: RedisPlace) -> None:
+    """Both would count from 1 again; the number in the checkpoint tells the later one that there
+    was an earlier.
+    """
+    asleep = place.master()
+    asleep.renew("3-0000000a", "asleep", 60.0, {}, {})
+    place.flush()
+    token = take_lease(place.master(), "new", QUICK, wait=False, floor=3)
+    assert token_number(token) == 4
+    with pytest.raises(FencedError):
+        asleep.renew("3-0000000a", "asleep", 60.0, {}, {})
+    assert place.master().lease_holder()[0] == "new"
+
+
+def test_a_master_whose_lease_was_granted_in_a_lost_reply_does_not_refuse_itself(
+    place: RedisPlace, proxy: Proxy
+) -> None:
+    # The server knows the script from now on.
+    MasterStore(place.client, "other").renew(TOKEN, "other", 9.0, {}, {})
+    with client_from_url(proxy.url) as client:
+        proxy.lose_reply_to(b"EVALSHA")
+        store = MasterStore(client, RUN, Retry(5))
+        token = take_lease(store, "me pid 1 abcdef", QUICK, wait=False)
+    assert proxy.caught == 1
+    assert place.master().epoch() == token and place.master().lease_holder()[0] == "me pid 1 abcdef"
+
+
+# --- takeovers
+
+
+def test_the_checkpoint_of_a_woken_master_hides_no_newer_one(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(9, saved(9))
+    Checkpoints(tmp_path).save(5, saved(5))
+    assert Checkpoints(tmp_path).read_newest() == saved(9)
+
+
+def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> int:
+    """The generation that a session which resumes the run would publish first."""
+    generations: list[int] = []
+
+    def run(self: TrainingRun, state: Any, *_: object) -> dict[str, Any]:
+        generations.append(state.generation)
+        return {}
+
+    monkeypatch.setattr(TrainingRun, "run", run)
+    launch = Launch(url, 0, resume=RUN, run_dir=folder / RUN, noise_dir=folder / "noise")
+    Session(launch, QUICK, lambda *_: Heard(), lambda: False).run(None, {})
+    return generations[0]
+
+
+def test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
+) -> None:
+    """It publishes between the new one's first look and the raising of the token; its next publish
+    is refused.
+    """
+    old = place.publish(P0, checkpoint=saved(0, epoch=5))
+
+    def late(*arguments: Any, **more: Any) -> str:
+        place.open(old, P2, checkpoint=saved(2, epoch=5))
+        return take_lease(*arguments, **more)
+
+    monkeypatch.setattr(session_module, "take_lease", late)
+    assert resumed(monkeypatch, valkey_url, tmp_path) == 2
+    with pytest.raises(FencedError):
+        place.open(old, P2)
+
+
+def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
+) -> None:
+    Checkpoints(tmp_path / RUN).save(4, saved(4, epoch=7))
+    assert resumed(monkeypatch, valkey_url, tmp_path) == 4
+    assert token_number(str(place.master().epoch())) == 8
+
+
+def test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_over(
+    monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
+) -> None:
+    place.publish(P0, checkpoint=saved(0))
+    timeouts: list[int] = []
+
+    def make(
+        client: redis.Redis, queue: str, run: str, nonce: str, timeout: int, *more: Any
+    ) -> Any:
+        timeouts.append(timeout)
+        return SeatManager(client, queue, run, nonce, timeout, *more)
+
+    monkeypatch.setattr(run_module, "SeatManager", make)
+    resumed(monkeypatch, valkey_url, tmp_path)
+    assert timeouts[0] >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
+
+
+def test_a_generation_that_had_grown_is_taken_over_under_its_name_and_no_slot_is_played_again() -> (
+    None
+):
+    config = quick_config(env=QUAD, population=8, generations=2, min_steps=400, block=1)
+    quiet, _ = run_ring(config)
+    setup, server, sink = prepare_run(config, table=TABLE), MemoryServer(), Sink()
+    has_grown: list[str] = []
+
+    def interrupted() -> bool:
+        task = Task.decode(server.task or b"")
+        if len(task.spans) > 3 * 12 and not has_grown:
+            has_grown.append(task.publication)
+            return True
+        return False
+
+    with workers(server, setup.config, TABLE):
+        with pytest.raises(Interrupted):
+            make_master(setup, server, sink, interrupted=interrupted).train(setup.initial_state())
+        server.lease = ("", 0.0)
+        second = make_master(setup, server, sink)
+        state = checkpoint.decode(server.checkpoint or b"")[1]
+        outcome = second.train(state, Task.decode(server.task or b""))
+    assert outcome.digest == quiet.digest
+    assert sink.records[0]["publication"] == has_grown[0] and sink.records[0]["reissued"] == 0
+    assert not second.refused()
+
+
+# --- seats
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_a_worker_is_known_before_its_first_claim_and_claims_nothing_while_it_must_refuse(
+    refusals: int,
+    place: RedisPlace,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    waited, verbs, control = list[float](), list[str](), EpisodeControl()
+
+    class Recorder(WorkerStore):
+        """Remembers the verbs that it was asked for; its worker leaves at the first claim."""
+
+        def arrive(self, about: Any, ttl: float) -> None:
+            verbs.append("arrive")
+            super().arrive(about, ttl)
+
+        def claim(self, wait: float) -> Block | None:
+            verbs.append("claim")
+            control.leave("nothing to do")
+            return super().claim(0.0)
+
+    def joined(config: Any, control: EpisodeControl) -> Any:
+        if len(waited) < refusals:
+            raise Refusal("noise digest: another table")
+        return join(config, control, table=TABLE)
+
+    replaced: dict[str, Any] = {
+        "WorkerStore": Recorder,
+        "EpisodeControl": lambda: control,
+        "join": joined,
+        "wait_or_leave": lambda control, seconds, poll: waited.append(seconds),
+        "reseed_global_generators": lambda: None,
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(serving, name, value)
+    master = place.publish(P0, config=SETUP.config.to_json())
+    place.lose("task", P0)
+    master.renew(TOKEN, "me", 60.0, {}, {})
+    Seat(place.client, RUN, QUICK, "rq worker/1").join_and_serve()
+    assert waited == [1.0, 2.0, 4.0][:refusals], "it keeps its seat, and waits longer each time"
+    printed = capsys.readouterr().out.count("cannot join: noise digest: another table")
+    assert printed == bool(refusals)
+    assert verbs[0] == "arrive" and verbs.count("claim") == 1
