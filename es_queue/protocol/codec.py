@@ -46,13 +46,8 @@ class Reader:
         )
         unpacker.feed(data)
         self._next: Callable[[], Any] = unpacker.unpack
-        self._array: Callable[[], int] = unpacker.read_array_header
         self._map: Callable[[], int] = unpacker.read_map_header
         self.tell: Callable[[], int] = unpacker.tell
-
-    def array(self, least: int, most: int) -> int:
-        """Number of elements of the next list."""
-        return _validate_whole(self._array(), least, most)
 
     def map(self, least: int, most: int) -> int:
         """Number of pairs of the next map."""
@@ -76,22 +71,10 @@ class Reader:
             raise DecodeError("a text is missing or has another form")
         return value
 
-    def short_text(self, longest: int) -> str:
-        value = self._next()
-        if type(value) is not str or len(value) > longest:
-            raise DecodeError("a short text is missing")
-        return value
-
     def blob(self, most: int, multiple: int) -> bytes:
         """At most ``most`` bytes, a multiple of ``multiple``."""
         data = self._next()
         if type(data) is not bytes or len(data) > most or len(data) % multiple:
-            raise DecodeError("bytes are missing or of another length")
-        return data
-
-    def fixed_bytes(self, count: int) -> bytes:
-        data = self._next()
-        if type(data) is not bytes or len(data) != count:
             raise DecodeError("bytes are missing or of another length")
         return data
 
@@ -123,21 +106,6 @@ def _validate_whole(value: Any, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise DecodeError("a whole number is missing or out of its range")
     return value
-
-
-def validate_range(numbers: tuple[int, ...], low: int, high: int) -> tuple[int, ...]:
-    """Integers of a column, if each is in the range. Raises DecodeError."""
-    if numbers and not (low <= min(numbers) and max(numbers) <= high):
-        raise DecodeError("a column holds a number that is out of its range")
-    return numbers
-
-
-def validate_finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    """Numbers of a column, if all are finite. Raises DecodeError."""
-    # A finite sum has only finite terms, but a sum of large ones overflows.
-    if not math.isfinite(sum(numbers)) and not all(map(math.isfinite, numbers)):
-        raise DecodeError("a column holds a number that is not finite")
-    return numbers
 
 
 def validate_finite_bytes(data: bytes, kind: str) -> bytes:

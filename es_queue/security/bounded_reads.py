@@ -74,11 +74,6 @@ def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
     }
 
 
-def read_counts(client: Any, key: str) -> dict[bytes, bytes]:
-    """HGETALL of slot counts; empty for a key that is not a hash."""
-    return none_on_wrong_type(lambda: client.hgetall(key)) or {}  # twice: yes
-
-
 def read_worker_ids(client: Any, key: str) -> list[str]:
     """The sorted ids in a run's set of workers."""
     members = none_on_wrong_type(lambda: client.smembers(key)) or ()  # twice: yes
