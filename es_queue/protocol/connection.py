@@ -348,13 +348,16 @@ def authentication_error(name: str, error: Exception) -> RedisError:
 
 def find_tls_problem(client: redis.Redis, error: Exception) -> str | None:
     """Advice if TLS may prevent the connection; None for another cause."""
-    tls = ("ssl", "certificate", "eof", "timeout") if is_encrypted(client) else ()
+    tls = ("ssl", "certificate", "eof", "timeout", "pipe") if is_encrypted(client) else ()
     text = str(error).lower()
     is_failure = isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError)
     if not is_failure or not any(word in text for word in ("closed", "reset", "protocol", *tls)):
         return None
+    # A server's refusal meets a read or a write by chance, and each words it differently.
+    ended = any(word in text for word in ("while reading", "while writing", "closed by server"))
+    cause = "the server closed the connection" if ended else sanitize(first_line(error))
     return (
-        f"{sanitize(first_line(error))}; use rediss:// for a port with TLS and redis:// for one "
+        f"{cause}; use rediss:// for a port with TLS and redis:// for one "
         "without, and check ssl_ca_certs, ssl_certfile and ssl_keyfile"
     )
 
