@@ -59,13 +59,9 @@ class BoundPolicy:
 
     def __post_init__(self) -> None:
         if self.count != 1:
-            object.__setattr__(self, "act_one", self._refuse)
-
-    def _refuse(self, observation: Floats) -> Floats:
-        raise ValueError(
-            f"act_one is for one individual; {self.count} are bound, call the policy with their "
-            "rows"
-        )
+            # No method of this object: it would keep itself, and with it the weights of a batch,
+            # until Python looks for cycles.
+            object.__setattr__(self, "act_one", partial(refuse_one, self.count))
 
     def __call__(self, observations: Floats) -> Floats:
         """float32[B, d] -> float32[B, outputs]."""
@@ -75,6 +71,13 @@ class BoundPolicy:
         """``act_one`` for a new episode, with an empty memory."""
         self.memory.fill(0)
         return self.act_one
+
+
+def refuse_one(count: int, observation: Floats) -> Floats:
+    """Takes the place of ``act_one`` where several individuals are bound."""
+    raise ValueError(
+        f"act_one is for one individual; {count} are bound, call the policy with their rows"
+    )
 
 
 class Policy(ABC):

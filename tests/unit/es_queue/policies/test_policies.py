@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,6 +75,21 @@ def test_an_mlp_gives_the_same_bits_for_any_number_at_once(
 def test_the_shapes_that_people_train_give_the_same_bits(d, outputs, hidden, count):
     assert_single_and_batched_agree(MlpPolicy(d, outputs, hidden, "tanh"), count, seed=7)
     assert_single_and_batched_agree(LinearPolicy(d, outputs), count, seed=8)
+
+
+@each_case("kind", ["linear", "mlp", "lstm"])
+def test_the_weights_of_a_batch_are_freed_as_soon_as_it_has_ended(kind):
+    policy = make_policy(RunConfig(policy=kind, hidden=(8,)), 24, BOX)
+    weights = np.zeros((8, policy.size), np.float32)
+    bound = policy.bind(weights)
+    bound(np.zeros((8, 24), np.float32))
+    left = weakref.ref(weights)
+    gc.disable()
+    try:
+        del bound, weights
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_the_linear_layout_is_one_matrix_in_c_order():
