@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
+from es_queue.security.private_directory import replacing
 from es_queue.security.sanitize import sanitize
 from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
 from master.display.format import LARGEST_DRAWN
-from master.plot.archive_map import archive_map
-from master.plot.canvas import plot_style, save_figure
-from master.plot.cloud import behaviour_cloud
-from master.plot.curves import learning_curves
-from master.plot.panels import draw_panels
+from master.plot.curves import draw_curves, draw_panels
+from master.plot.individuals import draw_archive, draw_cloud
 from master.plot.runs import AXES, RunCurves, read_runs
 from master.storage.metrics_files import METRICS
 
@@ -40,8 +40,19 @@ examples:
 
 #: Figures other than curves, of one run each.
 VIEWS = ("archive", "cloud", "panels")
-
-
+SUFFIXES = (".png", ".svg", ".pdf")
+#: Text stays text, in a PDF as the TrueType that journals ask for, a name with a dollar sign is no
+#: formula, and ids are the same in every drawing. The colours suit all kinds of colour vision.
+STYLE = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "es-queue",
+    "text.parse_math": False,
+    "legend.fontsize": "small",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.4,
+}
 OPTIONS = """
 runs RUN
     name or folder of a run or study, or a folder that contains some
@@ -91,25 +102,22 @@ def draw_and_save(given: argparse.Namespace) -> str:
     """Write the figure; returns a line that describes it. Raises UsageError."""
     runs = read_runs(given.runs, given.runs_dir)
     for run in runs:
-        if run.left_out:
-            print(f"es-plot: WARNING: {sanitize(beyond(run), 1000)}", file=sys.stderr)
-    with plot_style():
-        save_figure(draw_figure(given, runs), given.out)
-    return (
-        f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, "
-        f"{', '.join(dict.fromkeys(run.task for run in runs))}"
-    )
+        if count := run.left_out:
+            text = (
+                f"{run.folder / METRICS} has {count:,} figure{'s' * (count != 1)} beyond "
+                f"±{LARGEST_DRAWN:g}: {'it is' if count == 1 else 'they are'} left out"
+            )
+            print(f"es-plot: WARNING: {sanitize(text, 1000)}", file=sys.stderr)
+    with empty_figure() as figure:
+        draw(figure, given, runs)
+        if given.title:
+            figure.suptitle(sanitize(given.title, 120))
+        save_figure(figure, given.out)
+    tasks = ", ".join(dict.fromkeys(run.task for run in runs))
+    return f"{given.out}: {len(runs)} run{'s' * (len(runs) != 1)}, {tasks}"
 
 
-def beyond(run: RunCurves) -> str:
-    count = f"{run.left_out:,} figure{'s' * (run.left_out != 1)}"
-    return (
-        f"{run.folder / METRICS} has {count} beyond ±{LARGEST_DRAWN:g}: "
-        f"{'it is' if run.left_out == 1 else 'they are'} left out"
-    )
-
-
-def draw_figure(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
+def draw(figure: Figure, given: argparse.Namespace, runs: Sequence[RunCurves]) -> None:
     if given.generation is not None and not given.cloud:
         raise UsageError("--generation names what --cloud draws: add --cloud")
     views = [view for view in VIEWS if getattr(given, view)]
@@ -118,19 +126,57 @@ def draw_figure(given: argparse.Namespace, runs: Sequence[RunCurves]) -> Figure:
     if views and len(runs) != 1:
         raise UsageError(f"--{views[0]} draws one run, and {len(runs)} were given")
     if given.cloud:
-        return behaviour_cloud(runs[0].folder, parse_generations(given.generation), given.title)
-    if given.archive:
-        return archive_map(runs[0].folder, given.title)
-    if given.panels:
-        return draw_panels(runs[0], "steps" if given.by == "both" else given.by)
-    return learning_curves(
-        runs,
-        given.metric,
-        ["steps", "time"] if given.by == "both" else [given.by],
-        given.statistic,
-        given.title,
-        [sanitize(label, 60) for label in given.label],
-    )
+        draw_cloud(figure, runs[0].folder, parse_generations(given.generation))
+    elif given.archive:
+        draw_archive(figure, runs[0].folder)
+    elif given.panels:
+        draw_panels(figure, runs[0], "steps" if given.by == "both" else given.by)
+    else:
+        axes = ["steps", "time"] if given.by == "both" else [given.by]
+        labels = [sanitize(label, 60) for label in given.label]
+        draw_curves(figure, runs, given.metric, axes, given.statistic, labels)
+
+
+@contextmanager
+def empty_figure() -> Iterator[Figure]:
+    """A figure of matplotlib's defaults and ``STYLE``, which hold in the context. Raises UsageError
+    if matplotlib is missing.
+    """
+    try:
+        # A file matplotlibrc in the current folder can be another user's, and matplotlib 3.10.0
+        # runs code that it contains.
+        with chdir("/"):
+            # optional: matplotlib
+            from matplotlib import style
+            from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "es-plot needs matplotlib, which is not installed: pip install 'es-queue[plot]'"
+        ) from None
+    with style.context(["default", "tableau-colorblind10", STYLE]):
+        yield Figure(figsize=(7, 4.4), layout="constrained")
+
+
+def save_figure(figure: Figure, out: Path) -> None:
+    """Write a complete PNG, SVG or PDF, or nothing. Raises UsageError for another suffix, or if it
+    cannot be written.
+    """
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(
+            f"--out {out} is not a supported figure: its name must end in .png, .svg or .pdf"
+        )
+    # No date in the file: the same runs give the same bytes.
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    drawn = BytesIO()
+    figure.savefig(drawn, format=suffix[1:], dpi=150, metadata=metadata)
+    try:
+        with replacing(out) as file:
+            file.write(drawn.getvalue())
+    except OSError as error:
+        raise UsageError(
+            f"--out {out} cannot be written: {error.strerror}; give --out a file in another folder"
+        ) from None
 
 
 def parse_generations(text: str | None) -> list[int]:

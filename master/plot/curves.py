@@ -1,32 +1,36 @@
-"""Learning curves: one line per setting, with a band over its seeds."""
+"""Learning curves: one per setting, with a band over its seeds; and four panels of one run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from es_queue.config.run_config import option_fields
 from es_queue.errors import UsageError
-from es_queue.security.sanitize import sanitize
-from master.display.format import finite_or_none
-from master.plot.bands import Band, compute_band
-from master.plot.canvas import (
-    BAND_ALPHA,
-    COLOURS,
-    LINE_STYLES,
-    draw_target,
-    format_x,
-    make_figure,
+from es_queue.numerics.aggregates import (
+    MIN_RUNS_FOR_INTERVAL,
+    bootstrap_interval,
+    interquartile_means,
+    means,
 )
+from es_queue.numerics.arrays import Doubles
+from es_queue.security.sanitize import sanitize
+from master.display.format import drawable_or_none
 from master.plot.runs import AXES, IGNORED_SETTINGS, RunCurves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.typing import LineStyleType
 
+#: Points of a band, and resamples for each: its edge is drawn a pixel or two wide.
+POINTS, RESAMPLES = 200, 2000
+STATISTICS = {"mean": means, "iqm": interquartile_means}
+#: Generations in the rolling mean.
+ROLLING = 10
 #: Labels of the common figures.
 METRIC_LABELS = {
     "eval_mean": "evaluation: mean return\nof the unperturbed policy",
@@ -34,34 +38,33 @@ METRIC_LABELS = {
     "fitness_mean": "mean fitness of the population",
     "eval_best": "best evaluation so far",
 }
-#: Below a time axis with runs that cannot be compared by their time.
-MIXED_TIME = "(only some of the runs shared their workers)"
-#: The settings that name a curve, if the figure's runs differ in them.
-BUDGETS = ("generations", "max_steps", "max_seconds", "keep_generations")
+#: The unit of a time axis that reaches three of it, with its seconds.
+TIME_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+#: The settings that name a curve first, if the figure's runs differ in them.
+NAMING_SETTINGS = ("strategy", "policy", "schedule", "population", "learning_rate", "sigma")
 #: What the master can choose, and how a run is measured: these name a curve only if nothing else
 #: does.
 MINOR_SETTINGS = (
-    "backend",
-    "behaviour",
-    "env_seeds",
-    "noise_size",
-    "eval_every",
-    "eval_episodes",
-    "final_episodes",
-    "target_every",
-    "target_reward",
+    *("backend", "behaviour", "env_seeds", "noise_size", "eval_every", "eval_episodes"),
+    *("final_episodes", "target_every", "target_reward"),
 )
-NAMING_SETTINGS = ("strategy", "policy", "schedule", "population", "learning_rate", "sigma")
+#: These never name a curve.
+UNNAMED = {
+    *IGNORED_SETTINGS,
+    *("generations", "max_steps", "max_seconds", "keep_generations", "env", "objective"),
+}
+
+Curve = tuple[Doubles, Doubles]
 
 
-def learning_curves(
+def draw_curves(
+    figure: Figure,
     runs: Sequence[RunCurves],
     metric: str,
     axes: Sequence[str],
     statistic: str,
-    title: str = "",
     labels: Sequence[str] = (),
-) -> Figure:
+) -> None:
     """One panel for each of ``axes``, side by side. labels: names of the curves, in the order of
     ``runs``. Raises UsageError if no run has the metric, or for a wrong number of labels.
     """
@@ -73,68 +76,157 @@ def learning_curves(
                 "its own"
             )
         groups = dict(zip(labels, groups.values(), strict=True))
-    drawing = make_figure(7.0 * len(axes), 4.4)
-    for place, axis in enumerate(axes, 1):
-        panel = drawing.add_subplot(1, len(axes), place)
-        _draw(panel, groups, metric, axis, statistic, place == 1)
-    drawing.suptitle(
-        sanitize(title, 120) if title else ", ".join(dict.fromkeys(run.task for run in runs)),
-        fontsize="large",
-    )
-    return drawing
+    figure.set_size_inches(7 * len(axes), 4.4)
+    for panel, axis in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
+        for place, (label, members) in enumerate(groups.items()):
+            found = [run.curve(metric, axis) for run in members]
+            if curves := [curve for curve in found if len(curve[0])]:
+                _draw_group(panel, curves, statistic, place, label)
+        if not panel.lines:
+            known = sorted(
+                {name for run in runs for record in run.records[-50:] for name in record}
+            )
+            raise UsageError(
+                f"--metric {metric} is in no record of these runs; they have "
+                f"{', '.join(known) or 'none'}"
+            )
+        for target in sorted({str(run.target) for run in runs}):
+            draw_target(panel, target)
+        finish_panel(panel, axis, "")
+        if axis == "time" and len({run.is_shared for run in runs}) > 1:
+            note = "(only some of the runs shared their workers)"
+            panel.set_xlabel(f"{panel.get_xlabel()}\n{note}")
+    figure.axes[0].set_ylabel(METRIC_LABELS.get(metric, metric.replace("_", " ")))
+    figure.suptitle(", ".join(dict.fromkeys(run.task for run in runs)))
 
 
-def _draw(
-    panel: Axes,
-    groups: Mapping[str, Sequence[RunCurves]],
-    metric: str,
-    axis: str,
-    statistic: str,
-    labelled: bool,
+def _draw_group(
+    panel: Axes, curves: Sequence[Curve], statistic: str, place: int, label: str
 ) -> None:
-    is_drawn = False
-    looks = zip(cycle(COLOURS), cycle(LINE_STYLES), strict=False)
-    for (colour, line), (label, members) in zip(looks, groups.items(), strict=False):
-        curves = [curve for curve in (run.curve(metric, axis) for run in members) if len(curve[0])]
-        if not curves:
-            continue
-        is_drawn, band = True, compute_band(curves, statistic)
-        _draw_band(panel, band, colour, line, label)
-        for x, y in curves if band.shade else ():
-            panel.plot(x, y, color=colour, linestyle=line, linewidth=0.6, alpha=0.35)
-    runs = [run for members in groups.values() for run in members]
-    if not is_drawn:
-        raise _unknown_metric(metric, runs)
-    for target in sorted({str(run.target) for run in runs}):
-        draw_target(panel, target)
-    label = METRIC_LABELS.get(metric, metric.replace("_", " ")) if labelled else ""
-    panel.set(xlabel=AXES[axis][1], ylabel=label)
-    format_x(panel, axis)
-    if axis == "time" and len({run.is_shared for run in runs}) > 1:
-        panel.set_xlabel(f"{panel.get_xlabel()}\n{MIXED_TIME}")
-    panel.legend(loc="lower right")
-
-
-def _unknown_metric(metric: str, runs: Sequence[RunCurves]) -> UsageError:
-    records = [record for run in runs for record in run.records[-50:]]
-    known = {
-        name for record in records for name in record if finite_or_none(record[name]) is not None
-    }
-    return UsageError(
-        f"--metric {metric} is in no record of these runs; they have "
-        f"{', '.join(sorted(known)) or 'none'}"
-    )
-
-
-def _draw_band(panel: Axes, band: Band, colour: str, line: LineStyleType, label: str) -> None:
+    # Curves also differ without colour.
+    look: Any = {"color": f"C{place % 10}", "linestyle": ("-", "-.", ":")[place % 3]}
+    x, middle, low, high, shade = compute_band(curves, statistic)
     # matplotlib omits names that begin with an underscore from a legend.
     label = f" {label}" if label.startswith("_") else label
-    label = f"{label} ({band.shade})" if band.shade else label
-    marker = "o" if len(band.x) == 1 else ""  # a line of one point is invisible
-    (drawn,) = panel.plot(band.x, band.middle, color=colour, linestyle=line, marker=marker)
-    drawn.set(linewidth=1.8, label=label)
-    if band.shade:
-        panel.fill_between(band.x, band.low, band.high, color=colour, alpha=BAND_ALPHA, linewidth=0)
+    label = f"{label} ({shade})" if shade else label
+    # A line of one point is invisible.
+    panel.plot(x, middle, marker="o" if len(x) == 1 else "", linewidth=2, label=label, **look)
+    if shade:
+        panel.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+        for curve in curves:
+            panel.plot(*curve, linewidth=0.6, alpha=0.4, **look)
+
+
+def draw_panels(figure: Figure, run: RunCurves, axis: str) -> None:
+    """Returns, evaluation, seconds, and the unperturbed policy's rank. Raises UsageError for a run
+    without a closed generation.
+    """
+    x, mean = run.curve("return_mean", axis)
+    if not len(x):
+        raise UsageError(f"{run.folder} has no closed generation yet: wait for the first one")
+    figure.set_size_inches(11, 7)
+    returns, evaluation, seconds, rank = figure.subplots(2, 2).flat
+
+    low, high = (run.curve(name, axis)[1] for name in ("return_min", "return_max"))
+    returns.plot(x, mean, linewidth=0.8, alpha=0.6, label="mean of the population")
+    if len(high) == len(x):
+        label = "worst to best" if len(low) == len(x) else "up to the best"
+        low = low if len(low) == len(x) else mean
+        returns.fill_between(x, low, high, alpha=0.2, linewidth=0, label=label)
+    returns.plot(x, rolling_mean(mean), linewidth=2, label=f"mean of {ROLLING} generations")
+    elite = run.curve("elite_fitness", axis)
+    if len(elite[0]):
+        returns.plot(*elite, linestyle="-.", label="elite, evaluated again")
+    finish_panel(returns, axis, "return in training")
+
+    x, mean = run.curve("eval_mean", axis)
+    std = run.curve("eval_std", axis)[1]
+    evaluation.plot(x, mean, color="C0", marker="o", markersize=2.5, label="mean")
+    if len(std) == len(mean):
+        label = "± standard deviation"
+        evaluation.fill_between(
+            x, mean - std, mean + std, color="C0", alpha=0.2, linewidth=0, label=label
+        )
+    draw_target(evaluation, run.target)
+    finish_panel(evaluation, axis, "return in evaluation")
+
+    # The closing evaluation takes no steps, and is no generation.
+    trained = replace(run, records=[one for one in run.records if one.get("population", 1)])
+    for name, label in (
+        ("seconds_wait", "collecting"),
+        ("seconds_update", "learning"),
+        ("seconds_publish", "publishing"),
+    ):
+        x, y = trained.curve(name, axis)
+        if len(x):
+            seconds.plot(x, np.maximum(y, 1e-5), linewidth=1, label=label)
+    seconds.set_yscale("log")
+    seconds.yaxis.set_major_formatter("{x:g}")
+    finish_panel(seconds, axis, "seconds per generation", is_full=True)
+
+    x, below = run.curve("centre_rank", axis)
+    rank.plot(x, 1 - below, linewidth=0.6, alpha=0.6, label="each generation")
+    rank.plot(x, rolling_mean(1 - below), linewidth=2, label=f"mean of {ROLLING} generations")
+    rank.axhline(0.5, color="grey", linestyle="--", label="half of the population")
+    rank.set_ylim(0, 1)
+    finish_panel(rank, axis, "fraction that beats\nthe unperturbed policy", is_full=True)
+    figure.suptitle(f"{run.task}, seed {run.seed}")
+
+
+def draw_target(panel: Axes, target: object) -> None:
+    level = drawable_or_none(target)
+    if level is not None:
+        panel.axhline(level, color="grey", linewidth=1, linestyle="--")
+        place = panel.get_yaxis_transform()
+        panel.text(0.01, level, f"target {level:g}", color="grey", va="bottom", transform=place)
+
+
+def finish_panel(panel: Axes, axis: str, label: str, *, is_full: bool = False) -> None:
+    """Labels, a legend, and ticks such as 1.5 M; of a time axis in hours, minutes or seconds."""
+    # optional: matplotlib
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    panel.set(xlabel=AXES[axis][1], ylabel=label)
+    panel.legend(loc="best" if is_full else "lower right")
+    if axis != "time":
+        panel.xaxis.set_major_formatter(EngFormatter())
+        return
+    low, high = panel.get_xlim()
+    size, unit = next((size, unit) for size, unit in TIME_UNITS if high >= 3 * size or size == 1)
+    ticks = MaxNLocator(7).tick_values(low / size, high / size)
+    panel.set_xticks([size * tick for tick in ticks if low <= size * tick <= high])
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x / size:g}")
+    panel.set_xlabel(f"wall-clock {unit}")
+
+
+def compute_band(
+    curves: Sequence[Curve], statistic: str = "mean"
+) -> tuple[Doubles, Doubles, Doubles, Doubles, str]:
+    """(x, middle, low, high, the meaning of low and high): the runs' mean or interquartile mean at
+    each x, float64 [n], with its 95 % bootstrap interval; for two or three runs, with their range;
+    a single run's own points, with an empty meaning.
+
+    A run's curve is straight between its points. A run that has ended keeps its last value. The
+    band begins when all runs have begun.
+    """
+    if len(curves) == 1:
+        x, y = curves[0]
+        return x, y, y, y, ""
+    x = np.linspace(max(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), POINTS)
+    rows = np.sort(np.stack([np.interp(x, *curve) for curve in curves], axis=1), axis=1)
+    compute = STATISTICS[statistic]
+    if len(curves) <= MIN_RUNS_FOR_INTERVAL:  # a bootstrap interval of three is their range
+        shade = "both runs" if len(curves) == 2 else f"range of {len(curves)} runs"
+        return x, compute(rows), rows[:, 0], rows[:, -1], shade
+    edges = [bootstrap_interval(row.tolist(), compute, resamples=RESAMPLES) for row in rows]
+    low, high = np.array(edges).T
+    return x, compute(rows), low, high, f"95 % interval, {len(curves)} runs"
+
+
+def rolling_mean(y: Doubles, width: int = ROLLING) -> Doubles:
+    """The mean of the newest ``width`` values at each place, of fewer at the start; float64 [n]."""
+    sums = np.convolve(y, np.ones(width))[: len(y)] if len(y) else y
+    return np.asarray(sums / np.minimum(np.arange(1, len(y) + 1), width))
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
@@ -143,37 +235,32 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     for run in runs:
         groups.setdefault(run.group, []).append(run)
     firsts = [members[0] for members in groups.values()]
-    names = [group_name(first, firsts) for first in firsts]
+    names = [group_name(first, [other.config for other in firsts], firsts) for first in firsts]
     twice = Counter(names)
-    unique = [
-        name if twice[name] == 1 else f"{name}, {sanitize(first.folder.name, 40)}"
-        for name, first in zip(names, firsts, strict=True)
-    ]
-    return dict(zip(unique, groups.values(), strict=True))
+    return {
+        name if twice[name] == 1 else f"{name}, {sanitize(members[0].folder.name, 40)}": members
+        for name, members in zip(names, groups.values(), strict=True)
+    }
 
 
-def group_name(run: RunCurves, others: Sequence[RunCurves]) -> str:
+def group_name(
+    run: RunCurves, configs: Sequence[Mapping[str, object]], firsts: Sequence[RunCurves]
+) -> str:
     """The settings in which it differs from the others, else the strategy and the policy."""
-    tasks = {other.task for other in others}
-    settings = {name for other in others for name in other.config}
-    settings -= {*IGNORED_SETTINGS, *NAMING_SETTINGS, *BUDGETS, "env", "objective"}
-    order = [*NAMING_SETTINGS, *sorted(settings.difference(MINOR_SETTINGS))]
+    others = {name for config in configs for name in config}
+    others -= {*NAMING_SETTINGS, *MINOR_SETTINGS, *UNNAMED}
     differing, minor = (
-        [name for name in names if len({str(other.config.get(name)) for other in others}) > 1][:3]
-        for names in (order, MINOR_SETTINGS)
+        [name for name in names if len({str(config.get(name)) for config in configs}) > 1][:3]
+        for names in ((*NAMING_SETTINGS, *sorted(others)), MINOR_SETTINGS)
     )
-    differing = differing or minor
-    words = [run.task] if len(tasks) > 1 else []
-    if not words and not differing:
-        differing = ["strategy", "policy"]
-    return ", ".join([*words, *(format_setting(run, name) for name in differing)])
-
-
-def format_setting(run: RunCurves, name: str) -> str:
-    value, option = run.config.get(name, "?"), option_fields().get(name)
-    if option is not None and value == option.default:
-        value = option.metadata["default_word"] or value
-    text = sanitize(value, 30)
-    return (
-        text if name in ("strategy", "policy", "schedule") else f"{name.replace('_', ' ')} {text}"
-    )
+    words = [run.task] if len({other.task for other in firsts}) > 1 else []
+    names = differing or minor or ([] if words else ["strategy", "policy"])
+    for name in names:
+        value, option = run.config.get(name, "?"), option_fields().get(name)
+        if option is not None and value == option.default:
+            value = option.metadata["default_word"] or value
+        is_clear = name in ("strategy", "policy", "schedule")
+        words.append(
+            sanitize(value, 30) if is_clear else f"{name.replace('_', ' ')} {sanitize(value, 30)}"
+        )
+    return ", ".join(words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -49,7 +49,7 @@ class RunCurves:
 
     folder: Path
     config: Mapping[str, Any]
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, float]]
     left_out: int = 0
     is_shared: bool = False
 
@@ -75,56 +75,38 @@ class RunCurves:
     @cached_property
     def group(self) -> str:
         """Equal for runs that differ only by seed."""
-        return json.dumps(
-            {
-                name: value
-                for name, value in sorted(self.config.items())
-                if name not in IGNORED_SETTINGS
-            },
-            sort_keys=True,
-            default=str,
-        )
+        settings = {key: self.config[key] for key in self.config if key not in IGNORED_SETTINGS}
+        return json.dumps(settings, sort_keys=True, default=str)
 
     def curve(self, name: str, axis: str) -> tuple[Doubles, Doubles]:
         """(x, y) float64 [n] of the generations that have both, x ascending."""
-        pairs = [
-            (finite_or_none(record.get(AXES[axis][0])), finite_or_none(record.get(name)))
-            for record in self.records
-        ]
-        points = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
-        return points[:, 0], points[:, 1]
+        x = AXES[axis][0]
+        points = [(one[x], one[name]) for one in self.records if x in one and name in one]
+        columns = np.array(points, np.float64).reshape(-1, 2)
+        return columns[:, 0], columns[:, 1]
 
 
 def read_runs(paths: Sequence[Path], runs_dir: str | None = None) -> list[RunCurves]:
-    """All runs that the words name: runs, studies (``--seeds``), or folders of them.
-
-    Raises NoRunError for a word that names none, UsageError for a folder without one.
+    """All runs that the words name: runs, studies (``--seeds``), or folders of them. Raises
+    NoRunError for a word that names none, UsageError for a folder without one.
     """
     runs: dict[Path, RunCurves] = {}
     for path in paths:
         place = existing_folder(path, runs_dir)
-        found_here = {folder.resolve(): read_run(folder) for folder in find_run_folders(place)}
-        if not found_here:
+        if (place / METRICS).is_file():
+            folders = [place]
+        else:
+            is_study = (place / STUDY_FILE).is_file()
+            patterns = [f"**/{METRICS}"] if is_study else [f"*/{METRICS}", f"*/*/{METRICS}"]
+            files = {file for pattern in patterns for file in place.glob(pattern)}
+            folders = sorted(file.parent for file in files if file.is_file())
+        if not folders:
             raise UsageError(
                 f"{place} holds no run: give the folder of a run (with {METRICS} in it), of a "
                 "study, or a folder that contains some"
             )
-        runs |= found_here
+        runs |= {folder.resolve(): read_run(folder) for folder in folders}
     return list(runs.values())
-
-
-def find_run_folders(path: Path) -> Iterator[Path]:
-    if (path / METRICS).is_file():
-        yield path
-        return
-    patterns = (
-        (f"*/{METRICS}", f"*/*/{METRICS}")
-        if not (path / STUDY_FILE).is_file()
-        else (f"**/{METRICS}",)
-    )
-    yield from sorted(
-        {file.parent for pattern in patterns for file in path.glob(pattern) if file.is_file()}
-    )
 
 
 def read_run(folder: Path) -> RunCurves:
@@ -132,56 +114,36 @@ def read_run(folder: Path) -> RunCurves:
     UsageError for an unreadable file, RunFolderError for a folder with links.
     """
     refuse_links(folder)
-    records, left_out = Records(), 0
+    kept: list[dict[str, float]] = []
+    # In a long run, a record has the newest figures of ``each`` generations, so that a rare
+    # evaluation is among them; ``merged`` of them are in the newest record.
+    each = merged = 1
+    left_out = 0
     try:
         for line in read_json_lines(folder / METRICS, MOST_LINES):
             left_out += sum(map(is_too_large, line.values()))
-            records.add(line)
+            figures = ((sys.intern(name), drawable_or_none(line[name])) for name in line)
+            known = ((name, value) for name, value in figures if value is not None)
+            record = dict(islice(known, MOST_FIGURES))
+            if "generation" not in record:
+                continue
+            while kept and kept[-1]["generation"] >= record["generation"]:
+                kept.pop()
+                merged = each
+            if merged < each and kept:
+                kept[-1] |= record
+                merged += 1
+                continue
+            if len(kept) >= MOST_RECORDS:
+                kept = [one | two for one, two in zip(kept[::2], kept[1::2], strict=True)]
+                each *= 2
+            kept.append(record)
+            merged = 1
     except OSError as error:
         raise UsageError(f"{folder / METRICS} cannot be read: {error.strerror}") from None
-    settings = read_settings(folder / "config.json")
-    return RunCurves(folder, settings, records.kept, left_out, shares_workers(folder))
-
-
-def shares_workers(folder: Path) -> bool:
     study = folder.resolve().parent
-    return (study / STUDY_FILE).is_file() and sum(1 for _ in study.glob(f"*/{METRICS}")) > 1
-
-
-class Records:
-    """The figures of a run's generations, in order; in a long run, each record represents several.
-
-    kept: the newest figures of ``each`` generations, so that a rare evaluation is among them
-    """
-
-    def __init__(self) -> None:
-        self.kept: list[dict[str, float]] = []
-        self._each, self._open = 1, 0
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Add a generation, if the line has one, and remove those that it repeats."""
-        figures = ((name, drawable_or_none(value)) for name, value in line.items())
-        record = dict(
-            islice(
-                ((sys.intern(name), value) for name, value in figures if value is not None),
-                MOST_FIGURES,
-            )
-        )
-        if "generation" not in record:
-            return
-        while self.kept and self.kept[-1]["generation"] >= record["generation"]:
-            self.kept.pop()
-            self._open = self._each
-        if self._open < self._each and self.kept:
-            self.kept[-1] |= record
-            self._open += 1
-            return
-        if len(self.kept) >= MOST_RECORDS:
-            pairs = zip(self.kept[::2], self.kept[1::2], strict=True)
-            self.kept = [first | second for first, second in pairs]
-            self._each *= 2
-        self.kept.append(record)
-        self._open = 1
+    is_shared = (study / STUDY_FILE).is_file() and len(list(study.glob(f"*/{METRICS}"))) > 1
+    return RunCurves(folder, read_settings(folder / "config.json"), kept, left_out, is_shared)
 
 
 def is_too_large(value: object) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from master.plot import command
-from master.plot.archive_map import archive_map
+from master.plot.individuals import draw_archive, voronoi_regions
 from tests.archives import archived
 from tests.cases import each_case
 
@@ -18,14 +18,36 @@ matplotlib = pytest.importorskip("matplotlib", reason="the extra 'plot' is not i
 
 def test_each_elite_colours_its_cell_of_the_grid(tmp_path: Path) -> None:
     folder = archived(tmp_path, [[0.1, 0.1], [0.1, 0.5]], [5.0, -7.0], cells=(2, 3))
-    panel, bar = archive_map(folder, "two").axes
+    with command.empty_figure() as figure:
+        draw_archive(figure, folder)
+    panel, bar = figure.axes
     colours = np.ma.filled(panel.collections[0].get_array().astype(float), np.nan)
     expected = np.full((3, 2), np.nan)
     expected[0, 0], expected[1, 0] = 5.0, -7.0  # the first number is horizontal
     np.testing.assert_array_equal(colours, expected)
     assert bar.get_ylabel() == "fitness" and panel.get_xlabel() == "behaviour, first number"
-    title = panel.get_figure().get_suptitle()
-    assert title == "two\n2 of 6 cells, coverage 33.3 %, QD score -2"
+    assert figure.get_suptitle() == "CartPole-v1"
+    assert panel.get_title() == "2 of 6 cells, coverage 33.3 %, QD score -2"
+
+
+def test_each_region_holds_what_is_nearest_to_its_centroid() -> None:
+    from matplotlib.path import Path as Outline
+
+    draw = np.random.default_rng(3)
+    for count in (1, 2, 3, 40):
+        points, places = draw.random((count, 2)), draw.random((500, 2))
+        nearest = ((places[:, None] - points) ** 2).sum(axis=2).argmin(axis=1)
+        regions = voronoi_regions(points)
+        assert len(regions) == count
+        for place, owner in zip(places, nearest, strict=True):
+            assert Outline(regions[owner]).contains_point(place)
+
+
+def test_centroids_on_a_line_or_twice_in_one_place_have_regions_too() -> None:
+    for points in ([[0.1, 0.5], [0.5, 0.5], [0.9, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[0.0, 0.0]]):
+        regions = voronoi_regions(np.array(points))
+        assert len(regions) == len(points)
+        assert all(np.isfinite(region).all() for region in regions)
 
 
 @each_case(

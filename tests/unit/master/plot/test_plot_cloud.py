@@ -11,7 +11,7 @@ import pytest
 
 from es_queue.util.slot_record import read_record, record_path
 from master.plot import command
-from master.plot.cloud import behaviour_cloud, project_points
+from master.plot.individuals import draw_cloud, project_points
 from tests.cases import each_case
 from tests.deceptive import MAZE
 from tests.unit.master.storage.test_generation_store import trained
@@ -30,8 +30,9 @@ def lived(folder: Path, **values: Any) -> Path:
 
 def test_everybody_who_lived_is_a_dot_in_its_place(tmp_path: Path) -> None:
     folder = lived(tmp_path, env=MAZE, strategy="novelty", population=12)
-    picture = behaviour_cloud(folder, [1, 3])
-    panels = picture.axes[:2]
+    with command.empty_figure() as figure:
+        draw_cloud(figure, folder, [1, 3])
+    panels = figure.axes[:2]
     assert [panel.get_title() for panel in panels] == ["generation 1", "generation 3"]
     for panel, generation in zip(panels, (1, 3), strict=True):
         record = read_record(record_path(folder, generation))

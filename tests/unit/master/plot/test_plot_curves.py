@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from master.plot import command
-from master.plot.bands import POINTS, compute_band, rolling_mean
-from master.plot.curves import group_runs
-from master.plot.panels import draw_panels
+from master.plot.curves import POINTS, compute_band, draw_panels, group_runs, rolling_mean
 from master.plot.runs import read_run, read_runs
 from tests.cases import each_case
 
@@ -84,11 +82,11 @@ def test_the_mean_of_runs_is_taken_between_their_points_and_an_ended_run_keeps_i
         (np.array([0.0, 10.0]), np.array([0.0, 10.0])),
         (np.array([0.0, 5.0]), np.array([0.0, 10.0])),
     )
-    both = compute_band([long, short])
-    assert len(both.x) == POINTS and both.x[[0, -1]].tolist() == [0, 10]
-    np.testing.assert_allclose(both.middle, (both.x + np.minimum(2 * both.x, 10)) / 2)
-    np.testing.assert_allclose(both.high, np.minimum(2 * both.x, 10))
-    assert both.shade == "both runs"
+    x, middle, _, high, shade = compute_band([long, short])
+    assert len(x) == POINTS and x[[0, -1]].tolist() == [0, 10]
+    np.testing.assert_allclose(middle, (x + np.minimum(2 * x, 10)) / 2)
+    np.testing.assert_allclose(high, np.minimum(2 * x, 10))
+    assert shade == "both runs"
 
 
 @each_case(("statistic", "expected"), [("mean", 20.0), ("iqm", 7.5)])
@@ -96,13 +94,10 @@ def test_three_runs_and_more_have_an_interval_about_their_statistic(
     statistic: str, expected: float
 ) -> None:
     curves = [(np.array([0.0, 1.0]), np.full(2, value)) for value in (0.0, 5.0, 10.0, 65.0)]
-    found = compute_band(curves, statistic)
-    np.testing.assert_allclose(found.middle, expected)
-    assert (
-        (found.low <= found.middle).all()
-        and (found.middle <= found.high).all()
-        and found.shade == "95 % interval, 4 runs"
-    )
+    _, middle, low, high, shade = compute_band(curves, statistic)
+    np.testing.assert_allclose(middle, expected)
+    assert (low <= middle).all() and (middle <= high).all()
+    assert shade == "95 % interval, 4 runs"
 
 
 def test_the_rolling_mean_is_of_the_newest_values() -> None:
@@ -127,7 +122,9 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_name
 def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
     closing = record(30, population=0, return_mean=None, centre_rank=None, seconds_wait=9.0)
     own = read_run(run(tmp_path / "a", [*evaluated(*range(30)), closing]))
-    returns, evaluations, seconds, centre = draw_panels(own, "steps").axes
+    with command.empty_figure() as figure:
+        draw_panels(figure, own, "steps")
+    returns, evaluations, seconds, centre = figure.axes
     assert returns.lines[0].get_ydata().tolist() == [10.0 * place for place in range(30)]
     assert evaluations.lines[0].get_ydata().tolist() == list(range(0, 30, 2))
     assert seconds.lines[0].get_ydata().tolist() == [0.4] * 30

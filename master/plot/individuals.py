@@ -1,0 +1,210 @@
+"""The individuals of generations by behaviour (Wang et al. 2018, VINE), and the archive of
+MAP-Elites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from es_queue.config.run_config import AUTO
+from es_queue.errors import RunFolderError, UsageError
+from es_queue.numerics.arrays import Doubles
+from es_queue.security.sanitize import sanitize
+from es_queue.strategies.map_elites import load_archive
+from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
+from master.display.format import LARGEST_DRAWN
+
+if TYPE_CHECKING:
+    from matplotlib.collections import Collection
+    from matplotlib.figure import Figure
+
+MOST_PANELS = 12
+#: Most numbers of a behaviour: the time of its principal components grows with their square.
+MOST_NUMBERS = 1000
+#: More cells have no edges, and are an image in an SVG or PDF.
+MOST_EDGES = 2500
+
+
+def draw_cloud(figure: Figure, run_dir: Path, generations: Sequence[int]) -> None:
+    """One panel per generation on common axes, coloured by fitness; without ``generations``, the
+    newest in the run's folder. Raises UsageError or RunFolderError.
+    """
+    records = [read_record(path) for path in chosen_files(run_dir, generations)]
+    places, fitness = zip(*map(individual_points, records), strict=True)
+    has_behaviour = records[0].columns["behaviour"].shape[1] > 0
+    labels, projected = project_points(np.concatenate(places), has_behaviour)
+    limits = {"vmin": min(map(np.min, fitness)), "vmax": max(map(np.max, fitness))}
+    columns = min(len(records), 4)
+    rows = -(-len(records) // columns)
+    figure.set_size_inches(4.6 * columns + 0.8, 3.9 * rows + 0.4)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    parts = np.split(projected, np.cumsum([len(scores) for scores in fitness])[:-1])
+    for panel, record, where, scores in zip(panels.flat, records, parts, fitness, strict=False):
+        order = np.argsort(scores, kind="stable")  # the fittest are on top
+        look = {"s": 14, "edgecolors": "grey", "linewidths": 0.3, **limits}
+        dots = panel.scatter(*where[order].T, c=scores[order], **look)
+        panel.set_title(f"generation {record.task.generation}", fontsize="medium")
+        panel.tick_params(labelbottom=True, labelleft=True)
+        panel.set_xlabel(labels[0])
+    for panel in panels.flat[len(records) :]:
+        panel.remove()
+    for panel in panels[:, 0]:
+        panel.set_ylabel(labels[1])
+    figure.colorbar(dots, ax=figure.axes, label="fitness", shrink=0.8)
+    figure.suptitle(f"{sanitize(records[0].config.task, 60)}: individuals")
+
+
+def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
+    """Raises UsageError for a missing generation."""
+    there = recorded_generations(run_dir)
+    if not there:
+        raise UsageError(
+            f"--cloud draws the individuals of a generation, but {run_dir} has recorded none "
+            f"(--keep-generations)"
+        )
+    if missing := [number for number in generations if number not in there]:
+        near = min(there, key=lambda number: abs(number - missing[0]))
+        raise UsageError(
+            f"--generation has {missing[0]}, which {run_dir} has not recorded: the nearest "
+            f"recorded one is {near}"
+        )
+    if len(generations) > MOST_PANELS:
+        raise UsageError(
+            f"--generation names {len(generations)} generations: a figure has at most {MOST_PANELS}"
+        )
+    return [record_path(run_dir, number) for number in generations or there[-1:]]
+
+
+def individual_points(record: SlotRecord) -> tuple[Doubles, Doubles]:
+    """(places float64 [n, b], fitness [n]) of all individuals with a result. Without a behaviour,
+    an individual's place is its length and its return.
+    """
+    columns, about = record.columns, f"generation {record.task.generation}"
+    where = columns["behaviour"].astype(np.float64)
+    if where.shape[1] > MOST_NUMBERS:
+        raise UsageError(
+            f"{about} has behaviours of {where.shape[1]} numbers: --cloud draws at most "
+            f"{MOST_NUMBERS}"
+        )
+    if not where.shape[1]:
+        where = np.stack([columns["length"].astype(np.float64), columns["return"]], axis=1)
+    everything = np.column_stack([where, columns["fitness"]])
+    valid = (np.abs(everything) <= LARGEST_DRAWN).all(axis=1)  # a comparison with NaN is false
+    if not valid.any():
+        raise UsageError(f"{about} has no individual with a result: draw another with --generation")
+    return where[valid], columns["fitness"][valid].astype(np.float64)
+
+
+def project_points(where: Doubles, has_behaviour: bool) -> tuple[tuple[str, str], Doubles]:
+    """The labels of the two axes, and the places on them, float64 [n, 2]: two principal components
+    if there are more numbers.
+    """
+    if not has_behaviour:
+        return ("length of the episodes, steps", "return"), where
+    if where.shape[1] == 1:
+        return ("behaviour", ""), np.concatenate([where, np.zeros_like(where)], axis=1)
+    if where.shape[1] == 2:
+        return ("behaviour, first number", "behaviour, second number"), where
+    centred = where - where.mean(axis=0)
+    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    shares = 100 * sizes**2 / max(float((sizes**2).sum()), 1e-300)
+    # A direction's sign is arbitrary: the largest weight is positive, so the same run gives the
+    # same figure.
+    largest = np.abs(directions[:2]).argmax(axis=1)[:, None]
+    components = directions[:2] * np.sign(np.take_along_axis(directions[:2], largest, axis=1))
+    first = f"behaviour, first principal component ({shares[0]:.0f} %)"
+    return (first, f"second ({shares[1]:.0f} %)"), centred @ components.T
+
+
+def draw_archive(figure: Figure, run_dir: Path) -> None:
+    """The fitness of each cell's elite in a run's newest checkpoint: bars for behaviours of one
+    number, a map for two. Raises UsageError or RunFolderError.
+    """
+    archive, config = load_archive(run_dir)
+    cells = archive.cells
+    if cells is None or not len(archive):
+        raise UsageError(f"--archive draws elites, but the archive of {run_dir} has none yet")
+    numbers = len(cells.low)
+    if numbers > 2:
+        raise UsageError(
+            f"--archive draws behaviours of one or two numbers, and those of {run_dir} have "
+            f"{numbers}: draw --metric qd_score or --metric coverage, or individuals with --cloud"
+        )
+    fitness = np.full(cells.count, np.nan)
+    fitness[archive.cell] = np.clip(archive.fitness, -LARGEST_DRAWN, LARGEST_DRAWN)
+    name = "behaviour" if config.behaviour == AUTO else sanitize(config.behaviour, 40)
+    panel = figure.add_subplot()
+    if numbers == 1:
+        middles = cells.centroids[:, 0]
+        order = np.argsort(middles, kind="stable")
+        between = (middles[order][1:] + middles[order][:-1]) / 2
+        least, most = np.nanmin(fitness), np.nanmax(fitness)
+        edges = np.concatenate([cells.low, between, cells.high])
+        baseline = least - 0.05 * ((most - least) or 1.0)
+        panel.stairs(fitness[order], edges, baseline=baseline, fill=True)
+        panel.set(xlabel=name, ylabel="fitness")
+    else:
+        figure.set_size_inches(7, 5.4)
+        values = np.ma.masked_invalid(fitness)
+        drawn: Collection
+        if cells.units is None:
+            x, y = map(np.linspace, cells.low, cells.high, np.add(cells.shape, 1))
+            drawn = panel.pcolormesh(x, y, values.reshape(cells.shape).T)
+        else:
+            # optional: matplotlib
+            from matplotlib.collections import PolyCollection
+
+            regions = voronoi_regions(cells.units)
+            size = cells.high - cells.low
+            drawn = PolyCollection([cells.low + part * size for part in regions], array=values)
+            panel.add_collection(drawn)
+        if cells.count <= MOST_EDGES:
+            drawn.set(edgecolor="white", linewidth=0.4)
+        else:
+            drawn.set_rasterized(True)
+        figure.colorbar(drawn, ax=panel, label="fitness")
+        panel.set(xlabel=f"{name}, first number", ylabel=f"{name}, second number")
+        panel.set(ylim=(cells.low[1], cells.high[1]), facecolor="lightgrey")
+        panel.grid(False)
+    panel.set_xlim(cells.low[0], cells.high[0])
+    figure.suptitle(sanitize(config.task, 60))
+    panel.set_title(
+        f"{len(archive):,} of {cells.count:,} cells, coverage {100 * archive.coverage:.1f} %, QD "
+        f"score {archive.qd_score(config.qd_offset):,.6g}"
+    )
+
+
+def voronoi_regions(points: Doubles) -> list[Doubles]:
+    """The corners of the part of the box from 0 to 1 that is nearest to each of ``points``
+    [n, 2]. Raises RunFolderError for points that have no such parts.
+    """
+    # optional: matplotlib
+    from matplotlib.tri import Triangulation
+
+    # With the mirror images at the four sides, the sides are edges between regions.
+    x, y = points.T
+    mirrors = [(x, y), (-x, y), (2 - x, y), (x, -y), (x, 2 - y)]
+    everything = np.concatenate([np.stack(mirror, axis=1) for mirror in mirrors])
+    try:
+        triangles = Triangulation(*everything.T).triangles
+    except (ValueError, RuntimeError) as error:
+        raise RunFolderError(f"the centroids of the archive have no regions: {error}") from None
+    # The corners of a region are the centres of the circles through its triangles.
+    a, b, c = (everything[triangles[:, corner]] for corner in range(3))
+    (bx, by), (cx, cy) = (b - a).T, (c - a).T
+    b_square, c_square, double = bx * bx + by * by, cx * cx + cy * cy, 2 * (bx * cy - by * cx)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        offset = np.stack([cy * b_square - by * c_square, bx * c_square - cx * b_square]) / double
+    corners = np.repeat(np.clip(a + offset.T, 0, 1), 3, axis=0)
+    owners = triangles.ravel()
+    mine = (owners < len(points)) & np.isfinite(corners).all(axis=1)
+    corners, owners = corners[mine], owners[mine]
+    dx, dy = (corners - points[owners]).T
+    order = np.lexsort((np.arctan2(dy, dx), owners))
+    ends = np.cumsum(np.bincount(owners, minlength=len(points)))
+    parts = np.split(corners[order], ends[:-1])
+    return [part if len(part) else points[place, None] for place, part in enumerate(parts)]
