@@ -207,24 +207,11 @@ class MemoryMasterStore:
             whole = stored if self._is_complete(stored) else ""
             return Look(whole, Block.decode_all(server.todo), claims, dead, lost)
 
-    def renew(
-        self,
-        token: str,
-        holder: str,
-        lease: float,
-        progress: Mapping[str, str],
-        refused: Mapping[str, int],
-    ) -> str | None:
+    def renew(self, token: str, holder: str, lease: float) -> None:
         server = self.server
         with server.changed:
             server.fence(token)
             server.lease = (holder, time.monotonic() + lease)
-            stored = server.progress.get("publication")
-            if stored is None:
-                return None
-            server.progress.update(progress)
-            server.refused.update(refused)
-            return stored if self._is_complete(stored) else None
 
     def finish(
         self,

@@ -383,30 +383,10 @@ class MasterStore(Store):
 
         return self.retry(read)  # twice: yes
 
-    def renew(
-        self,
-        token: str,
-        holder: str,
-        lease: float,
-        progress: Mapping[str, str],
-        refused: Mapping[str, int],
-    ) -> str | None:
-        """Renew the lease, write progress, report what is stored (rules 10, 11). A higher token
-        takes over the run.
-        """
-        arguments = [
-            *(token, holder, int(lease * 1000), self.keys.prefix),
-            *_counted(_pairs(progress)),
-            *_counted(_pairs(refused)),
-        ]
-        names = self._named("task", "master", "refused")
-        publication, is_complete, _ = self._script(
-            "renew",
-            names,
-            arguments,
-            lambda reply: self.retry.record_refusal(str(text_of(reply[2]))[:200]),
-        )
-        return text_of(publication) if is_complete else None
+    def renew(self, token: str, holder: str, lease: float) -> None:
+        """Renew the lease. A higher token takes over the run (rule 11)."""
+        arguments = [token, holder, int(lease * 1000)]
+        self._script("renew", [self.keys.epoch, self.keys.master], arguments)
 
     def state(self) -> str | None:
         """The run's state as its master last wrote it; None for an unknown run."""

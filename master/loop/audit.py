@@ -7,6 +7,7 @@ generation before its audit has ended.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import subprocess
@@ -30,6 +31,7 @@ from es_queue.util.pipe_frames import read_frame, write_frame
 from master.loop.blocks import blocks_of_rows
 from master.services.child_process import bind_to_parent
 
+LOGGER = logging.getLogger("es_queue.loop")
 ADVICE = (
     "one of the two hosts computes wrongly or has other packages: compare them, and test their "
     "memory; nothing was learnt from this generation"
@@ -171,6 +173,18 @@ def audited_rows(config: RunConfig, slots: Slots) -> Rows:
         words = np.random.Philox(key=config.seed, counter=counter).random_raw(numbers.max() + 1)
         chosen[rows] = (words / 2.0**64 < config.audit)[numbers]
     return np.flatnonzero(chosen)
+
+
+def warn_of_conflict(slots: Slots, name_of: Callable[[int], str]) -> None:
+    """Name two results of one slot: on equal hardware, they are a sign of a broken host."""
+    row, first, second = slots.tally.conflicts[0]
+    one, other = format_difference(first, second)
+    LOGGER.warning(
+        f"two workers returned different results of {format_slot(slots, row)}: "
+        f"{name_of(int(first['worker']))} {one}, {name_of(int(second['worker']))} {other}; the "
+        "first counts, and more of these are only counted (refused: conflict): compare the hosts' "
+        "packages and test their memory, or find the broken one with --audit"
+    )
 
 
 def format_difference(first: Any, second: Any) -> tuple[str, str]:

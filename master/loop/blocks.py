@@ -1,20 +1,26 @@
-"""Cuts owed rows into blocks: about half a second each, longest first, smaller towards the end.
+"""Which blocks of owed rows are issued, and which are issued again.
 
-Workers then finish together (guided self-scheduling, Polychronopoulos and Kuck 1987). No result
-depends on this.
+``BlockCutter`` cuts rows into blocks of about half a second, longest first, smaller towards the
+end, so that workers finish together (guided self-scheduling, Polychronopoulos and Kuck 1987).
+``Issuer`` puts them into todo, and again if nobody holds them or if their worker takes too long
+(rule 8). No result depends on either.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
+from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Mask
 from es_queue.protocol.messages import KINDS, MAX_BLOCK, Block
-from es_queue.slots import CENTRE, ELITE, TRAIN, Rows, Slots, ranges
+from es_queue.protocol.store import Look, MasterStore
+from es_queue.slots import CENTRE, ELITE, TRAIN, Rows, Slots, format_slot, ranges
 from master.loop.learner import Learner
+from master.loop.recovery_statistics import STRAGGLER, WORKER_DIED, RecoveryStatistics
 
 BLOCK_SECONDS = 0.5
 #: Of slots that nobody has measured one in so many makes a block, but no block has more than so
@@ -22,6 +28,12 @@ BLOCK_SECONDS = 0.5
 UNMEASURED_PER_BLOCK, MOST_UNMEASURED = 1000, 16
 #: A block has at most the remaining work of one worker, divided by this.
 SHARES_PER_WORKER = 1.6
+#: Blocks that are issued first, in all and for each worker; the rest follow while they are played.
+FIRST_BLOCKS, FIRST_PER_WORKER = 1024, 4
+#: How many times its expected duration a block may take before an idle worker plays it too.
+STRAGGLER_FACTOR = 3
+#: So many workers may die while they play one row.
+DEATHS = 10
 
 
 class BlockCutter:
@@ -99,12 +111,10 @@ class BlockCutter:
         size = self._limit(seconds, -(-batch // 2) * seconds, workers)
         return max(size, self._learner.fewest_at_once(batch, workers))
 
-    def expected(self, kind: int, rows: int) -> float:
+    def expected(self, block: Block) -> float:
         """Seconds that a block should take."""
-        return self.seconds.get(kind, BLOCK_SECONDS) * rows
-
-    def _length(self, block: Block) -> float:
-        return self._of(KINDS.index(block.kind)) * (block.stop - block.start)
+        known = self.seconds.get(KINDS.index(block.kind), BLOCK_SECONDS)
+        return known * (block.stop - block.start)
 
     def _of(self, kind: int) -> float:
         """Expected seconds of a row. A kind without measurements takes as long as a training row,
@@ -125,6 +135,102 @@ class BlockCutter:
         """Rows of a block when ``left`` seconds of work are to be shared."""
         share = left / (SHARES_PER_WORKER * workers)
         return min(MAX_BLOCK, max(1, int(min(BLOCK_SECONDS, share) / seconds)))
+
+
+class Issuer:
+    """reissued: rows that were issued again; recovered: workers that died while they held blocks"""
+
+    def __init__(
+        self,
+        cutter: BlockCutter,
+        store: MasterStore,
+        token: str,
+        recoveries: RecoveryStatistics,
+        overdue: float,
+    ) -> None:
+        """``overdue``: the fewest seconds after which a block is issued to a second worker."""
+        self.cutter, self._store, self._token = cutter, store, token
+        self._recoveries, self._overdue = recoveries, overdue
+        #: When each block that a worker holds was first seen, on the monotonic clock.
+        self._held_since: dict[tuple[str, Block], float] = {}
+        self.reissued = self.recovered = 0
+
+    def forget_holders(self) -> None:
+        """Another publication is open, or Redis has lost this one."""
+        self._held_since.clear()
+
+    def issue_new(self, slots: Slots, workers: int, is_async: bool, task: bytes = b"") -> None:
+        """Issue the rows that were never issued; task: the header of a table that has grown."""
+        rows = np.flatnonzero(slots.owed & ~slots.table["issued"])
+        together = np.zeros(len(slots), np.bool_)
+        if is_async:
+            trained = slots.table["kind"][rows] == TRAIN
+            first = self.cutter.cut(slots, rows[~trained], workers, together)
+            blocks = iter([*first, *self.cutter.endless(slots, rows[trained], workers)])
+        else:
+            blocks = self.cutter.cut(slots, rows, workers, together)
+        slots.table["issued"][rows] = True
+        name, most = slots.publication, max(FIRST_BLOCKS, FIRST_PER_WORKER * workers)
+        while chunk := list(islice(blocks, most)):
+            self._store.issue(self._token, name, chunk, task)
+            task, most = b"", 8 * FIRST_BLOCKS
+        if task:
+            self._store.issue(self._token, name, [], task)
+
+    def note_deaths(self, slots: Slots, look: Look) -> None:
+        """A worker died while it held these blocks; the first was being played. Raises
+        EnvironmentFailure for a row that ends every worker.
+        """
+        owed = slots.owed
+        for blocks in filter(None, look.dead):
+            self.recovered += 1
+            mine = [block for block in blocks if block.publication == slots.publication]
+            missing = [
+                (block.start + np.flatnonzero(owed[block.start : block.stop])).tolist()
+                for block in mine
+            ]
+            if not mine:  # a copy was answered, and the generation closed, before it was missed
+                self._recoveries.record(WORKER_DIED, 0.0)
+            self._recoveries.begin(WORKER_DIED, [row for rows in missing for row in rows])
+            for row in missing[0] if mine[:1] == list(blocks[:1]) else ():
+                slots.table["deaths"][row] += 1
+                if slots.table["deaths"][row] >= DEATHS:
+                    raise EnvironmentFailure(
+                        f"{DEATHS} workers died while playing {format_slot(slots, row)}: it may "
+                        "end or block its process, or need more memory than the hosts have; the "
+                        "workers' terminals show how they ended"
+                    )
+
+    def issue_lost(self, slots: Slots, look: Look, workers: int) -> None:
+        """Issue the rows that nobody holds."""
+        if look.todo is None:
+            return
+        now = time.monotonic()
+        held = [(worker, block) for worker, blocks in look.claims.items() for block in blocks]
+        self._held_since = {key: self._held_since.get(key, now) for key in held}
+        lost = slots.owed & slots.table["issued"]
+        for block in (*look.todo, *(block for _, block in held)):
+            if block.publication == slots.publication:
+                lost[block.start : block.stop] = False
+        rows = np.flatnonzero(lost)
+        if len(rows):
+            blocks = list(self.cutter.cut(slots, rows, workers, slots.suspects()))
+            self._store.issue(self._token, slots.publication, blocks, front=True)
+            self.reissued += len(rows)
+
+    def copy_stragglers(self, slots: Slots) -> None:
+        """Issue the owed rows of overdue blocks once more, each in a block of its own."""
+        overdue: Mask = np.zeros(len(slots), np.bool_)
+        for (_, block), since in self._held_since.items():
+            longest = max(self._overdue, STRAGGLER_FACTOR * self.cutter.expected(block))
+            if block.publication == slots.publication and time.monotonic() - since >= longest:
+                overdue[block.start : block.stop] = True
+        rows = np.flatnonzero(overdue & slots.owed & ~slots.table["copied"]).tolist()
+        if rows:
+            slots.table["copied"][rows] = True
+            self._store.issue(self._token, slots.publication, blocks_of_rows(slots, rows))
+            self._recoveries.begin(STRAGGLER, rows)
+            self.reissued += len(rows)
 
 
 def blocks_of_rows(slots: Slots, rows: Sequence[int]) -> list[Block]:

@@ -6,6 +6,7 @@ A pure function of the run's state, so a resumed run and a replay use the same s
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 from es_queue.config.changeable import validate_changes
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
-from es_queue.config.scaling import scale_factors
+from es_queue.config.scaling import format_scaling, scale_factors
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
 from es_queue.numerics.slot_plan import validate_noise_size
@@ -24,8 +25,8 @@ from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
 from master.loop.state import Change, RunState
-from master.loop.stopping import target_of
 
+LOGGER = logging.getLogger("es_queue.loop")
 #: More changes than a person makes; each is in every checkpoint.
 MOST_CHANGES = 1000
 
@@ -63,13 +64,20 @@ class ConfigTimeline:
         clock = schedule_clock(self.config, changes, generation)
         return self._cached_learner(self.config_at(changes, generation), clock).strategy
 
-    def advance(self, state: RunState, changes: Sequence[Change], before: Strategy) -> RunState:
-        """The state of a new generation with ``changes``, its strategy state converted from
-        ``before``.
+    def advance(
+        self, state: RunState, changes: Sequence[Change], last: Learner, returns_to: int | None
+    ) -> RunState:
+        """The state of a new generation with ``changes``. Its search is of the learner before, or
+        of generation ``returns_to``; it is converted to the new settings.
         """
+        before = last.strategy
+        if returns_to is not None:
+            before = self.strategy_at(state.changes, returns_to)
         state = replace(state, changes=(*state.changes, *changes))
-        strategy = self.learner_at(state).strategy
-        return replace(state, strategy=strategy.migrate_state(state.strategy, before))
+        learner = self.learner_at(state)
+        if learner.requested.scale != last.requested.scale:
+            LOGGER.info(format_scaling(learner.requested))
+        return replace(state, strategy=learner.strategy.migrate_state(state.strategy, before))
 
     def refusal(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str:
         """Why a run with ``changes`` cannot also have ``settings`` from a generation on; empty if
@@ -102,7 +110,7 @@ class ConfigTimeline:
         if config == self.config and rate_factors(config, clock) == base.strategy.pace:
             return base
         strategy = make_strategy(config, base.strategy.size, clock)
-        return Learner(config, base.spec, strategy, base.noise, target_of(config, base.spec))
+        return Learner(config, base.spec, strategy, base.noise)
 
 
 def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:

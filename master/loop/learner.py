@@ -14,9 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import parse_bound, parse_deadlines, parse_step_limit
-from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.episode_rules import (
+    parse_bound,
+    parse_deadlines,
+    parse_step_limit,
+    parse_target,
+)
+from es_queue.config.run_config import ASYNC, AUTO, NONE, RunConfig
 from es_queue.config.scaling import scaled
+from es_queue.config.validation import ROLLBACK_EPISODES
 from es_queue.environments.factory import batch_size_range
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
@@ -40,8 +46,22 @@ from es_queue.slots import (
     ranges,
 )
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
-from master.loop.state import CLOSING, TRAINING, Best, OpenPublication, RunState
+from master.loop.state import (
+    BUDGETS,
+    CLOSING,
+    TARGET,
+    TRAINING,
+    Best,
+    CurrentDescent,
+    OpenPublication,
+    RollbackPoint,
+    RunState,
+)
 from master.loop.state import FINAL as ENDING
+
+#: How far below the best an evaluation must be for a rollback, in standard errors of the difference
+#: of the two means: one evaluation in forty falls so far by chance.
+STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +107,7 @@ class Chosen:
 
 class Learner:
     """requested: the settings as people made them; config: those at their ``scale``
+    target: the return that ends the run, None for none
     population: training slots of a generation, and the most of an asynchronous batch; batch_size:
     how many results close one
     """
@@ -97,11 +118,13 @@ class Learner:
         spec: EnvironmentSpec,
         strategy: Strategy,
         noise: NoiseRows,
-        target: float | None,
     ) -> None:
         self.requested, config = config, scaled(config)
-        self.config, self.spec, self.strategy = config, spec, strategy
-        self.noise, self.target = noise, target
+        self.config, self.spec, self.strategy, self.noise = config, spec, strategy, noise
+        target = parse_target(config.target_reward)
+        self.target: float | None = None if target == NONE else spec.reward_threshold
+        if target not in (AUTO, NONE):
+            self.target = float(target)
         self.deadlines = parse_deadlines(config.restart_deadlines)
         self.is_async = config.schedule == ASYNC
         self.population = config.population // strategy.per_slot
@@ -261,6 +284,37 @@ class Learner:
             step_limit=limit,
         ), figures
 
+    def next_search(
+        self, state: RunState, chosen: Chosen, evaluation: ReturnStatistics | None
+    ) -> tuple[RunState, dict[str, float], int | None]:
+        """The next generation's state, newly learnt or with an earlier search; its figures; and the
+        generation of that earlier search.
+
+        --rollback returns to the best parameters, optimiser and statistics, if an evaluation has
+        regressed. --restart-deadlines returns to the run's first search, if the evaluations of a
+        descent are too low for its number of steps.
+        """
+        anchor = state.anchor
+        if evaluation is None or anchor is None:
+            return (*self.learn(state, chosen), None)
+        earlier = replace(
+            state,
+            generation=state.generation + 1,
+            strategy=anchor.strategy,
+            moments=anchor.moments,
+            step_limit=anchor.step_limit,
+        )
+        if self.config.rollback and has_regressed(evaluation, state.best, anchor):
+            return earlier, {"rolled_back": float(anchor.generation)}, anchor.generation
+        steps, best = state.counters.env_steps - state.descent.steps, state.descent.best
+        if best is not None and any(
+            steps >= deadline.steps and best < deadline.least for deadline in self.deadlines
+        ):
+            # Its steps count from its first generation, when those of this one are known.
+            descent = CurrentDescent(state.descent.number + 1, earlier.generation)
+            return replace(earlier, descent=descent), {"descent": float(descent.number)}, 0
+        return (*self.learn(state, chosen), None)
+
     def batch(self, state: RunState, chosen: Chosen) -> Batch:
         """The columns of the chosen rows."""
         failed = chosen.column("state") != ANSWERED
@@ -344,20 +398,32 @@ class Learner:
         least = figures.mean - margin * figures.standard_error if margin else figures.mean
         return least >= self.target
 
-    def with_best(self, state: RunState, slots: Slots) -> RunState:
-        """The state with a new best if this generation's evaluation is confirmed, or no worse than
-        the best: of equal evaluations the newest counts, as it was trained for longer.
+    def evaluated(self, state: RunState, slots: Slots) -> RunState:
+        """The state after this generation's evaluation: with a new best if that is confirmed, or no
+        worse than the best. Of equal evaluations the newest counts, as it was trained for longer.
         """
         evaluation, confirmation = evaluation_of(slots, EVAL), evaluation_of(slots, CONFIRM)
-        best = state.best
+        best, anchor, descent = state.best, state.anchor, state.descent
         if evaluation is None:
             return state
+        # After training has ended there is nothing to go back to: a run that is extended later must
+        # not know of the evaluation of its end.
+        is_training, mean = state.stage == TRAINING, evaluation.mean
         confirmed = self.is_target_passed(evaluation) and self.is_target_passed(confirmation)
-        confirm_mean = confirmation.mean if confirmation else state.confirm_mean
-        state = replace(state, last_evaluation=evaluation.mean, confirm_mean=confirm_mean)
-        if confirmed or best is None or not (best.confirmed or evaluation.mean < best.eval_mean):
-            best = self.best_policy(state, evaluation.mean, confirmed)
-        return replace(state, best=best)
+        if confirmed or best is None or not (best.confirmed or mean < best.eval_mean):
+            best = self.best_policy(state, mean, confirmed)
+            if self.config.rollback and is_training:
+                anchor = RollbackPoint.of(state, evaluation.std, evaluation.count)
+        if self.deadlines and is_training and (descent.best is None or descent.best < mean):
+            descent = replace(descent, best=mean)
+        return replace(
+            state,
+            last_evaluation=mean,
+            confirm_mean=confirmation.mean if confirmation else state.confirm_mean,
+            best=best,
+            anchor=anchor,
+            descent=descent,
+        )
 
     def best_policy(self, state: RunState, eval_mean: float, confirmed: bool = False) -> Best:
         """This generation's unperturbed policy with the statistics under which it was evaluated."""
@@ -372,6 +438,45 @@ class Learner:
             confirmed,
             self.strategy.genome(state.strategy),
         )
+
+    # --- the end of the run
+
+    def reason_to_stop(self, state: RunState) -> str:
+        """The budget that is used up at the start of ``state.generation``, or empty. The loop
+        checks --max-seconds within a generation, too.
+        """
+        counters = state.counters
+        spent = state.generation, counters.env_steps, counters.seconds
+        amounts = zip(BUDGETS, spent, strict=True)
+        limits = ((name, amount, getattr(self.requested, name)) for name, amount in amounts)
+        return next((name for name, amount, limit in limits if limit and amount >= limit), "")
+
+    def reopened(self, state: RunState) -> RunState:
+        """A resumed state; training continues if its budgets or its target now allow it.
+
+        A run that its target ended continues if it now has no target, or a higher one than was
+        confirmed.
+        """
+        if state.stage not in (CLOSING, ENDING) or self.reason_to_stop(state):
+            return state
+        training = replace(state, stage=TRAINING, reason="")
+        if state.reason != TARGET:
+            return training
+        mean = state.confirm_mean
+        is_met = self.target is not None and mean is not None and mean >= self.target
+        if is_met or state.best is None:
+            return state
+        return replace(training, best=replace(state.best, confirmed=False))
+
+
+def has_regressed(evaluation: ReturnStatistics, best: Best | None, anchor: RollbackPoint) -> bool:
+    """Whether an evaluation of enough episodes is below the best by more than two standard errors
+    of the difference.
+    """
+    if best is None or min(evaluation.count, anchor.count) < ROLLBACK_EPISODES:
+        return False
+    error = math.sqrt(evaluation.std**2 / evaluation.count + anchor.std**2 / anchor.count)
+    return evaluation.mean < best.eval_mean - STANDARD_ERRORS * error
 
 
 def evaluation_of(slots: Slots, kind: int) -> ReturnStatistics | None:

@@ -19,6 +19,8 @@ from es_queue.strategies.base import State
 Arrays = dict[str, NDArray[Any]]
 
 TRAINING, CLOSING, FINAL = "training", "closing", "final"
+#: Why training ends by itself: settings that limit its generations, steps and seconds; its target.
+BUDGETS, TARGET = ("generations", "max_steps", "max_seconds"), "target"
 #: Names of a checkpoint's scalars.
 SCALARS = (
     *("generation", "step_limit", "stage", "reason", "confirm_mean", "last_evaluation"),
@@ -58,6 +60,11 @@ class RollbackPoint:
     step_limit: int
     std: float
     count: int
+
+    @classmethod
+    def of(cls, state: RunState, std: float = 0.0, count: int = 0) -> RollbackPoint:
+        search = state.generation, state.strategy, state.moments, state.step_limit
+        return cls(*search, std, count)
 
     def to_arrays(self) -> Arrays:
         return prefixed("anchor.", {**self.strategy, **self.moments.to_arrays()})

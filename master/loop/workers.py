@@ -4,15 +4,17 @@ and whether anyone can work at all.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.protocol.messages import KINDS
 from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
-from es_queue.slots import worker_mark
+from es_queue.slots import Slots, worker_mark
 from master.display.format import busy_workers
 from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage
 from master.fleet.worker_registry import WorkerRegistry
@@ -141,6 +143,29 @@ class Workers:
             if self.registry.has_other_numerics(self.name_of(mark))
         ]
         return np.isin(marks, other)
+
+    def reported_reason(self, slots: Slots, row: int) -> str:
+        """Why the row failed, as a worker has reported it."""
+        about = slots.table[row]
+        expected = (slots.generation, KINDS[about["kind"]], int(about["number"]))
+        for text in reversed(self._store.errors()):
+            try:
+                report = json.loads(text)
+                found = (report.get("generation"), report.get("kind"), report.get("slot"))
+            except (ValueError, AttributeError, RecursionError):
+                continue
+            if found == expected:
+                return str(report.get("reason", ""))
+        return "the reports of workers do not say why"
+
+    def progress_fields(self) -> dict[str, str]:
+        starting = self.idle_monitor.starting
+        return {
+            "workers": str(len(self.present)),
+            "starting": str(starting) if starting else "",
+            "busy": "" if self.busy is None else f"{self.busy:.3f}",
+            **self.registry.progress_fields(),
+        }
 
     def take_late(self) -> int:
         """Results that came too late, since the last call."""

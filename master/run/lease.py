@@ -52,7 +52,7 @@ def take_lease(
     validate_lease_free(channel, clocks, wait=False)
     number = 1 + max(floor, token_number(stored) if stored else 0)
     token = f"{number}-{secrets.token_hex(4)}"
-    channel.renew(token, holder, clocks.lease, {}, {})
+    channel.renew(token, holder, clocks.lease)
     return token
 
 
@@ -114,7 +114,7 @@ class LeaseRenewal(threading.Thread):
                 continue
             try:
                 with suppress(RedisError):  # the master's own thread says what is wrong with Redis
-                    self._channel.renew(self._token, self._holder, self._clocks.lease, {}, {})
+                    self._channel.renew(self._token, self._holder, self._clocks.lease)
             except FencedError:
                 return
 

@@ -172,7 +172,7 @@ class TrainingRun:
         former_state = self._channel.state() if is_resumed else None
         inbox.begin(state.changes, former_state, self._channel.progress_field("paused_by"))
         if former_state in (RUNNING, PAUSED):  # its master was killed
-            self._master.recoveries.record_recovery(TAKEOVER, time.monotonic() - self._start_time)
+            self._master.recoveries.record(TAKEOVER, time.monotonic() - self._start_time)
         return adopted
 
     def _adoptable_publication(self, state: RunState) -> Task | None:

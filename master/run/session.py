@@ -35,7 +35,6 @@ from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.state import FINAL, RunState
-from master.loop.stopping import reopen_state
 from master.run.ending import LEAVE_SECONDS
 from master.run.launch import Launch
 from master.run.lease import Standby, holder_name, take_lease, validate_lease_free
@@ -242,8 +241,7 @@ class Session:
                 state = replace(state, reproducible=False)
             context = self._make_context(connection, setup, claim, is_resumed=True)
             state = replace(state, changes=drop_settings(state.changes, changes))
-            learner = ConfigTimeline(setup.learner).learner_at(state)
-            state = reopen_state(learner.config, state, learner.target)
+            state = ConfigTimeline(setup.learner).learner_at(state).reopened(state)
             training_run = TrainingRun(context, keep_going)
         return training_run.run(state)
 

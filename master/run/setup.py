@@ -27,9 +27,7 @@ from es_queue.protocol.messages import MAX_OBSERVATION
 from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
-from master.loop.rollback import with_first_search
-from master.loop.state import RunState
-from master.loop.stopping import target_of
+from master.loop.state import RollbackPoint, RunState
 
 #: Numbers of an observation that are normalised at most: beyond it they are a picture or a game's
 #: memory, whose numbers have one scale, while the moments of each sampled episode (16 bytes a
@@ -85,7 +83,8 @@ class Setup:
             limit,
             origin=origin,
         )
-        return with_first_search(state) if self.learner.deadlines else state
+        # Each descent of --restart-deadlines begins with this search.
+        return replace(state, anchor=RollbackPoint.of(state)) if self.learner.deadlines else state
 
 
 def prepare_run(
@@ -107,7 +106,7 @@ def prepare_run(
     strategy = make_strategy(config, policy.size)
     try_strategy(strategy)
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    learner = Learner(config, spec, strategy, table, target_of(config, spec))
+    learner = Learner(config, spec, strategy, table)
     return Setup(config, spec, policy, strategy, table, learner)
 
 

@@ -25,7 +25,7 @@ from master.display.format import (
     parse_number,
 )
 from master.display.terminal import FittingTable
-from master.loop.stopping import BUDGETS
+from master.loop.state import BUDGETS
 from master.status.health import HEALTHY, STALLED, Health, assess_health
 from master.status.history import History
 from master.status.redis_reader import (

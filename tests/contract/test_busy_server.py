@@ -71,7 +71,7 @@ def test_the_master_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url:
     redis_place.publish(P0, block(0, 4))
     redis_place.arrived().give(block(0, 1), results(1), b"")
     calls: list[tuple[Callable[[MasterStore], object], object]] = [
-        (lambda one: one.renew(TOKEN, "me", 9.0, {}, {}), P0),
+        (lambda one: one.renew(TOKEN, "me", 9.0), None),
         (lambda one: one.lease_holder()[0], "me"),
         (lambda one: one.workers(), {worker_name(1): ABOUT}),
         (lambda one: look(one).publication, P0),

@@ -81,7 +81,7 @@ def test_a_worker_that_others_took_from_the_set_is_there_again_with_its_next_bea
     place: Place,
 ) -> None:
     master, worker = place.publish(P0, block(0, 4)), place.arrived()
-    master.renew(TOKEN, "me", 60, {}, {})
+    master.renew(TOKEN, "me", 60)
     if isinstance(place, RedisPlace):
         place.client.expire(place.keys.workers, 0)
     else:
@@ -97,7 +97,7 @@ def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run
     redis_place: RedisPlace,
 ) -> None:
     master, worker = redis_place.publish(P0, block(0, 4)), redis_place.arrived()
-    master.renew(TOKEN, "me", 60, {}, {})
+    master.renew(TOKEN, "me", 60)
     master.finish(TOKEN, {"state": "finished"}, 60, None)
     worker.beat(ABOUT, TTL)
     assert not redis_place.client.exists(redis_place.keys.workers)
@@ -121,7 +121,7 @@ def test_more_workers_than_can_be_are_forgotten_and_the_living_are_back_with_the
     redis_place: RedisPlace,
 ) -> None:
     master, worker = redis_place.publish(P0), redis_place.arrived()
-    master.renew(TOKEN, "me", 60, {}, {})
+    master.renew(TOKEN, "me", 60)
     names = [worker_name(2 + number) for number in range(20_001)]
     redis_place.client.sadd(redis_place.keys.workers, *names)
     assert list(look(master).dead) == []

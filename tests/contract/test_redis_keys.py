@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -54,7 +55,7 @@ def used_run(place: RedisPlace) -> None:
     place.lapse(2)
     living.report("{}")
     look(master)
-    master.renew(TOKEN, "me", 9.0, {}, {"duplicate": 1})
+    master.look(TOKEN, "me", 9.0, {}, {"duplicate": 1})
     living.give(block(0, 4), results(1), b"")
     place.client.rpush(place.keys.commands, "stop")
     place.client.incr(place.keys.seatno)
@@ -225,7 +226,7 @@ def test_more_than_one_read_takes_comes_in_pieces(
 
 
 def test_orders_carry_the_flags_of_rq(redis_place: RedisPlace) -> None:
-    redis_place.publish(P0).renew(TOKEN, "me", 60.0, {}, {})
+    redis_place.publish(P0).renew(TOKEN, "me", 60.0)
     worker = redis_place.worker(1, rq_name="rq-one")
     assert worker.poll_flags() == WorkerFlags(RUNNING)
     redis_place.client.hset("rq:worker:rq-two", "shutdown_requested_date", "now")
@@ -242,13 +243,13 @@ def test_a_run_without_a_master_has_no_claim_to_workers_whatever_its_state(
 ) -> None:
     master = redis_place.publish(P0)
     assert master.other_workers(RUN) is None
-    master.renew(TOKEN, "me", 60.0, {}, {})
+    master.renew(TOKEN, "me", 60.0)
     assert master.other_workers(RUN) == 0
 
 
 def test_only_a_running_run_is_another_run_that_has_workers(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0)
-    master.renew(TOKEN, "me", 60.0, {}, {})
+    master.renew(TOKEN, "me", 60.0)
     progress = redis_place.keys.progress
     assert master.other_workers(RUN) == 0
     redis_place.client.hset(progress, "workers", "7")
@@ -267,10 +268,10 @@ def test_the_list_of_errors_is_bounded(redis_place: RedisPlace) -> None:
     assert redis_place.master().errors()[-1] == str(MAX_ERRORS + 4)
 
 
-def test_what_renew_writes_is_no_run_after_a_flush(redis_place: RedisPlace) -> None:
+def test_what_a_look_writes_is_no_run_after_a_flush(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0)
     redis_place.flush()
-    master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1})
+    master.look(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1})
     left = {name.decode() for name in redis_place.client.scan_iter("*")}
     assert left == {f"es:{RUN}:epoch", f"es:{RUN}:master"}
 
@@ -279,7 +280,7 @@ def test_what_renew_writes_is_no_run_after_a_flush(redis_place: RedisPlace) -> N
 def full(redis_place: RedisPlace) -> RedisPlace:
     """A run with a claimed block on a server that has no memory left."""
     master = redis_place.publish(P0, block(0, 4), block(4, 8))
-    master.renew(TOKEN, "me", 9.0, {}, {})
+    master.renew(TOKEN, "me", 9.0)
     redis_place.arrived().claim(0.01)
     redis_place.client.config_set("maxmemory", 1)
     return redis_place
@@ -288,9 +289,10 @@ def full(redis_place: RedisPlace) -> RedisPlace:
 def test_on_a_full_server_the_lease_and_the_beat_go_on(full: RedisPlace) -> None:
     master, beat = full.master(), full.keys.worker(worker_name(1))
     full.client.pexpire(beat, 2000)
-    for renew in (master.renew, master.look):
+    looks = partial(master.look, progress={"answered": "1"}, refused={"late": 1})
+    for renew in (master.renew, looks):
         full.client.pexpire(full.keys.master, 2000)
-        renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1})
+        renew(TOKEN, "me", 9.0)
         assert master.lease_holder()[1] > 5
     full.worker().beat(ABOUT, 9.0)
     assert full.client.pttl(beat) > 5000
@@ -301,7 +303,6 @@ def test_on_a_full_server_a_lapsed_lease_cannot_be_had_but_what_is_stored_is_tol
 ) -> None:
     full.client.delete(full.keys.master)
     master = full.master()
-    assert master.renew(TOKEN, "me", 9.0, {"answered": "1"}, {"late": 1}) == P0
     assert look(master).publication == P0
     assert master.lease_holder() == (None, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ WRITES: dict[str, Callable[[Place, MasterStore, str], object]] = {
     "open": lambda place, master, token: place.open(master, P1, token),
     "issue": lambda place, master, token: master.issue(token, P0, [block(4, 8)], b"grown"),
     "look": lambda place, master, token: master.look(token, "me", 9.0, {"state": "x"}, {"late": 1}),
-    "renew": lambda place, master, token: master.renew(token, "me", 9.0, {"state": "x"}, {}),
+    "renew": lambda place, master, token: master.renew(token, "me", 9.0),
     "finish": lambda place, master, token: master.finish(token, {"state": "x"}, 60, b"checkpoint"),
 }
 each_write = each_case("write", WRITES)
@@ -91,9 +92,9 @@ def test_a_write_is_accepted_where_no_token_is_stored(place: Place, write: str) 
 
 def test_tokens_are_compared_as_numbers_not_as_texts(place: Place) -> None:
     master = place.publish(P0, token="9-0000000a")
-    master.renew("10-0000000a", "me", 9.0, {}, {})
+    master.renew("10-0000000a", "me", 9.0)
     with pytest.raises(FencedError):
-        master.renew("9-0000000a", "me", 9.0, {}, {})
+        master.renew("9-0000000a", "me", 9.0)
 
 
 # --- open
@@ -141,9 +142,9 @@ def test_a_publication_that_has_lost_a_part_is_not_whole_until_it_is_opened_agai
     place.flush()
     master = place.publish(P0, block(0, 4))
     place.lose(lost, P0)
-    assert look(master).publication == "" and master.renew(TOKEN, "me", 9.0, {}, {}) is None
+    assert look(master).publication == ""
     place.open(master, P0)
-    assert look(master).publication == P0 == master.renew(TOKEN, "me", 9.0, {}, {})
+    assert look(master).publication == P0
 
 
 def test_after_a_flush_all_is_there_again(place: Place) -> None:
@@ -291,24 +292,22 @@ def test_results_that_redis_has_lost_are_noticed_and_then_read_from_the_beginnin
 # --- the lease
 
 
-def test_renew_and_look_tell_of_every_loss(place: Place) -> None:
+def test_a_look_shows_every_loss(place: Place) -> None:
     master = place.master()
-    assert master.renew(TOKEN, "me", 9.0, {}, {}) is None and look(master).publication == ""
+    assert look(master).publication == ""
     for name in (P0, P1):
         place.publish(name)
-        assert master.renew(TOKEN, "me", 9.0, {}, {}) == look(master).publication == name
+        assert look(master).publication == name
     place.flush()
-    assert master.renew(TOKEN, "me", 9.0, {"state": RUNNING}, {"late": 1}) is None
     assert master.look(TOKEN, "me", 9.0, {"state": RUNNING}, {"late": 1}).publication == ""
     assert place.progress() == {}, "nothing of a run that is not there may be left behind"
 
 
-@each_case("verb", ["renew", "look"])
-def test_progress_is_shown_and_refusals_are_absolute_counts(place: Place, verb: str) -> None:
+def test_progress_is_shown_and_refusals_are_absolute_counts(place: Place) -> None:
     place.flush()
     master = place.publish(P0)
     for _ in range(2):
-        getattr(master, verb)(TOKEN, "me", 9.0, {"answered": "1/4"}, {"duplicate": 3})
+        master.look(TOKEN, "me", 9.0, {"answered": "1/4"}, {"duplicate": 3})
     assert place.progress()["answered"] == "1/4" and place.progress()["state"] == RUNNING
     assert place.refused() == {"duplicate": 3}
 
@@ -318,20 +317,21 @@ def test_each_renewal_prolongs_the_lease_until_it_lapses(place: Place, verb: str
     place.flush()
     master = place.publish(P0)
     assert master.lease_holder() == (None, 0.0)
+    renew = {"renew": master.renew, "look": partial(master.look, progress={})}[verb]
     for seconds in (9.0, 99.0, 999.0):
-        getattr(master, verb)(TOKEN, "me", seconds, {}, {})
+        renew(TOKEN, "me", seconds)
         holder, left = master.lease_holder()
         assert holder == "me" and seconds - 8 < left <= seconds
-    getattr(master, verb)(TOKEN, "me", 0.01, {}, {})
+    renew(TOKEN, "me", 0.01)
     wait_until(lambda: master.lease_holder() == (None, 0.0))
 
 
 def test_the_lease_goes_to_the_master_that_raises_the_token(place: Place) -> None:
     master = place.master()
-    master.renew(TOKEN, "me", 9.0, {}, {})
-    master.renew(HIGHER, "you", 9.0, {}, {})
+    master.renew(TOKEN, "me", 9.0)
+    master.renew(HIGHER, "you", 9.0)
     with pytest.raises(FencedError):
-        master.renew(TOKEN, "me", 9.0, {}, {})
+        master.renew(TOKEN, "me", 9.0)
     assert master.lease_holder()[0] == "you"
 
 

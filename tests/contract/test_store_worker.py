@@ -162,16 +162,16 @@ def test_orders_tell_the_state_of_the_run(place: Place) -> None:
     assert worker.poll_flags() == WorkerFlags(None, has_master=False)
     master = place.publish(P0)
     assert worker.poll_flags() == WorkerFlags(RUNNING, has_master=False)
-    master.renew(TOKEN, "me", 9.0, {"state": "paused"}, {})
+    master.look(TOKEN, "me", 9.0, {"state": "paused"})
     assert worker.poll_flags().state == "paused"
 
 
 def test_orders_tell_whether_a_master_holds_the_lease(place: Place) -> None:
     master, worker = place.publish(P0), place.arrived()
     assert not worker.poll_flags().has_master
-    master.renew(TOKEN, "me", 9.0, {}, {})
+    master.renew(TOKEN, "me", 9.0)
     assert worker.poll_flags().has_master
-    master.renew(TOKEN, "me", 0.02, {}, {})
+    master.renew(TOKEN, "me", 0.02)
     wait_until(lambda: not worker.poll_flags().has_master)
 
 
@@ -199,6 +199,6 @@ def test_nothing_is_reported_to_a_run_that_is_gone(place: Place) -> None:
 def test_a_worker_reads_what_the_master_shows_of_the_run(place: Place) -> None:
     master = place.publish(P0)
     assert place.worker().progress_field("digest") is None
-    master.renew(TOKEN, "me", 10, {"digest": "00ff", "numerics": ""}, {})
+    master.look(TOKEN, "me", 10, {"digest": "00ff", "numerics": ""})
     assert place.worker().progress_field("digest") == "00ff"
     assert place.worker().progress_field("numerics") is None, "an empty text says nothing"

@@ -114,12 +114,12 @@ def test_a_token_that_was_lost_with_redis_is_not_given_to_two_masters(place: Red
     was an earlier.
     """
     asleep = place.master()
-    asleep.renew("3-0000000a", "asleep", 60.0, {}, {})
+    asleep.renew("3-0000000a", "asleep", 60.0)
     place.flush()
     token = take_lease(place.master(), "new", QUICK, wait=False, floor=3)
     assert token_number(token) == 4
     with pytest.raises(FencedError):
-        asleep.renew("3-0000000a", "asleep", 60.0, {}, {})
+        asleep.renew("3-0000000a", "asleep", 60.0)
     assert place.master().lease_holder()[0] == "new"
 
 
@@ -127,7 +127,7 @@ def test_a_master_whose_lease_was_granted_in_a_lost_reply_does_not_refuse_itself
     place: RedisPlace, proxy: Proxy
 ) -> None:
     # The server knows the script from now on.
-    MasterStore(place.client, "other").renew(TOKEN, "other", 9.0, {}, {})
+    MasterStore(place.client, "other").renew(TOKEN, "other", 9.0)
     with client_from_url(proxy.url) as client:
         proxy.lose_reply_to(b"EVALSHA")
         store = MasterStore(client, RUN, Retry(5))
@@ -269,7 +269,7 @@ def test_a_worker_is_known_before_its_first_claim_and_claims_nothing_while_it_mu
         monkeypatch.setattr(serving, name, value)
     master = place.publish(P0, config=SETUP.config.to_json())
     place.lose("task", P0)
-    master.renew(TOKEN, "me", 60.0, {}, {})
+    master.renew(TOKEN, "me", 60.0)
     Seat(place.client, RUN, QUICK, "rq worker/1").join_and_serve()
     assert waited == [1.0, 2.0, 4.0][:refusals], "it keeps its seat, and waits longer each time"
     printed = capsys.readouterr().out.count("cannot join: noise digest: another table")

@@ -64,7 +64,7 @@ def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_i
         master = MasterStore(channels[winner], f"race-{number}")
         assert master.epoch() == got[winner]
         assert master.lease_holder()[0] == f"host pid {winner} abcdef"
-        master.renew(str(got[winner]), f"host pid {winner} abcdef", CLOCKS.lease, {}, {})
+        master.renew(str(got[winner]), f"host pid {winner} abcdef", CLOCKS.lease)
 
 
 def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
@@ -80,7 +80,7 @@ def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
     monkeypatch.setattr(second, "epoch", epoch)
     with pytest.raises(RunBusyError, match="first pid 1 leads it"):
         take_lease(second, "second pid 2 abcdef", CLOCKS, wait=False)
-    first.renew(taken[0], "first pid 1 abcdef", CLOCKS.lease, {}, {})
+    first.renew(taken[0], "first pid 1 abcdef", CLOCKS.lease)
     assert first.epoch() == taken[0]
 
 
@@ -97,7 +97,7 @@ def test_a_woken_master_can_write_nothing_at_all(channels: list[redis.Redis]) ->
         lambda: old.open(before, f"0.{before}", b"5678", b"other", config="{}", progress=ended),
         lambda: old.issue(before, f"0.{token}", [], b"other"),
         lambda: old.look(before, "old pid 1 abcdef", 5.0, ended),
-        lambda: old.renew(before, "old pid 1 abcdef", 5.0, ended, {}),
+        lambda: old.renew(before, "old pid 1 abcdef", 5.0),
         lambda: old.finish(before, ended, 0, None),
     ]
     for write in writes:

@@ -111,7 +111,7 @@ MASTERS: dict[str, Callable[[MasterStore], object]] = {
     "look": look,
     "read": read,
     "wait": lambda one: one.wait(SHORT / 2),
-    "renew": lambda one: one.renew(TOKEN, "me", 9.0, {}, {}),
+    "renew": lambda one: one.renew(TOKEN, "me", 9.0),
     "finish": lambda one: one.finish(TOKEN, {"state": "stopped"}, 60, None),
     "stored_run": lambda one: one.stored_run(),
     "workers": lambda one: one.workers(),

@@ -264,7 +264,7 @@ class World:
         store: Any = Line(actor, MemoryMasterStore(self.server))
         name, (_, floor, on_disk), stored = f"master {number}", self.disk, store.epoch()
         token = f"{1 + max(floor, token_number(stored) if stored else 0)}-{number:08x}"
-        store.renew(token, name, LEASE, {}, {})
+        store.renew(token, name, LEASE)
         data, state = self._newest(store.stored_run()[2], on_disk)
         adopted = self._adoptable(store, token, name, state) if data else None
         timeline = ConfigTimeline(self.setup.learner)
@@ -274,9 +274,9 @@ class World:
             listeners=[Watch(self, token, self.used.get(data, frozenset()))],
         )
         if not self.rules.reissue:
-            master._issue_again = lambda generation, look: None  # type: ignore[method-assign]
+            master._issuer.issue_lost = lambda *_: None  # type: ignore[method-assign]
         outcome = master.train(state, adopted)
-        store.renew(token, name, LEASE, {}, {})  # a replaced master does not end the run
+        store.renew(token, name, LEASE)  # a replaced master does not end the run
         self.finished = outcome
 
     def _newest(self, *saved: bytes | None) -> tuple[bytes, RunState]:

@@ -45,6 +45,15 @@ local function members(key)
   return {}
 end
 
+-- An own lease can be prolonged when memory is short; another one has to be written, with ``write``.
+local function keep_lease(write, key, holder, milliseconds)
+  if redis.call('GET', key) == holder then
+    redis.call('PEXPIRE', key, milliseconds)
+  else
+    write('SET', key, holder, 'PX', milliseconds)
+  end
+end
+
 -- Remove a publication's results and parameters.
 local function close(prefix, publication)
   redis.call('UNLINK', prefix .. 'results:' .. publication, prefix .. 'parameters:' .. publication)

@@ -16,11 +16,7 @@ end
 local stored = redis.call('HGET', KEYS[2], 'publication')
 -- A server out of memory refuses only a script's first write, so the first is one that changes nothing.
 if stored then attempt('HSET', KEYS[2], 'publication', stored) end
-if redis.call('GET', KEYS[4]) == holder then
-  redis.call('PEXPIRE', KEYS[4], milliseconds)
-else
-  attempt('SET', KEYS[4], holder, 'PX', milliseconds)
-end
+keep_lease(attempt, KEYS[4], holder, milliseconds)
 if not stored then return { false, 0, trouble, {}, {}, {}, {} } end
 if #progress > 0 then attempt('HSET', KEYS[2], unpack(progress)) end
 if #refused > 0 then attempt('HSET', KEYS[5], unpack(refused)) end

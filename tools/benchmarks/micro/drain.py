@@ -81,7 +81,7 @@ def load(client: redis.Redis, store: MasterStore, slots: Slots, size: int) -> in
 def once(client: redis.Redis, blocks: int, size: int) -> dict[str, float]:
     client.flushall()
     slots, store = open_table(blocks * size), MasterStore(client, RUN)
-    store.renew(TOKEN, "bench", 60.0, {}, {})
+    store.renew(TOKEN, "bench", 60.0)
     store.open(TOKEN, PUBLICATION, b"x" * 400, b"task", config="{}", progress={"state": "running"})
     written, arrived = load(client, store, slots, size), 0
     cpu, wall = time.process_time(), time.perf_counter()

@@ -79,7 +79,7 @@ class Size:
         )
         policy = make_policy(config, self.observations, action)
         strategy = make_strategy(config, policy.size)
-        learner = Learner(config, spec, strategy, table, None)
+        learner = Learner(config, spec, strategy, table)
         return Setup(config, spec, policy, strategy, table, learner)
 
 
