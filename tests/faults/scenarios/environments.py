@@ -15,7 +15,7 @@ from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.protocol.store import MAX_ERRORS
 from es_queue.slots import FAILURES, MOST_FAILURES
-from master.loop.loop import DEATHS
+from master.loop.blocks import DEATHS
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.integration.processes import CARTPOLE, NERVOUS, Seen, state_of, wait_for
