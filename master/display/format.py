@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
 
@@ -34,6 +35,7 @@ RECOVERY_FIELDS = (
     ("late", "late"),
     ("failed", "slots failed"),
 )
+SUMMARY_FIELDS = (("digest", "digest"), ("last", "last_checkpoint"), ("best", "best_checkpoint"))
 #: A recipe's expectations apply only to its method.
 METHOD_SETTINGS = ("strategy", "policy")
 
@@ -70,41 +72,41 @@ def format_values(values: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def format_whole(value: object) -> str:
-    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``; a dash if it is not a number."""
-    number = finite_or_none(value)
-    if number is None:
-        return "-"
+def shown(write: Callable[[float], str]) -> Callable[[object], str]:
+    """``write`` for numbers and texts that are one; a dash for anything else."""
+
+    def write_or_dash(value: object) -> str:
+        number = finite_or_none(value)
+        return "-" if number is None else write(number)
+
+    return write_or_dash
+
+
+@shown
+def format_whole(number: float) -> str:
+    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``."""
     return f"{number:.3g}" if abs(number) > LARGEST_WHOLE else f"{number:,.0f}"
 
 
-def format_compact(value: object) -> str:
-    """1234567 as ``1.23 M``; a dash if it is not a number."""
-    number = finite_or_none(value)
-    if number is None:
-        return "-"
+@shown
+def format_compact(number: float) -> str:
+    """1234567 as ``1.23 M``."""
     for size, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(number) >= size:
             return f"{number / size:.2f} {sign}" if abs(number) < 1000 * size else f"{number:.3g}"
     return f"{number:,.0f}"
 
 
-def format_score(value: object) -> str:
+@shown
+def format_score(number: float) -> str:
     """A return or a loss: one decimal, none from 10,000 on, two below 10, up to three significant
-    digits below 1; a dash if it is not a number.
+    digits below 1.
     """
-    number = finite_or_none(value)
-    if number is None:
-        return "-"
-    if abs(number) >= 1e9:
-        return f"{number:.4g}"
-    if abs(number) >= 10_000:
-        return f"{number:,.0f}"
-    if number == 0:  # also -0.0
+    size = abs(number)
+    if size == 0:  # also -0.0
         return "0.0"
-    if abs(number) >= 10:
-        return f"{number:.1f}"
-    return f"{number:.2f}" if abs(number) >= 1 else f"{number:.3g}"
+    digits = ((1e9, ".4g"), (10_000, ",.0f"), (10, ".1f"), (1, ".2f"), (0, ".3g"))
+    return format(number, next(digit for least, digit in digits if size >= least))
 
 
 def format_mean_std(mean: object, std: object) -> str:
@@ -120,11 +122,9 @@ def format_mean_std(mean: object, std: object) -> str:
     return f"{format_score(mean)} ± {shown}"
 
 
-def format_percent(fraction: object) -> str:
+@shown
+def format_percent(number: float) -> str:
     """0.352 as ``35 %``; a fraction above 0 never becomes 0 %, one below 1 never 100 %."""
-    number = finite_or_none(fraction)
-    if number is None:
-        return "-"
     if abs(number) > LARGEST_WHOLE:
         return f"{100 * number:.3g} %"
     if 0 < number < 0.005:
@@ -132,16 +132,16 @@ def format_percent(fraction: object) -> str:
     return "over 99 %" if 0.995 < number < 1 else f"{100 * number:.0f} %"
 
 
-def format_duration(seconds: object) -> str:
-    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash if it is not a time."""
-    number = finite_or_none(seconds)
-    if number is None or number < 0:
+@shown
+def format_duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash if it is negative."""
+    if seconds < 0:
         return "-"
-    if number > LARGEST_WHOLE:
-        return f"{number:.3g} s"
-    if number < 100:
-        return f"{number:.0f} s"
-    minutes = round(number / 60)
+    if seconds > LARGEST_WHOLE:
+        return f"{seconds:.3g} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
     if minutes < 100:
         return f"{minutes} min"
     if minutes < 48 * 60:
@@ -150,10 +150,53 @@ def format_duration(seconds: object) -> str:
     return f"{hours // 24:,} d {hours % 24} h"
 
 
+#: How each value of a line is written; any other figure is a return, and these texts are ready.
+TEXTS = ("training", "evaluation", "at_work", "waiting")
+WRITERS: dict[str, Callable[[object], str]] = {
+    **dict.fromkeys(("generation", "generations", "env_steps", "max_steps"), format_compact),
+    **dict.fromkeys(("eval_episodes", "steps_per_second", "workers", "busy"), format_whole),
+    **dict.fromkeys(("cut_fraction", "centre_rank"), format_percent),
+    **dict.fromkeys(TEXTS, str),
+    "eta": format_duration,
+}
+#: Lines in parts. A part is left out unless its values are known, and above 0 if they have "?". A
+#: line is empty without its first part.
+Parts = tuple[str, ...]
+TRAINING: Parts = (
+    "{return_mean±return_std}, max {return_max}",
+    " ({cut_fraction?} of episodes cut short)",
+)
+EVALUATION: Parts = ("{eval_mean±eval_std}", ", best {eval_best}")
+GENERATION: Parts = (
+    *("generation {generation}", " of {generations?}", " | steps {env_steps}", " of {max_steps?}"),
+    *(" | return {training}", " | eval {evaluation}", " | confirming {confirm_mean}"),
+    *(" | {steps_per_second} steps/s", " | {at_work}", " | {eta} left"),
+)
+FIELD = re.compile(r"\{(\w+)(?:±(\w+))?(\??)\}")
+
+
+def fill(parts: Parts, values: Mapping[str, object]) -> str:
+    """A line of these values; numbers can be texts."""
+
+    def is_known(name: str, sign: str) -> bool:
+        number = finite_or_none(values.get(name))
+        if name in TEXTS:
+            return bool(values.get(name))
+        return number is not None and (not sign or number > 0)
+
+    def write(field: re.Match[str]) -> str:
+        name, deviation, _ = field.groups()
+        if deviation:
+            return format_mean_std(values[name], values.get(deviation))
+        return WRITERS.get(name, format_score)(values[name])
+
+    known = [all(is_known(name, sign) for name, _, sign in FIELD.findall(part)) for part in parts]
+    kept = [part for part, is_in in zip(parts, known, strict=True) if is_in and known[0]]
+    return FIELD.sub(write, "".join(kept))
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """The values as blocks from low to high; neighbours are averaged to fit the width."""
-    if not values or width < 1:
-        return ""
     values = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
     columns = min(width, len(values))
     edges = [len(values) * column // columns for column in range(columns + 1)]
@@ -236,43 +279,21 @@ def format_expectation(config: RunConfig, env_steps: object) -> str:
 
 def format_training_return(record: Mapping[str, Value]) -> str:
     """Marked if training cut episodes short; empty for a generation that was only evaluated."""
-    if finite_or_none(record.get("return_mean")) is None:
-        return ""
-    text = (
-        f"{format_mean_std(record.get('return_mean'), record.get('return_std'))}, max "
-        f"{format_score(record.get('return_max'))}"
-    )
-    cut = finite_or_none(record.get("cut_fraction")) or 0.0
-    return f"{text} ({format_percent(cut)} of episodes cut short)" if cut > 0 else text
+    return fill(TRAINING, record)
 
 
 def format_evaluation(record: Mapping[str, Value]) -> str:
     """Mean, spread and the run's best, or empty."""
-    if finite_or_none(record.get("eval_mean")) is None:
-        return ""
-    best = record.get("eval_best")
-    text = format_mean_std(record.get("eval_mean"), record.get("eval_std"))
-    return f"{text}, best {format_score(best)}" if finite_or_none(best) is not None else text
+    return fill(EVALUATION, record)
 
 
 def format_recoveries(record: Mapping[str, Value]) -> str:
     counts = [
-        (format_whole(count), word)
+        f"{format_whole(count)} {word}"
         for name, word in RECOVERY_FIELDS
         if (count := finite_or_none(record.get(name)) or 0.0) > 0
     ]
-    return ", ".join(f"{count} {word}" for count, word in counts)
-
-
-def format_unperturbed(record: Mapping[str, Value]) -> str:
-    """The unperturbed policy's return in training, and how many individuals it beat; empty if it
-    did not play.
-    """
-    rank, total = record.get("centre_rank"), record.get("centre_return")
-    if finite_or_none(rank) is None:
-        return ""
-    played = "" if finite_or_none(total) is None else f"{format_score(total)} in one episode, "
-    return f"{played}better than {format_percent(rank)} of the perturbed"
+    return ", ".join(counts)
 
 
 def format_progress(done: object, limit: float) -> str:
@@ -281,59 +302,36 @@ def format_progress(done: object, limit: float) -> str:
 
 
 def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
-    trained, evaluated = format_training_return(record), format_evaluation(record)
-    confirmed = finite_or_none(record.get("confirm_mean"))
-    left = finite_or_none(record.get("eta"))
-    parts = [
-        f"generation {format_progress(record.get('generation'), config.generations)}",
-        f"steps {format_progress(record.get('env_steps'), config.max_steps)}",
-        f"return {trained}" if trained else "",
-        f"eval {evaluated}" if evaluated else "",
-        "" if confirmed is None else f"confirming {format_score(confirmed)}",
-        f"{format_whole(record.get('steps_per_second'))} steps/s",
-        format_workers(record),
-        "" if left is None else f"{format_duration(left)} left",
-    ]
-    return " | ".join(part for part in parts if part)
+    lines = {
+        "training": format_training_return(record),
+        "evaluation": format_evaluation(record),
+        "at_work": format_workers(record),
+        "generations": config.generations,
+        "max_steps": config.max_steps,
+    }
+    return fill(GENERATION, {**record, **lines})
 
 
 def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
     """The lines after a run; its own code, if it has any, is played only with --trust."""
-    head = (
-        f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
-        f"{format_duration(record.get('seconds'))}"
-    )
     counts = (
         f"{format_whole(record.get('generation'))} generations, "
         f"{format_whole(record.get('episodes'))} episodes, "
         f"{format_whole(record.get('env_steps'))} steps"
     )
-    lines = [f"{head}: {counts}", *_format_final_evaluation(record)]
-    for label, name in (
-        ("digest", "digest"),
-        ("last", "last_checkpoint"),
-        ("best", "best_checkpoint"),
-    ):
-        if record.get(name):
-            lines.append(f"  {label:<12}{sanitize(record[name], 4096)}")
+    final = "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}"
+    is_evaluated = finite_or_none(record.get("eval_mean")) is not None
+    confirmed = fill(("{confirm_mean} when the target was passed",), record)
+    rows: list[tuple[str, object]] = [
+        ("evaluation", fill((final,), record) or "none at the end; no figure here can be quoted"),
+        ("confirming", confirmed if is_evaluated else ""),
+        *((name, record.get(key)) for name, key in SUMMARY_FIELDS),
+    ]
     if best := record.get("best_checkpoint"):
         trust = " --trust" if named_modules(config) else ""
-        lines.append(f"  play it     {format_command('es-play')} {sanitize(best, 4096)}{trust}")
-    return lines
-
-
-def _format_final_evaluation(record: Mapping[str, Value]) -> list[str]:
-    if finite_or_none(record.get("eval_mean")) is None:
-        return ["  evaluation  none at the end; no figure here can be quoted"]
-    episodes = (
-        f"over {format_whole(record.get('eval_episodes'))} fresh episodes, min "
-        f"{format_score(record.get('eval_min'))}"
-    )
-    figures = format_mean_std(record.get("eval_mean"), record.get("eval_std"))
-    lines = [f"  {'evaluation':<12}{figures} {episodes}"]
-    if finite_or_none(record.get("confirm_mean")) is not None:
-        lines.append(
-            f"  {'confirming':<12}{format_score(record.get('confirm_mean'))} when the target "
-            "was passed"
-        )
-    return lines
+        rows.append(("play it", f"{format_command('es-play')} {sanitize(best, 4096)}{trust}"))
+    return [
+        f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
+        f"{format_duration(record.get('seconds'))}: {counts}",
+        *(f"  {name:<12}{sanitize(text, 4096)}" for name, text in rows if text),
+    ]

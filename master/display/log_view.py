@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TextIO
 
 from es_queue.config.run_config import RunConfig
@@ -104,42 +104,28 @@ class SafeStream(io.TextIOBase):
         try:
             call(*arguments)
         except BlockingIOError:
-            # the reader is slow and the stream does not block: this text is lost, but later text
-            # may not be
-            pass
-        # no reader, terminal or open stream any more
-        except (OSError, ValueError):
-            self._disconnect()
+            pass  # a slow reader loses this text, but later text may arrive
+        except (OSError, ValueError):  # no reader, terminal or open stream any more
+            stream, self._stream = self._stream, None
+            discard_output(stream)
 
     @property
     def is_silent(self) -> bool:
         return self._stream is None
-
-    def _disconnect(self) -> None:
-        stream, self._stream = self._stream, None
-        discard_output(stream)
 
 
 def to_encodable(text: str, encoding: str) -> str:
     """With plain signs for those that the encoding lacks."""
     try:
         text.encode(encoding)
-        return text
     except UnicodeEncodeError:
         return "".join(
-            sign if _is_encodable(sign, encoding) else ASCII_FALLBACKS.get(sign, "?")
+            sign if sign.encode(encoding, "ignore") else ASCII_FALLBACKS.get(sign, "?")
             for sign in text
         )
     except LookupError:
         return text.encode("ascii", "replace").decode("ascii")
-
-
-def _is_encodable(sign: str, encoding: str) -> bool:
-    try:
-        sign.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text
 
 
 def format_start(
@@ -178,32 +164,31 @@ class GenerationPace:
     def begin(self) -> None:
         self._start = self._clock()
 
-    def estimate(self, figures: Record) -> tuple[float, float] | None:
-        """(seconds of the open generation, seconds left); None before the first result. Time
-        without workers does not count.
+    def estimate(self, figures: Record) -> float | None:
+        """Seconds of the open generation; None before the first result. Time without workers does
+        not count.
         """
-        done, slots = finite_or_none(figures.get("answered")), finite_or_none(figures.get("slots"))
+        done, slots = (finite_or_none(figures.get(name)) for name in ("answered", "slots"))
         if not figures.get("workers"):
             self.begin()
         if not done or not slots or done >= slots:
             return None
-        whole = (self._clock() - self._start) * slots / done
-        return whole, whole * (1 - done / slots)
+        return (self._clock() - self._start) * slots / done
 
-    def format_left(self, figures: Record) -> str:
-        if (estimate := self.estimate(figures)) is None:
-            return ""
-        whole, left = map(format_duration, estimate)
-        return f"about {whole} per generation, {left} of this one left"
-
-    def format_steady_left(self, figures: Record) -> str:
-        """The same, but empty in the first seconds, until a tenth of the results are there: workers
+    def format_left(self, figures: Record, *, is_steady: bool = False) -> str:
+        """is_steady: empty in the first seconds, until a tenth of the results are there: workers
         that are starting delay the first results.
         """
-        text, done = self.format_left(figures), finite_or_none(figures.get("answered"))
-        share = (done or 0) / (finite_or_none(figures.get("slots")) or 1)
-        is_early = self._clock() - self._start < LEAST_WAIT_SECONDS and share < LEAST_SHARE
-        return "" if is_early else text
+        whole = self.estimate(figures)
+        if whole is None:
+            return ""
+        elapsed = self._clock() - self._start
+        if is_steady and elapsed < min(LEAST_WAIT_SECONDS, LEAST_SHARE * whole):
+            return ""
+        return (
+            f"about {format_duration(whole)} per generation, {format_duration(whole - elapsed)} of "
+            "this one left"
+        )
 
 
 class QuietView(DisplayView):
@@ -214,7 +199,10 @@ class QuietView(DisplayView):
         self._out.write_line(text)
 
     def summary(self, record: Record) -> None:
-        for line in format_summary(record, self._config):
+        self._write_lines(format_summary(record, self._config))
+
+    def _write_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self._out.write_line(line)
 
 
@@ -234,23 +222,22 @@ class LogView(QuietView):
         super().__init__(out, config)
         self._run, self._clock = run, clock
         self._last_time = -LEAST_LINE_SECONDS
-        self._last_live, self._generation_pace = clock(), GenerationPace(clock)
+        self._last_live, self._pace = clock(), GenerationPace(clock)
         self._is_pace_known = False
         self._pending: Record | None = None
         self._last_expectation = ""
 
     def started(self, about: Mapping[str, str]) -> None:
-        for line in format_start(self._run, self._config, about):
-            self._out.write_line(line)
+        self._write_lines(format_start(self._run, self._config, about))
 
     def live(self, figures: Record) -> None:
-        now, estimate = self._clock(), self._generation_pace.estimate(figures)
+        now, estimate = self._clock(), self._pace.estimate(figures)
         silent = now - self._last_live
         is_foretold = (
             not self._is_pace_known
             and silent >= LEAST_WAIT_SECONDS
             and estimate is not None
-            and estimate[0] > min(MOST_SILENT_SECONDS, self._config.max_seconds or math.inf)
+            and estimate > min(MOST_SILENT_SECONDS, self._config.max_seconds or math.inf)
         )
         if silent < MOST_SILENT_SECONDS and not is_foretold:
             return
@@ -260,14 +247,14 @@ class LogView(QuietView):
             f"{format_whole(figures.get('slots'))} results",
             format_workers(figures),
             sanitize(figures.get("waiting") or "", 120),
-            self._generation_pace.format_left(figures),
+            self._pace.format_left(figures),
         )
         self._out.write_line(" | ".join(filter(None, parts)))
 
     def generation(self, record: Record) -> None:
         now = self._last_live = self._clock()
         self._is_pace_known = True
-        self._generation_pace.begin()
+        self._pace.begin()
         evaluation = "confirm_mean" if self._config.eval_every == 1 else "eval_mean"
         evaluated = finite_or_none(record.get(evaluation)) is not None
         if not evaluated and self._last_time + LEAST_LINE_SECONDS > now >= self._last_time:
@@ -354,16 +341,16 @@ class ProgressLine(CallbackView):
     ) -> None:
         super().__init__(callback)
         self._out, self._config, self._clock = out, config, clock
-        self._generation_pace, self._width = GenerationPace(clock), 0
+        self._pace, self._width = GenerationPace(clock), 0
         self._last_time = -LEAST_LINE_SECONDS
 
     def generation(self, record: Record) -> None:
-        self._generation_pace.begin()
+        self._pace.begin()
         self._rewrite(format_generation(record, self._config))
         super().generation(record)
 
     def live(self, figures: Record) -> None:
-        if left := self._generation_pace.format_steady_left(figures):
+        if left := self._pace.format_left(figures, is_steady=True):
             self._rewrite(left)
 
     def summary(self, record: Record) -> None:
@@ -373,10 +360,9 @@ class ProgressLine(CallbackView):
 
     def _rewrite(self, text: str) -> None:
         now = self._clock()
-        if now - self._last_time < LEAST_LINE_SECONDS:
-            return
-        self._last_time = now
-        self._show(text)
+        if now - self._last_time >= LEAST_LINE_SECONDS:
+            self._last_time = now
+            self._show(text)
 
     def _show(self, text: str) -> None:
         self._out.write(f"\r{text:{self._width}}")

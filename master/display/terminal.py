@@ -1,11 +1,11 @@
-"""Tables and live views on a terminal, drawn by rich."""
+"""Tables and panels on a terminal, drawn by rich; a run is one small panel, redrawn in place."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TextIO, cast
 
@@ -16,7 +16,24 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from master.display.log_view import SafeStream
+from es_queue.config.episode_rules import parse_target
+from es_queue.config.run_config import RunConfig
+from es_queue.security.sanitize import sanitize
+from master.display.format import (
+    Record,
+    fill,
+    finite_or_none,
+    format_bar,
+    format_compact,
+    format_duration,
+    format_evaluation,
+    format_expectation,
+    format_graph,
+    format_recoveries,
+    format_summary,
+    format_training_return,
+)
+from master.display.log_view import DisplayView, GenerationPace, SafeStream, format_start
 
 #: The shortest time between redraws; data may come faster.
 DRAW_SECONDS = 0.2
@@ -33,6 +50,8 @@ PLAIN: dict[str, Any] = {
 }
 #: The last column of a table shrinks to this width before a column is omitted.
 LEAST_COLUMN_WIDTH = 12
+MOST_EVALUATIONS = 4096
+GRAPH_WIDTH, BAR_WIDTH = 44, 24
 
 
 def make_console(out: SafeStream) -> Console:
@@ -69,24 +88,18 @@ class FittingTable(Table):
             self.add_row(*(make_cell(cell, styles) for cell in row))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = self._fitting_columns(options.max_width)
-        name_width = min(column_width(columns[0]), options.max_width)
-        first = replace(columns[0].copy(), min_width=name_width)
-        table = Table(first, *(column.copy() for column in columns[1:]), **PLAIN)
+        widths = [column_width(column) for column in self.columns]
+        kept = list(range(len(widths)))
+        least = [*widths[:-1], min(widths[-1], LEAST_COLUMN_WIDTH)] if len(widths) > 1 else widths
+        for place in self._expendable:
+            if sum(least[k] + COLUMN_GAP for k in kept) - COLUMN_GAP > options.max_width:
+                kept.remove(place)
+        columns = [self.columns[place].copy() for place in kept]
+        columns[0].min_width = min(widths[0], options.max_width)
+        table = Table(*columns, **PLAIN)
         for row in zip(*(column.cells for column in columns), strict=True):
             table.add_row(*row)
         yield table
-
-    def _fitting_columns(self, width: int) -> list[Column]:
-        widths = [column_width(column) for column in self.columns]
-        if len(widths) > 1:
-            widths[-1] = min(widths[-1], LEAST_COLUMN_WIDTH)
-        kept = list(range(len(widths)))
-        for place in self._expendable:
-            if sum(widths[kept_place] + COLUMN_GAP for kept_place in kept) - COLUMN_GAP <= width:
-                break
-            kept.remove(place)
-        return [self.columns[place] for place in kept]
 
 
 def make_cell(cell: str | Text, styles: Mapping[str, str]) -> Text:
@@ -180,3 +193,131 @@ class LivePanel:
         if self._live.is_started:
             self._live.update(self._render())
             self._live.stop()
+
+
+class LiveView(DisplayView):
+    """Notes appear above the panel."""
+
+    def __init__(
+        self,
+        out: SafeStream,
+        run: str,
+        config: RunConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._config, self._clock = run, config, clock
+        self._start_time, self._pace = clock(), GenerationPace(clock)
+        # The newest record, the newest figures between records, the newest records that were
+        # trained and evaluated: the last generation of a run is only evaluated.
+        self._record: Record = {}
+        self._figures: Record = {}
+        self._trained: Record = {}
+        self._evaluated: Record = {}
+        self._evaluations: deque[tuple[float, float]] = deque(maxlen=MOST_EVALUATIONS)
+        self._panel = LivePanel(out, self._render, clock)
+
+    def started(self, about: Mapping[str, str]) -> None:
+        self._print_lines(format_start(self._run, self._config, about, self._panel.width))
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._store_record({**record, "eta": None, "workers": None})
+        self._start_time -= max(0.0, finite_or_none(self._record.get("seconds")) or 0.0)
+
+    def generation(self, record: Record) -> None:
+        slots = self._figures.get("slots")
+        self._figures = {"answered": slots, "slots": slots}
+        self._pace.begin()
+        self._store_record(record)
+        self._panel.draw()
+
+    def _store_record(self, record: Record) -> None:
+        self._record = record
+        if finite_or_none(record.get("return_mean")) is not None:
+            self._trained = record
+        if (mean := finite_or_none(record.get("eval_mean"))) is not None:
+            number = finite_or_none(record.get("generation")) or 0.0
+            while self._evaluations and self._evaluations[-1][0] >= number:
+                self._evaluations.pop()  # a run that resumed from an older checkpoint repeats some
+            self._evaluations.append((number, mean))
+            self._evaluated = record
+
+    def live(self, figures: Record) -> None:
+        self._figures = figures
+        self._panel.draw()
+
+    def note(self, text: str) -> None:
+        self._panel.print_line(text)
+
+    def summary(self, record: Record) -> None:
+        self.close()
+        self._print_lines(format_summary(record, self._config))
+
+    def close(self) -> None:
+        self._panel.close()
+
+    def _print_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._panel.print_line(line)
+
+    def _render(self) -> Panel:
+        config = self._config
+        rows = [(label, Text(text)) for label, text in self._rows() if text]
+        return make_panel(
+            make_fields(rows, max(len(label) for label, _ in rows) + 2),
+            f"{self._run} · {sanitize(config.task, 60)} · {config.strategy}, {config.policy_name}",
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        config, trained = self._config, self._trained
+        limits: Record = {"generations": config.generations, "max_steps": config.max_steps}
+        waiting = sanitize(self._figures.get("waiting") or "", 120)
+        now: Record = {**self._record, **self._figures, **limits, "waiting": waiting}
+        left = fill(("about {eta} left",), now) or self._pace.format_left(now, is_steady=True)
+        every = config.eval_every
+        evaluation = (
+            f"{format_evaluation(self._evaluated)}, in generation {{generation}}"
+            if self._evaluated
+            else ("none before the end", "every generation")[every]
+            if every < 2
+            else f"every {every} generations"
+        )
+        done, slots = finite_or_none(now.get("answered")), finite_or_none(now.get("slots"))
+        bar = "" if done is None or not slots else format_bar(done, slots, BAR_WIDTH)
+        running = f"running for {format_duration(self._clock() - self._start_time)}"
+        generation = fill(("{generation}", " of {generations?}"), now) or "first"
+        return [
+            ("generation", ", ".join(filter(None, (generation, running, left)))),
+            (
+                "steps",
+                fill(("{env_steps}", " of {max_steps?}", ", {steps_per_second} per second"), now),
+            ),
+            ("training", format_training_return(trained)),
+            (
+                "evaluation",
+                fill(
+                    (evaluation, ", target {target}"),
+                    {**self._evaluated, "target": parse_target(config.target_reward)},
+                ),
+            ),
+            ("", format_graph([mean for _, mean in self._evaluations], GRAPH_WIDTH)),
+            (
+                "unperturbed",
+                fill(
+                    ("{centre_return} in one episode, better than {centre_rank} of the perturbed",),
+                    trained,
+                )
+                or fill(("better than {centre_rank} of the perturbed",), trained),
+            ),
+            (
+                "workers",
+                fill(
+                    ("{workers?}", ", {busy} busy on average", ", {waiting}"),
+                    now,
+                )
+                or f"none, {waiting or 'waiting for one to join'}",
+            ),
+            ("slots", bar and f"{bar} {format_compact(done)} of {format_compact(slots)} results"),
+            ("recovered", format_recoveries(now)),
+            ("expect", format_expectation(config, now.get("env_steps"))),
+        ]
