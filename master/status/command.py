@@ -183,7 +183,7 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
         return run_doctor(given, lambda: find_servers(given), out, as_json=given.json)
     if given.web is not None:
         # start-up: only what is asked for
-        from master.status.web.server import serve
+        from master.status.page import serve
 
         return serve(given, out, SafeStream(sys.stderr))
     query = make_query(given)

@@ -9,8 +9,7 @@ import pytest
 
 from es_queue.errors import UsageError
 from master.status.command import main
-from master.status.web.server import WebServer
-from tests.unit.master.status.web.test_web_server import TOKEN, served
+from tests.page_server import TOKEN, served
 
 OWN = (
     "localhost",
@@ -42,8 +41,8 @@ STRANGE = (
 )
 
 
-def asked(server: WebServer, name: str, to: str = "127.0.0.1") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(to, server.effective_port, timeout=20)
+def asked(port: int, name: str, to: str = "127.0.0.1") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(to, port, timeout=20)
     connection.request("GET", "/", headers={"Host": name, "Authorization": f"Bearer {TOKEN}"})
     reply = connection.getresponse()
     status, text = reply.status, reply.read().decode("utf-8", "replace")

@@ -16,10 +16,9 @@ from es_queue.errors import UsageError
 from es_queue.security.web_access import TOKEN as TOKEN_VARIABLE
 from es_queue.security.web_access import TOKEN_FILE, token_from_environment
 from master.status.command import main
-from master.status.web.server import WebServer
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN
-from tests.unit.master.status.web.test_web_server import TOKEN, served
+from tests.page_server import TOKEN, served
 from workers.episode import EpisodeControl
 from workers.monitoring.worker_metrics import WorkerMetrics, served_metrics
 
@@ -40,9 +39,9 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def page() -> Iterator[WebServer]:
-    with served() as server:
-        yield server
+def page() -> Iterator[int]:
+    with served() as port:
+        yield port
 
 
 def asked(
@@ -57,8 +56,8 @@ def asked(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_nothing_of_the_page_is_shown(page: WebServer, path: str) -> None:
-    port = page.effective_port
+def test_without_the_token_nothing_of_the_page_is_shown(page: int, path: str) -> None:
+    port = page
     status, headers, text = asked(port, path)
     assert status == 403 and "Set-Cookie" not in headers and "walk" not in text
     assert "this page needs its token" in text and text.count("\n") <= 1 and TOKEN not in text
@@ -66,8 +65,8 @@ def test_without_the_token_nothing_of_the_page_is_shown(page: WebServer, path: s
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_another_pages_cookie_or_a_wrong_token_opens_nothing(page: WebServer, path: str) -> None:
-    port = page.effective_port
+def test_another_pages_cookie_or_a_wrong_token_opens_nothing(page: int, path: str) -> None:
+    port = page
     for wrong in ("", "x", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "%00", "é", "%ED%A0%80"):
         address = wrong if wrong.isascii() else "%C3%A9"
         assert asked(port, f"{path}?token={address}")[0] == 403, wrong
@@ -78,8 +77,8 @@ def test_another_pages_cookie_or_a_wrong_token_opens_nothing(page: WebServer, pa
     assert asked(port, path, Cookie=f"es-queue-1{port}={TOKEN}; x={TOKEN}; {TOKEN}")[0] == 403
 
 
-def test_the_address_with_the_token_sets_a_cookie_that_opens_the_page(page: WebServer) -> None:
-    port = page.effective_port
+def test_the_address_with_the_token_sets_a_cookie_that_opens_the_page(page: int) -> None:
+    port = page
     status, headers, _ = asked(port, f"/?x=1&token={TOKEN}")
     assert (status, headers["Location"], headers["Cache-Control"]) == (303, "/", "no-store")
     cookie, *rules = headers["Set-Cookie"].split("; ")
@@ -93,21 +92,21 @@ def test_the_address_with_the_token_sets_a_cookie_that_opens_the_page(page: WebS
 
 
 @pytest.mark.parametrize("shown", SHOWS)
-def test_programs_show_the_token_as_bearer_or_in_the_address(page: WebServer, shown: str) -> None:
+def test_programs_show_the_token_as_bearer_or_in_the_address(page: int, shown: str) -> None:
     query, headers = SHOWS[shown]
     for path in ("/metrics", "/api/runs"):
-        status, said, text = asked(page.effective_port, path + query, **headers)
+        status, said, text = asked(page, path + query, **headers)
         assert status == 200 and "walk" in text and "Set-Cookie" not in said
-    assert asked(page.effective_port, "//evil.example" + query, **headers)[0] == 404
+    assert asked(page, "//evil.example" + query, **headers)[0] == 404
 
 
-def test_a_strangers_host_name_is_refused_even_with_the_token(page: WebServer) -> None:
+def test_a_strangers_host_name_is_refused_even_with_the_token(page: int) -> None:
     for path in (f"/?token={TOKEN}", "/healthz"):
-        assert asked(page.effective_port, path, Host="evil.example")[0] == 421
+        assert asked(page, path, Host="evil.example")[0] == 421
 
 
-def test_a_probe_needs_no_token_and_learns_nothing(page: WebServer) -> None:
-    assert asked(page.effective_port, "/healthz")[::2] == (200, "the page answers\n")
+def test_a_probe_needs_no_token_and_learns_nothing(page: int) -> None:
+    assert asked(page, "/healthz")[::2] == (200, "the page answers\n")
 
 
 def started(host: str = "127.0.0.1", **environment: str) -> tuple[str, str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from master.status.health import STALLED
-from master.status.web.pages import COUNT_FAMILIES, RunMetrics
+from master.status.metrics import COUNT_FAMILIES, RunMetrics
 from workers.episode import EpisodeControl
 from workers.monitoring.worker_metrics import WorkerMetrics
 
