@@ -73,12 +73,13 @@ class NotebookView(ProgressLine):
 
 def budget_fraction(record: Record, config: RunConfig) -> float | None:
     """How much of the nearest budget is used; None without a budget."""
-    limits = (
-        ("generation", config.generations),
-        ("env_steps", config.max_steps),
-        ("seconds", config.max_seconds),
-    )
-    used = [(finite_or_none(record.get(name)) or 0.0) / limit for name, limit in limits if limit]
+    limits = {
+        "generation": config.generations,
+        "env_steps": config.max_steps,
+        "seconds": config.max_seconds,
+    }
+    done = {name: finite_or_none(record.get(name)) or 0.0 for name in limits}
+    used = [done[name] / limit for name, limit in limits.items() if limit]
     return min(1.0, max(used)) if used else None
 
 
@@ -96,17 +97,19 @@ def draw_curve(returns: Points, evaluations: Points) -> str:
     (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
     across, up = (WIDTH - 2 * MARGIN) / (right - left), (HEIGHT - 3 * MARGIN) / (high - low or 1.0)
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        return MARGIN + (point[0] - left) * across, HEIGHT - 2 * MARGIN - (point[1] - low) * up
+    def places(points: Points) -> list[str]:
+        return [
+            f"{MARGIN + (x - left) * across:.1f},{HEIGHT - 2 * MARGIN - (y - low) * up:.1f}"
+            for x, y in thinned(points)
+        ]
 
-    def line(points: Points, colour: str) -> str:
-        places = " ".join("{:.1f},{:.1f}".format(*place(point)) for point in points)
-        return f'<polyline points="{places}" fill="none" stroke="{colour}"/>'
-
-    shown = thinned(evaluations)
+    lines = "".join(
+        f'<polyline points="{" ".join(shown)}" fill="none" stroke="{colour}"/>'
+        for shown, colour in ((places(returns), "#999"), (places(evaluations), "#1f77b4"))
+    )
     dots = "".join(
-        '<circle cx="{:.1f}" cy="{:.1f}" r="2.5" fill="#1f77b4"/>'.format(*place(point))
-        for point in shown
+        '<circle cx="{}" cy="{}" r="2.5" fill="#1f77b4"/>'.format(*place.split(","))
+        for place in places(evaluations)
     )
     labels = (
         (MARGIN, MARGIN - 3, "start", format_score(high)),
@@ -115,13 +118,12 @@ def draw_curve(returns: Points, evaluations: Points) -> str:
         (WIDTH - MARGIN, MARGIN - 3, "end", "grey: training, blue: evaluations"),
     )
     texts = "".join(
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(text)}</text>'
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
         for x, y, anchor, text in labels
     )
     return (
         f'<svg width="{WIDTH}" height="{HEIGHT}" font-size="11" font-family="sans-serif" '
-        f'fill="currentColor">{line(thinned(returns), "#999")}{line(shown, "#1f77b4")}'
-        f"{dots}{texts}</svg>"
+        f'fill="currentColor">{lines}{dots}{texts}</svg>'
     )
 
 

@@ -15,7 +15,7 @@ from master.display.log_view import DisplayView, JsonView, LogView, QuietView, S
 from master.storage.metrics_files import METRICS, LineFile, metrics_files, read_json_lines
 
 if TYPE_CHECKING:
-    from master.storage.trackers.base import Tracker
+    from master.storage.trackers import Tracker
 
 LOGGER = logging.getLogger("es_queue.display")
 #: The same sentence is not repeated sooner.

@@ -20,53 +20,26 @@ LONGEST_LINE = 2**16
 
 #: The columns of metrics.csv. They keep their names and order; a new one comes last.
 TABLE_COLUMNS = (
-    "generation",
-    "env_steps",
-    "episodes",
-    "seconds",
-    "return_mean",
-    "return_std",
-    "return_max",
-    "fitness_mean",
-    "length_mean",
-    "cut_fraction",
-    "eval_mean",
-    "eval_std",
-    "eval_min",
-    "eval_max",
-    "eval_best",
-    "confirm_mean",
-    "sigma",
-    "norm",
-    "update_ratio",
-    "centre_rank",
-    "steps_per_second",
-    "workers",
-    "recovered",
-    "reissued",
-    "late",
-    "refused",
-    "lost_steps",
-    "return_median",
-    "centre_return",
-    "eval_median",
-    "eval_length_mean",
-    "learning_rate",
+    *("generation", "env_steps", "episodes", "seconds", "return_mean", "return_std", "return_max"),
+    *("fitness_mean", "length_mean", "cut_fraction", "eval_mean", "eval_std", "eval_min"),
+    *("eval_max", "eval_best", "confirm_mean", "sigma", "norm", "update_ratio", "centre_rank"),
+    *("steps_per_second", "workers", "recovered", "reissued", "late", "refused", "lost_steps"),
+    *("return_median", "centre_return", "eval_median", "eval_length_mean", "learning_rate"),
 )
 
 
 def metrics_files(run_dir: Path) -> list[LineFile]:
     return [
         LineFile(run_dir / METRICS, format_json_line),
-        TableFile(run_dir / METRICS_TABLE),
+        LineFile(run_dir / METRICS_TABLE, format_row, ",".join(TABLE_COLUMNS) + "\n"),
     ]
 
 
 class LineFile:
     """A file to which whole lines are appended, one at once; opened with the first."""
 
-    def __init__(self, path: Path, format_line: Callable[[Record], str]) -> None:
-        self._path, self._format_line = path, format_line
+    def __init__(self, path: Path, format_line: Callable[[Record], str], header: str = "") -> None:
+        self._path, self._format_line, self._header = path, format_line, header
         self._handle: int | None = None
 
     def append(self, record: Record) -> str:
@@ -76,7 +49,7 @@ class LineFile:
                 self._handle = self._open()
             line = self._format_line(record).encode() + b"\n"
             if os.write(self._handle, line) < len(line):
-                self.close()  # opened anew, the torn line is closed first
+                self.close()  # the next one ends the torn line first
         except OSError as error:
             self.close()
             return (
@@ -92,36 +65,24 @@ class LineFile:
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(
-            self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
-        )
-        # A master that was killed may have left half a line.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(self._path, flags, 0o666)
         size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            os.write(handle, b"\n")
+        if not size:
+            os.write(handle, self._header.encode())
+        elif os.pread(handle, 1, size - 1) != b"\n":
+            os.write(handle, b"\n")  # a master that was killed may have left half a line
         return handle
 
 
-class TableFile(LineFile):
-    """metrics.csv."""
+def format_row(record: Record) -> str:
+    """Only numbers, so that nothing needs quotes."""
 
-    def __init__(self, path: Path) -> None:
-        # Only numbers, so that nothing needs quotes.
-        super().__init__(
-            path,
-            lambda record: ",".join(format_cell(record.get(name)) for name in TABLE_COLUMNS),
-        )
+    def cell(value: object) -> str:
+        number = finite_or_none(value)
+        return "" if number is None else str(value) if isinstance(value, int) else f"{number:.10g}"
 
-    def _open(self) -> int:
-        handle = super()._open()
-        if not os.fstat(handle).st_size:
-            os.write(handle, ",".join(TABLE_COLUMNS).encode() + b"\n")
-        return handle
-
-
-def format_cell(value: object) -> str:
-    number = finite_or_none(value)
-    return "" if number is None else str(value) if isinstance(value, int) else f"{number:.10g}"
+    return ",".join(cell(record.get(name)) for name in TABLE_COLUMNS)
 
 
 def parse_json_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from es_queue.config.resolution import resolve
 from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, metrics_files
-from master.storage.trackers.base import TAGS
+from master.storage.trackers import TAGS
 from tests.ring import run_ring
 
 RECORD: dict[str, Any] = {

@@ -23,8 +23,7 @@ from master.display.log_view import QuietView, SafeStream
 from master.display.notes import NoteHandler
 from master.display.reporter import METRICS, Reporter
 from master.storage import trackers
-from master.storage.trackers import PACKAGES, open_trackers, parse_trackers
-from master.storage.trackers.base import TAGS
+from master.storage.trackers import PACKAGES, TAGS, open_trackers, parse_trackers
 from tests.leaks import MARK, password
 from tests.tiny import eventually
 
