@@ -50,17 +50,30 @@ ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=Tr
 
 
 class DisplayView:
-    """One way to show a run, with Reporter's methods. A view omits methods that it does not
-    need.
-    """
+    """What shows or records a run. Each method is an event, and does nothing by default."""
 
-    def started(self, about: Mapping[str, str]) -> None: ...
-    def resumed(self, records: Sequence[Record]) -> None: ...
-    def generation(self, record: Record) -> None: ...
-    def live(self, figures: Record) -> None: ...
-    def note(self, text: str) -> None: ...
-    def summary(self, record: Record) -> None: ...
-    def close(self) -> None: ...
+    def started(self, about: Mapping[str, str]) -> None:
+        """about: labelled texts, such as the command to join."""
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        """The newest records of the generations before a resume."""
+
+    def generation(self, record: Record) -> None:
+        """A generation has ended."""
+
+    def live(self, figures: Record) -> None:
+        """Changes between generations, about once per second: workers, answered, slots,
+        steps_per_second, waiting (a few words, or None), and newer fields of a record.
+        """
+
+    def note(self, text: str) -> None:
+        """A sentence for people."""
+
+    def summary(self, record: Record) -> None:
+        """The run has ended in order."""
+
+    def close(self) -> None:
+        """Nothing follows. It can be called again."""
 
 
 class SafeStream(io.TextIOBase):

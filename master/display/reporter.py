@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from es_queue.config.run_config import RunConfig
 from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
-from master.storage.metrics_files import METRICS, LineFile, metrics_files, read_json_lines
-
-if TYPE_CHECKING:
-    from master.storage.trackers import Tracker
+from master.storage.metrics_files import METRICS, metrics_files, read_json_lines
 
 LOGGER = logging.getLogger("es_queue.display")
 #: The same sentence is not repeated sooner.
@@ -33,11 +29,9 @@ HISTORY_LINES, HISTORY_BYTES = 50_000, 4 * 2**20
 MOST_REMEMBERED = 1000
 
 
-class Reporter:
-    """The output of a run: a view of it, and the files in its folder. For one thread. No method
-    raises because of its arguments, or without a reader.
-
-    trackers: experiment trackers that get the same figures
+class Reporter(DisplayView):
+    """The output of a run: a view of it, the files in its folder, and trackers, which all get the
+    same figures. For one thread. No method raises because of its arguments, or without a reader.
     """
 
     def __init__(
@@ -45,16 +39,15 @@ class Reporter:
         run_dir: Path,
         view: DisplayView,
         *,
-        trackers: Sequence[Tracker] = (),
+        trackers: Sequence[DisplayView] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir, self._view, self._clock = run_dir, view, clock
-        self._trackers = trackers
-        self._files: list[LineFile | Tracker] = [*metrics_files(run_dir), *trackers]
+        self._sinks = (*metrics_files(run_dir), *trackers, view)
         self._last_noted: dict[str, float] = {}
         self._equal_generations = 0
 
-    def started(self, about: dict[str, str]) -> None:
+    def started(self, about: Mapping[str, str]) -> None:
         """The view of a resumed run gets its history."""
         self._view.started(about)
         with suppress(OSError):
@@ -62,16 +55,15 @@ class Reporter:
             self._view.resumed(list(records))
 
     def generation(self, record: Record) -> None:
-        warn([file.append(record) for file in self._files])
-        self._view.generation(record)
-        self._note_equal_returns(record)
+        for sink in self._sinks:
+            sink.generation(record)
+        deviation = finite_or_none(record.get("return_std"))
+        if deviation is not None:  # something was trained
+            self._equal_generations = self._equal_generations + 1 if deviation == 0 else 0
+            if self._equal_generations == EQUAL_GENERATIONS:
+                LOGGER.warning(EQUAL_RETURNS_HINT)
 
     def live(self, figures: Record) -> None:
-        """Changes between generations, about once per second; only for a live terminal.
-
-        figures: workers, answered, slots, steps_per_second, waiting (a few words, or None), and
-        newer fields of a generation's record.
-        """
         self._view.live(figures)
 
     def note(self, text: str) -> None:
@@ -85,26 +77,13 @@ class Reporter:
         self._view.note(text)
 
     def summary(self, record: Record) -> None:
-        warn([tracker.summary(record) for tracker in self._trackers])
-        self._view.summary(record)
+        for sink in self._sinks:
+            sink.summary(record)
 
     def close(self) -> None:
         """Restore the terminal and close the files; it can be called again."""
-        self._view.close()
-        warn([file.close() for file in self._files])
-
-    def _note_equal_returns(self, record: Record) -> None:
-        deviation = finite_or_none(record.get("return_std"))
-        if deviation is None:  # nothing was trained
-            return
-        self._equal_generations = self._equal_generations + 1 if deviation == 0 else 0
-        if self._equal_generations == EQUAL_GENERATIONS:
-            LOGGER.warning(EQUAL_RETURNS_HINT)
-
-
-def warn(troubles: Iterable[str]) -> None:
-    for trouble in filter(None, troubles):
-        LOGGER.warning(trouble)
+        for sink in reversed(self._sinks):
+            sink.close()
 
 
 def make_view(

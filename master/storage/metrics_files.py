@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -12,8 +13,9 @@ from typing import Any
 
 from es_queue.files import open_file
 from master.display.format import Record, finite_or_none
-from master.display.log_view import format_json_line
+from master.display.log_view import DisplayView, format_json_line
 
+LOGGER = logging.getLogger("es_queue.storage")
 METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
@@ -35,15 +37,16 @@ def metrics_files(run_dir: Path) -> list[LineFile]:
     ]
 
 
-class LineFile:
-    """A file to which whole lines are appended, one at once; opened with the first."""
+class LineFile(DisplayView):
+    """A file to which a whole line is appended per generation; opened with the first. Without the
+    file, training continues.
+    """
 
     def __init__(self, path: Path, format_line: Callable[[Record], str], header: str = "") -> None:
         self._path, self._format_line, self._header = path, format_line, header
         self._handle: int | None = None
 
-    def append(self, record: Record) -> str:
-        """Write one line; returns an error sentence, or empty."""
+    def generation(self, record: Record) -> None:
         try:
             if self._handle is None:
                 self._handle = self._open()
@@ -52,16 +55,14 @@ class LineFile:
                 self.close()  # the next one ends the torn line first
         except OSError as error:
             self.close()
-            return (
+            LOGGER.warning(
                 f"{self._path} cannot be written ({error.strerror}); training continues without it"
             )
-        return ""
 
-    def close(self) -> str:
+    def close(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-        return ""
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -14,7 +15,9 @@ from typing import Any, ClassVar
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from master.display.format import Record, finite_or_none
+from master.display.log_view import DisplayView
 
+LOGGER = logging.getLogger("es_queue.storage")
 #: The package that each tracker needs. Its name is also its extra's.
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 USER_IN_URL = re.compile(r"//\S*@")
@@ -29,7 +32,7 @@ TAGS = {
     **{f"run/{name}": name for name in ("generation", "steps_per_second", "workers", "seconds")},
 }
 #: The texts that are kept about a run's end.
-SUMMARY_TEXTS = ("state", "digest", "reproducible")
+TEXTS = ("state", "digest", "reproducible")
 
 
 def parse_trackers(text: str) -> tuple[str, ...]:
@@ -59,9 +62,9 @@ def open_trackers(
     return [kinds[name](run, run_dir, config) for name in names]
 
 
-class Tracker:
+class Tracker(DisplayView):
     """One run in the files of one tracker. Its package is third-party code: after any exception
-    from it, training continues without it. Each method returns a sentence about its first failure.
+    from it, which is logged once, training continues without it.
     """
 
     #: Its name, and that of its folder in the run's.
@@ -71,31 +74,26 @@ class Tracker:
         self._run, self._config, self._folder = run, config, run_dir / self.name
         self._is_open = self._is_broken = False
 
-    def append(self, record: Record) -> str:
-        """Write a generation's figures."""
+    def generation(self, record: Record) -> None:
         numbers = {tag: finite_or_none(record.get(name)) for tag, name in TAGS.items()}
         figures = {tag: value for tag, value in numbers.items() if value is not None}
         steps = int(finite_or_none(record.get("env_steps")) or 0)
-        return self._attempt(lambda: self._write(figures, steps))
+        self._attempt(lambda: self._write(figures, steps))
 
-    def summary(self, record: Record) -> str:
-        """Write the run's end with its best checkpoint."""
-        texts, best = {name: str(record.get(name)) for name in SUMMARY_TEXTS}, None
-        if isinstance(path := record.get("best_checkpoint"), str):
-            best = Path(path)
-        return self._attempt(lambda: self._finish(texts, best))
+    def summary(self, record: Record) -> None:
+        texts, path = {name: str(record.get(name)) for name in TEXTS}, record.get("best_checkpoint")
+        best = Path(path) if isinstance(path, str) else None
+        self._attempt(lambda: self._finish(texts, best))
 
-    def close(self) -> str:
-        """Close its files; calling it again is harmless."""
-        if not self._is_open:
-            return ""
-        self._is_open = False
-        return self._attempt(self._close, opens=False)
+    def close(self) -> None:
+        is_open, self._is_open = self._is_open, False
+        if is_open:
+            self._attempt(self._close, opens=False)
 
-    def _attempt(self, write: Callable[[], None], *, opens: bool = True) -> str:
+    def _attempt(self, write: Callable[[], None], *, opens: bool = True) -> None:
         is_reported = self._is_broken
         if is_reported and opens:
-            return ""
+            return
         try:
             if opens and not self._is_open:
                 self._open()
@@ -106,8 +104,9 @@ class Tracker:
             # An address may hold a user and a password.
             text = f"{type(error).__name__}: {USER_IN_URL.sub('//', str(error))}"
             if not is_reported:
-                return f"{self._folder} cannot be written ({text}); training continues without it"
-        return ""
+                LOGGER.warning(
+                    f"{self._folder} cannot be written ({text}); training continues without it"
+                )
 
     def _open(self) -> None:
         """Called with the first figures."""
