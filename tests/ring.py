@@ -24,9 +24,9 @@ from master.run.setup import Setup, prepare_run
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.notes import collect_notes
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat, ProcessLimits
+from workers.heartbeat import Heartbeat
 from workers.join import join
-from workers.service import Service, make_worker_id
+from workers.serving import Service, make_worker_id
 
 QUICK = Clocks(
     lease=0.6,
@@ -103,18 +103,18 @@ def workers(
         control = EpisodeControl()
         name = make_worker_id(f"thread{number}")
         store = MemoryWorkerStore(server, name)
-        joined = join(config, control, table=table)
-        about = {"host": f"thread{number}", "numerics": joined.numerics}
+        player = join(config, control, table=table)
+        about = {"host": f"thread{number}", "numerics": player.numerics}
         life = Heartbeat(
             cast(WorkerStore, MemoryWorkerStore(server, name)),
             control,
             partial(dict, about),
             QUICK,
-            ProcessLimits(60.0, lambda: None),
+            60.0,
         )
         store.arrive(about, QUICK.beat_ttl)
         life.start()
-        service = Service(cast(WorkerStore, store), joined.player, QUICK, joined.noise_digest)
+        service = Service(cast(WorkerStore, store), player, QUICK)
         thread = threading.Thread(target=service.run, daemon=True)
         thread.start()
         controls.append(control)

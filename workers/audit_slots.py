@@ -50,7 +50,7 @@ def make_player(settings: Any) -> Player:
     from workers.episode import EpisodeControl
     from workers.join import join
 
-    return join(config_from_json(settings), EpisodeControl()).player
+    return join(config_from_json(settings), EpisodeControl())
 
 
 def play_blocks(player: Player, task: bytes, parameters: bytes, blocks: list[str]) -> list[bytes]:

@@ -340,8 +340,7 @@ class Host:
         os.dup2(log, 1)
         os.dup2(log, 2)
         # start-up: loaded before the fork
-        from workers.open_seat import print_line
-        from workers.serving import CANNOT_JOIN, Seat
+        from workers.serving import CANNOT_JOIN, Seat, print_line
 
         def say(run: str, text: str) -> None:
             print_line(run, text)

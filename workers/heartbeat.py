@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from es_queue.protocol.keys import PAUSED, RUNNING
@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
 def leave_in_outage(
     control: EpisodeControl, parent: int | None, supervisor: int | None = None
 ) -> Callable[[float], None]:
-    """For a channel's ``on_outage``: raises Leaving, so that a worker that must leave does not wait
+    """For a store's ``on_outage``: raises Leaving, so that a worker that must leave does not wait
     for Redis.
     """
 
@@ -66,108 +66,73 @@ def leave_in_outage(
     return check
 
 
-class StepRate:
-    """Environment steps per second, over the last second or more."""
+class Pace:
+    """Environment steps per second, over the last second or more; and the share of its last half
+    minute or minute that a worker spent on blocks.
+    """
 
     def __init__(self, control: EpisodeControl) -> None:
         self._control = control
-        self._at, self._steps = time.monotonic(), control.steps
-        self._rate = 0.0
+        self._at, self._steps, self._rate = time.monotonic(), control.steps, 0.0
+        self._older = self._newer = self._at, control.busy_seconds()
 
-    def rate(self) -> float:
-        now = time.monotonic()
+    def figures(self) -> dict[str, str]:
+        """Texts for the worker's hash; the share is empty before enough time has passed."""
+        now, control = time.monotonic(), self._control
         if now - self._at >= 1.0:
-            self._rate = (self._control.steps - self._steps) / (now - self._at)
-            self._at, self._steps = now, self._control.steps
-        return self._rate
-
-
-class BusyShare:
-    """The share of its last half minute or minute that a worker spent on blocks."""
-
-    def __init__(self, control: EpisodeControl) -> None:
-        self._control = control
-        self._older = self._newer = time.monotonic(), control.busy_seconds()
-
-    def share(self) -> float | None:
-        """None before enough time has passed."""
-        now, busy = time.monotonic(), self._control.busy_seconds()
+            self._rate = (control.steps - self._steps) / (now - self._at)
+            self._at, self._steps = now, control.steps
+        busy = control.busy_seconds()
         if now - self._newer[0] >= SHARE_SECONDS:
             self._older, self._newer = self._newer, (now, busy)
         since, before = self._older
-        return (busy - before) / (now - since) if now - since >= LEAST_SHARE_SECONDS else None
+        is_known = now - since >= LEAST_SHARE_SECONDS
+        return {
+            "steps": str(control.steps),
+            "steps_per_second": f"{self._rate:.0f}",
+            "busy": f"{(busy - before) / (now - since):.3f}" if is_known else "",
+        }
 
 
-@dataclass(frozen=True)
-class ProcessLimits:
-    """When a worker's process must end, and the processes that it works for.
+class Heartbeat(threading.Thread):
+    """A daemon thread with its own store (rule 7), because an episode can take minutes.
 
+    about: the fields of the worker's hash, read at each beat
     wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
     parent, supervisor: see ``orphan_reason``; an orphan leaves
     memory: bytes that the process may hold, 0 for no limit; ``on_memory_limit`` is called above it
     has_other_work: whether another run's seat waits; called when the run has no master
-    """
-
-    wall_limit: float
-    on_wall_limit: Callable[[], None]
-    parent: int | None = None
-    supervisor: int | None = None
-    memory: int = 0
-    on_memory_limit: Callable[[str], None] = lambda why: None
-    has_other_work: Callable[[], bool] = lambda: False
-
-
-class MasterlessTimer:
-    """Whether the run has had no lease for too long: two leases if another run's seat waits, and
-    otherwise the whole grace.
-    """
-
-    def __init__(self, clocks: Clocks, has_other_work: Callable[[], bool]) -> None:
-        self._clocks, self._has_other_work = clocks, has_other_work
-        self._since: float | None = None
-        self._other_work_checked = 0.0
-
-    def is_over(self, now: float, has_master: bool) -> bool:
-        # While Redis was away nobody could renew a lease.
-        if has_master or time.monotonic() - now > self._clocks.beat_ttl:
-            self._since = None
-            return False
-        self._since = now if self._since is None else self._since
-        if now - self._since > self._clocks.grace:
-            return True
-        if (
-            now - self._since <= 2 * self._clocks.lease
-            or now - self._other_work_checked < self._clocks.beat
-        ):
-            return False
-        self._other_work_checked = now
-        return self._has_other_work()
-
-
-class Heartbeat(threading.Thread):
-    """A daemon thread with its own channel (rule 7), because an episode can take minutes.
-
-    about: the fields of the worker's hash, read at each beat
     report: called from time to time with a line about the worker's speed
     has_run_ended: whether the run has ended, or no longer exists
     """
 
     def __init__(
         self,
-        channel: WorkerStore,
+        store: WorkerStore,
         control: EpisodeControl,
         about: Callable[[], dict[str, str]],
         clocks: Clocks,
-        limits: ProcessLimits,
-        report: Callable[[str], None] | None = None,
+        wall_limit: float,
+        on_wall_limit: Callable[[], None] = lambda: None,
+        *,
+        parent: int | None = None,
+        supervisor: int | None = None,
+        memory: int = 0,
+        on_memory_limit: Callable[[str], None] = lambda why: None,
+        has_other_work: Callable[[], bool] = lambda: False,
+        report: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__(name="es-queue-life", daemon=True)
-        self._channel, self._control, self._about, self._clocks = channel, control, about, clocks
-        self._limits, self._report = limits, report
-        self._masterless = MasterlessTimer(clocks, limits.has_other_work)
-        self._ends = time.monotonic() + clocks.seat_lease
+        self._store, self._control, self._about, self._clocks = store, control, about, clocks
+        self._wall_limit, self._on_wall_limit = wall_limit, on_wall_limit
+        self._parent, self._supervisor = parent, supervisor
+        self._memory, self._on_memory_limit = memory, on_memory_limit
+        self._has_other_work, self._report = has_other_work, report
         self._stopping = threading.Event()
         self._state_seen = time.monotonic()
+        self._ends = self._state_seen + clocks.seat_lease
+        self._masterless_since: float | None = None
+        self._other_work_checked = 0.0
         self._expired_episode: float | None = None
         self.has_run_ended = False
 
@@ -177,20 +142,18 @@ class Heartbeat(threading.Thread):
             now = time.monotonic()
             try:
                 self._check_wall(now)
-                # At the next look it would be too late.
+                # The next poll would be too late.
                 if now - last_beat + self._poll() > self._beat():
                     last_beat = now
-                    self._channel.beat(self._about(), self._clocks.beat_ttl)
+                    self._store.beat(self._about(), self._clocks.beat_ttl)
                 self._check_memory()
                 if not self._control.leave_reason:
                     self._control.leave(self._leave_reason(now))
             except Leaving:
                 continue
-            # a thread that dies silently would leave a worker that nobody can tell to go
-            except Exception as error:
+            except Exception as error:  # without its thread a worker would never be told to leave
                 self._control.leave(f"{type(error).__name__}: {error}")
-            has_played = self._control.steps > 0
-            if self._report is not None and has_played and now - reported >= REPORT_SECONDS:
+            if self._control.steps > 0 and now - reported >= REPORT_SECONDS:
                 self._report(f"{(self._control.steps - steps) / (now - reported):,.0f} steps/s")
                 reported, steps = now, self._control.steps
 
@@ -213,10 +176,10 @@ class Heartbeat(threading.Thread):
 
     def _leave_reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
-        if orphan := orphan_reason(self._limits.parent, self._limits.supervisor):
+        if orphan := orphan_reason(self._parent, self._supervisor):
             return orphan
         serving = self._control.serving
-        flags = self._channel.poll_flags(serving)
+        flags = self._store.poll_flags(serving)
         if flags.closed:
             self._control.close_publication(serving)
         if flags.state is not None:
@@ -230,10 +193,27 @@ class Heartbeat(threading.Thread):
             (flags.give_way, "another run needs workers"),
             (is_gone, "the run is gone"),
             (has_ended, f"the run is {flags.state}"),
-            (self._masterless.is_over(now, flags.has_master), "the run has no master"),
+            (self._is_masterless(now, flags.has_master), "the run has no master"),
             (self._is_lease_over(now), "its lease has expired"),
         )
         return next((reason for true, reason in reasons if true), "")
+
+    def _is_masterless(self, now: float, has_master: bool) -> bool:
+        """Whether the run has had no lease for too long: for two leases if another run's seat
+        waits, and otherwise for the whole grace.
+        """
+        clocks = self._clocks
+        # While Redis was away, no master could renew its lease.
+        if has_master or time.monotonic() - now > clocks.beat_ttl:
+            self._masterless_since = None
+            return False
+        since = self._masterless_since = now if (at := self._masterless_since) is None else at
+        if now - since > clocks.grace:
+            return True
+        if now - since <= 2 * clocks.lease or now - self._other_work_checked < clocks.beat:
+            return False
+        self._other_work_checked = now
+        return self._has_other_work()
 
     def _is_lease_over(self, now: float) -> bool:
         """Whether the lease is over, checked between episodes, because an episode can outlast any
@@ -247,29 +227,23 @@ class Heartbeat(threading.Thread):
 
     def _check_memory(self) -> None:
         """Once: leave after the episode, so that a new process follows."""
-        if not self._limits.memory or self._control.finish_reason:
+        if not self._memory or self._control.finish_reason:
             return
         held = resident_memory()
-        if held > self._limits.memory:
+        if held > self._memory:
             self._control.finish(
                 f"its process holds {held / 2**20:.0f} MB, more than --worker-memory "
-                f"{self._limits.memory / 2**20:.0f}"
+                f"{self._memory / 2**20:.0f}"
             )
-            self._limits.on_memory_limit(self._control.finish_reason)
+            self._on_memory_limit(self._control.finish_reason)
 
     def _check_wall(self, now: float) -> None:
-        """Once per episode: a process that this one must not end may continue the episode for
-        long.
-        """
+        """Once per episode, because a process that must not be ended may play on for long."""
         began = self._control.episode_began
-        if (
-            began is not None
-            and began != self._expired_episode
-            and now - began > self._limits.wall_limit
-        ):
+        if began is not None and began != self._expired_episode and now - began > self._wall_limit:
             self._expired_episode = began
             self._control.leave("an episode outlasted the wall limit")
-            self._limits.on_wall_limit()
+            self._on_wall_limit()
 
 
 def resident_memory() -> int:
@@ -280,13 +254,13 @@ def resident_memory() -> int:
         return 0
 
 
-# --- what it tells people of itself
+# --- what people read about it
 
 
-def send_report(channel: WorkerStore, reason: str, **more: object) -> None:
-    """Append a report to the run's list of errors. Raises what the channel raises."""
-    about = {"time": round(time.time(), 3), "worker": channel.worker, "reason": reason}
-    channel.report(json.dumps({**about, **more}))
+def send_report(store: WorkerStore, reason: str, **more: object) -> None:
+    """Append a report to the run's list of errors. Raises what the store raises."""
+    about = {"time": round(time.time(), 3), "worker": store.worker, "reason": reason}
+    store.report(json.dumps({**about, **more}))
 
 
 def worker_info(clocks: Clocks) -> dict[str, str]:
@@ -298,32 +272,23 @@ def worker_info(clocks: Clocks) -> dict[str, str]:
     packages: folder from which workers and es_queue were imported, two if they differ; beat_ttl:
     seconds after which a silent worker counts as gone; threads: of BLAS; cpu: model
     """
+
+    def packages() -> str:
+        folder = host_info.package_folder("workers")
+        folders = [host_info.source_root(), *((folder.parent,) if folder else ())]
+        return " and ".join(dict.fromkeys(map(str, folders)))
+
     sources: dict[str, Callable[[], str]] = {
         "versions": host_info.versions,
         "box2d": host_info.box2d_versions,
         "envpool": lambda: host_info.version_of("envpool"),
-        "packages": packages_folder,
+        "packages": packages,
         "beat_ttl": lambda: f"{clocks.beat_ttl:g}",
         "threads": lambda: str(host_info.blas_threads()),
         "cpu": host_info.cpu_model,
     }
-    return {name: text_or_empty(ask) for name, ask in sources.items()}
-
-
-def packages_folder() -> str:
-    """Folder of the imported packages; two if they come from different places."""
-    folders = [
-        host_info.source_root(),
-        *(folder.parent for folder in (host_info.package_folder("workers"),) if folder),
-    ]
-    return " and ".join(dict.fromkeys(map(str, folders)))
-
-
-def text_or_empty(ask: Callable[[], str]) -> str:
-    """The text; empty if there is an error, because information for display must not cost a
-    seat.
-    """
-    try:
-        return ask()[:MAX_TEXT]
-    except Exception:
-        return ""
+    found = dict.fromkeys(sources, "")
+    for name, ask in sources.items():
+        with suppress(Exception):  # information for display must not cost a seat
+            found[name] = ask()[:MAX_TEXT]
+    return found

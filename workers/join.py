@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,9 @@ from es_queue.environments.interface import Environment, EnvironmentRequest
 from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import (
+    DecodeError,
     EnvironmentFailure,
+    EsQueueError,
     MissingPackage,
     UsageError,
 )
@@ -33,25 +33,19 @@ from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
+from es_queue.protocol.messages import Task
 from es_queue.protocol.store import WorkerStore
 from es_queue.security.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from es_queue.strategies import make_strategy
 from workers.episode import EpisodeControl, Leaving, play_episode
 from workers.player import Player
-from workers.service import Refusal, load_task
 
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
 
 
-@dataclass(frozen=True)
-class JoinResult:
-    """A joined worker's parts. numerics: fingerprint; backend: the back end in use"""
-
-    player: Player
-    noise_digest: str
-    numerics: str
-    backend: str
+class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
+    """This worker cannot work for the run; the sentence names the difference."""
 
 
 def make_bindable_policy(config: RunConfig, spec: EnvironmentSpec) -> Policy:
@@ -67,7 +61,7 @@ def join(
     control: EpisodeControl,
     noise_folder: Path | None = None,
     table: NoiseTable | None = None,
-) -> JoinResult:
+) -> Player:
     """Build the player of a resolved config. Raises Refusal or EnvironmentFailure in one
     sentence.
     """
@@ -78,16 +72,16 @@ def join(
             f"{module[:80]}"
         )
     request = EnvironmentRequest.of(config)
-    control.begin_episode({})  # an environment that hangs may do so when it is made
+    control.begin_episode({})  # an environment may hang when it is made
     try:
         spec = describe(request)
         policy = make_bindable_policy(config, spec)
-        limit_blas_threads()  # what a policy of the user's own has imported, too
+        limit_blas_threads()  # also those of libraries that a user's policy has imported
         strategy = make_strategy(config, policy.size)
         env, envs = open_environment(request), open_vector_environment(request)
         numerics = fingerprint(config, spec, policy, env, control)
         portable = portable_request(request)
-        if portable != request:  # which has the same bits as the back end that was asked for
+        if portable != request:  # it must play the same bits as the requested back end
             env.close()
             env = open_environment(portable)
             if fingerprint(config, spec, policy, env, control) != numerics:
@@ -96,14 +90,15 @@ def join(
                     f"episodes of {config.task} here: compare this host's packages, or use "
                     f"--backend {portable.backend}"
                 )
-    # What this host has not, as a strategy or a module of the user's own.
+    # This host lacks something, such as a module with the user's strategy.
     except (UsageError, MissingPackage) as error:
         raise Refusal(str(error)) from None
     finally:
         control.end_episode()
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     player = Player(config, spec, policy, strategy, table, control, env, envs)
-    return JoinResult(player, table.digest, numerics, resolve_backend(spec.backend))
+    player.numerics, player.backend = numerics, resolve_backend(spec.backend)
+    return player
 
 
 def fingerprint(
@@ -158,28 +153,40 @@ def episode_trace(
             episode = play_episode(env, traced_act, actions, rules, seed, control)
         except Leaving:
             raise
-        # joining goes on: as a slot's failure it is counted, and the master hears of it
+        # The worker joins all the same: the failure of a slot is counted and reported.
         except Exception as error:
             return b"".join(trace) + type(error).__name__.encode()
     return b"".join(trace) + np.float64(episode.total).tobytes()
 
 
-def validate_noise(raw: bytes | None, digest: str) -> None:
-    """Refuse before the first claim for the same reasons as ``load_task``; no effect while the run
-    has no task.
+def load_task(raw: bytes, digest: str) -> Task:
+    """The run's task. Raises Refusal if this es-queue cannot read it, or if this host's noise table
+    differs.
     """
-    if raw is not None:
-        load_task(raw, digest)
-
-
-def validate_admission(channel: WorkerStore, config: RunConfig, numerics: str) -> None:
-    """Refuse to join if the master would refuse: --strict with other arithmetic."""
-    expected = channel.progress_field("numerics") if config.strict else None
-    if expected and expected != numerics:
+    try:
+        task = Task.decode(raw)
+    except DecodeError as error:
         raise Refusal(
-            f"numerics: this host's fingerprint is {numerics[:8]}, the run's is {expected[:8]}, "
-            "and the run is --strict: use the CPU type and numpy of its other hosts, or leave out "
-            "--strict"
+            f"protocol: es-queue {__version__} here cannot read the run's task ({error}): "
+            "install the master's version"
+        ) from None
+    if task.noise != digest:
+        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {task.noise}")
+    return task
+
+
+def validate_admission(store: WorkerStore, player: Player) -> None:
+    """Refuse before the first claim for the same reasons as ``load_task``, and with other
+    arithmetic under --strict.
+    """
+    if (raw := store.task()) is not None:
+        load_task(raw, player.noise.digest)
+    expected = store.progress_field("numerics") if player.config.strict else None
+    if expected and expected != player.numerics:
+        raise Refusal(
+            f"numerics: this host's fingerprint is {player.numerics[:8]}, the run's is "
+            f"{expected[:8]}, and the run is --strict: use the CPU type and numpy of its other "
+            "hosts, or leave out --strict"
         )
 
 
@@ -194,14 +201,3 @@ def load_config(raw: bytes) -> tuple[RunConfig, str]:
             f"settings: es-queue {__version__} here cannot read the run's ({error}): install the "
             "master's version"
         )
-
-
-def refusal_delay(count: int) -> float:
-    """Seconds to wait before trying to join again: 1, 2, 4 … 60."""
-    return float(min(60, 2 ** min(count, 6)))
-
-
-def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:
-    until = time.monotonic() + seconds
-    while not control.leave_reason and time.monotonic() < until:
-        time.sleep(min(poll, max(0.0, until - time.monotonic())))

@@ -103,6 +103,7 @@ class Player:
         self._draw = partial(initial_parameters, config, policy)
         self._evaluation = evaluation_rules(evaluation_limit(config, spec))
         self.task: Task | None = None
+        self.numerics = self.backend = ""  # fingerprint, and the back end in use: set at joining
 
     # --- a publication
 

@@ -7,13 +7,15 @@ returns normally: errors are reported to the run, not to RQ.
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import suppress
 from typing import Any
 
 from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
-from es_queue.protocol.keys import parse_seat_id
-from es_queue.protocol.timing import clocks_from_environment
-from workers.open_seat import is_horse, open_next, print_line, supervisor_of_local_worker
+from es_queue.protocol.keys import PAUSED, RUNNING, parse_seat_id
+from es_queue.protocol.timing import SUPERVISOR_PID, clocks_from_environment
+from es_queue.security.sanitize import sanitize
 
 
 def take() -> None:
@@ -30,7 +32,8 @@ def take() -> None:
 
     client, queue = clone_client(job.connection), job.origin
     if reason := open_next(client, queue, run, nonce, int(job.timeout)):
-        print_line(run, f"left: {reason}")
+        with suppress(OSError, ValueError):  # the terminal may be closed
+            print(f"es-queue {run}: left: {sanitize(reason, 400)}", flush=True)
         return
     fix_numeric_environment()
     # start-up: after the next seat was opened
@@ -41,15 +44,39 @@ def take() -> None:
         from es_queue.protocol.seats import is_other_run_waiting
         from workers.serving import Seat
 
-        forked = is_horse()
+        # If RQ has forked this process for the job, SIGTERM has its default effect, and the process
+        # may end itself.
+        is_forked = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        supervisor = os.environ.get(SUPERVISOR_PID, "")
         Seat(
             client,
             run,
             clocks_from_environment(),
             job.worker_name or "",
             rq_name=job.worker_name or "",
-            owns_process=forked,
-            parent=os.getppid() if forked else None,
-            supervisor=supervisor_of_local_worker(),
+            owns_process=is_forked,
+            parent=os.getppid() if is_forked else None,
+            supervisor=int(supervisor) if supervisor.isdigit() else None,
             has_other_work=lambda client: is_other_run_waiting(client, queue, run),
         ).join_and_serve()
+
+
+def open_next(client: Any, queue: str, run: str, nonce: str, timeout: int) -> str:
+    """Open the next seat, while the run is running; if that fails, the master's SeatManager opens
+    one.
+
+    Returns why this worker should not take this seat; usually empty. Seats outlive a killed
+    master, and would keep workers from live runs. A master takes its lease before it opens seats.
+    """
+    # start-up: redis
+    from es_queue.protocol.connection import ANY_ERROR
+    from es_queue.protocol.seats import open_seats, run_status
+
+    with suppress(ANY_ERROR):
+        state, led = run_status(client, run)
+        if not led:
+            has_ended = state not in (None, RUNNING, PAUSED)
+            return f"the run is {state}" if has_ended else "the run has no master"
+        if state == RUNNING:
+            open_seats(client, queue, run, nonce, 1, timeout)
+    return ""

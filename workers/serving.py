@@ -1,13 +1,15 @@
-"""A worker in its seat: it joins the run, serves it, and leaves.
+"""A worker in its seat: it joins the run, serves it (claim → fetch → play → answer), and leaves.
 
 This module loads numpy, so the numeric environment must be fixed before it is imported.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import platform
 import random
+import re
 import signal
 import sys
 import threading
@@ -15,43 +17,49 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import redis
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
+from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.protocol.connection import clone_client
+from es_queue.protocol.messages import Block, Task
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.store import WorkerStore
 from es_queue.protocol.timing import Clocks
+from es_queue.security.private_directory import host_private_directory
+from es_queue.security.sanitize import sanitize
+from es_queue.slots import worker_mark
 from es_queue.util.metrics_endpoint import metrics_endpoint
 from workers.episode import EpisodeControl, Leaving
-from workers.heartbeat import (
-    BusyShare,
-    Heartbeat,
-    ProcessLimits,
-    StepRate,
-    leave_in_outage,
-    send_report,
-    worker_info,
-)
-from workers.join import (
-    join,
-    load_config,
-    refusal_delay,
-    validate_admission,
-    validate_noise,
-    wait_or_leave,
-)
-from workers.open_seat import CrashGuard, print_line
+from workers.heartbeat import Heartbeat, Pace, leave_in_outage, send_report, worker_info
+from workers.join import Refusal, join, load_config, load_task, validate_admission
 from workers.parameter_cache import ParameterCache
-from workers.service import Refusal, Service, make_worker_id
+from workers.player import Player
 
 #: Why a worker left a run that another one may serve, so that es-worker sends it elsewhere.
 CANNOT_JOIN = "it cannot join this run, and another run is training"
+#: Seconds that a claim may wait, well below the socket's own time-out.
+MAX_WAIT = 2.0
+FORGET_SECONDS = 24 * 3600.0
+MAX_TRACE = 4000
+#: Letters of one line on the worker's terminal.
+MAX_LINE = 2000
+
+
+def print_line(run: str, text: str) -> None:
+    """One line on the worker's terminal, without control characters, because ``text`` can come
+    from Redis or a run's code.
+    """
+    with suppress(OSError, ValueError):  # the terminal may be closed
+        print(f"es-queue {run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
 
 
 class Seat:
@@ -99,18 +107,21 @@ class Seat:
         limit_blas_threads()
         guard = CrashGuard(self.name)
         retry = Retry(on_outage=leave_in_outage(control, self._parent, self._supervisor))
-        channel = WorkerStore(
+        store = WorkerStore(
             self._client, self.run, make_worker_id(platform.node()), self._rq_name, retry
         )
         reason = ""
         try:
             seconds = guard.begin_seat()
-            if self._rq_name:  # RQ would send the next seat at once
-                self._wait_after_crashes(seconds, control)
+            if seconds > 0 and self._rq_name:  # RQ would send the next seat at once
+                self.say(
+                    f"joins in {seconds:g} s: the last seat on worker {self.name} crashed or was "
+                    "killed"
+                )
+                wait_or_leave(control, seconds, self.clocks.leave_poll)
             if self._owns_process and (trace := guard.start_trace(self.run)):
-                # Python's last words: the process that crashed could tell nobody.
-                send_report(channel, "the seat before this one crashed on this worker", trace=trace)
-            self._serve(channel, control)
+                send_report(store, "the seat before this one crashed on this worker", trace=trace)
+            self._serve(store, control)
             guard.end_seat()
         except Leaving:
             guard.end_seat()
@@ -120,23 +131,16 @@ class Seat:
             retry.give_up_after(0.0)
             with suppress(Exception):
                 trace = traceback.format_exc(limit=-12)
-                send_report(channel, repr(error)[:400], trace=trace)
+                send_report(store, repr(error)[:400], trace=trace)
             reason = f"{type(error).__name__}: {error}"
         finally:
-            channel.depart()
+            store.depart()
         reason = reason or control.leave_reason
         self.say(f"left: {reason}")
         return reason
 
-    def _wait_after_crashes(self, seconds: float, control: EpisodeControl) -> None:
-        if seconds > 0:
-            self.say(
-                f"joins in {seconds:g} s: the last seat on worker {self.name} crashed or was killed"
-            )
-            wait_or_leave(control, seconds, self.clocks.leave_poll)
-
-    def _serve(self, channel: WorkerStore, control: EpisodeControl) -> None:
-        raw = channel.config()
+    def _serve(self, store: WorkerStore, control: EpisodeControl) -> None:
+        raw = store.config()
         if raw is None:
             control.leave("the run is gone")
             return
@@ -154,42 +158,38 @@ class Seat:
             **worker_info(self.clocks),
         }
         service: Service | None = None
-        step_rate, busy = StepRate(control), BusyShare(control)
+        pace = Pace(control)
 
         def figures() -> dict[str, str]:
-            return {
-                **about,
-                "outages": str(channel.outages),
-                **worker_figures(service, control, step_rate, busy),
-            }
+            played = {} if service is None else {**pace.figures(), **service.figures()}
+            return {**about, "outages": str(store.outages), **played}
 
         def blocks() -> tuple[int, int]:
             return (service.blocks, service.late) if service else (0, 0)
 
-        heartbeat = self._make_heartbeat(channel, control, config, figures)
-        channel.arrive(about, self.clocks.beat_ttl)
+        heartbeat = self._make_heartbeat(store, control, config, figures)
+        store.arrive(about, self.clocks.beat_ttl)
         refusals, printed = 0, ""
-        with self._beating(heartbeat), self._serve_metrics(channel.worker, control, blocks):
+        with self._beating(heartbeat), self._serve_metrics(store.worker, control, blocks):
             while not control.leave_reason:
                 try:
                     if unreadable:
                         raise Refusal(unreadable)
-                    joined = join(config, control)
-                    about["noise"] = joined.noise_digest
-                    validate_noise(channel.task(), joined.noise_digest)
+                    player = join(config, control)
+                    about["noise"] = player.noise.digest
+                    validate_admission(store, player)
                     if about.pop("refuses", ""):
-                        channel.depart()  # what a beat does not say any more would stay in the hash
-                    validate_admission(channel, config, joined.numerics)
-                    about["numerics"], about["backend"] = joined.numerics, joined.backend
-                    channel.arrive(about, self.clocks.beat_ttl)
-                    service = Service(channel, joined.player, self.clocks, joined.noise_digest)
+                        store.depart()  # the field would stay in the hash
+                    about["numerics"], about["backend"] = player.numerics, player.backend
+                    store.arrive(about, self.clocks.beat_ttl)
+                    service = Service(store, player, self.clocks)
                     self.say(
-                        f"joined as {channel.worker}: {config.task}, {config.strategy}, "
-                        f"{joined.backend} back end"
+                        f"joined as {store.worker}: {config.task}, {config.strategy}, "
+                        f"{player.backend} back end"
                     )
                     service.run()
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
-                    # By this word, the master knows that no other worker may be able to join.
+                    # This word shows the master that other workers may be unable to join, too.
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
                     reason = f"{cause}{error}"[:400]
                     if reason != printed:
@@ -197,7 +197,9 @@ class Seat:
                     about["refuses"] = printed = reason
                     if not self._rq_name and self._has_other_work(self._client):
                         control.leave(CANNOT_JOIN)
-                    wait_or_leave(control, refusal_delay(refusals), self.clocks.leave_poll)
+                    # 1, 2, 4 … 60 seconds
+                    seconds = float(min(60, 2 ** min(refusals, 6)))
+                    wait_or_leave(control, seconds, self.clocks.leave_poll)
                     refusals += 1
 
     @contextmanager
@@ -232,65 +234,230 @@ class Seat:
         return stack
 
     def _make_heartbeat(
-        self, channel: WorkerStore, control: EpisodeControl, config: RunConfig, about: Any
+        self,
+        store: WorkerStore,
+        control: EpisodeControl,
+        config: RunConfig,
+        about: Callable[[], dict[str, str]],
     ) -> Heartbeat:
         client = clone_client(self._client)
-        heartbeat_channel = WorkerStore(
-            client,
-            self.run,
-            channel.worker,
-            self._rq_name,
-            Retry(60, leave_in_outage(control, self._parent, self._supervisor)),
-        )
+        retry = Retry(60, leave_in_outage(control, self._parent, self._supervisor))
+        own_store = WorkerStore(client, self.run, store.worker, self._rq_name, retry)
 
         def report(reason: str, **more: object) -> None:
-            # Redis may be away for long; the episode must end all the same.
+            # The episode must end even if Redis is away for long.
             with suppress(EsQueueError, Leaving):
-                send_report(heartbeat_channel, reason, environment=config.task, **more)
+                send_report(own_store, reason, environment=config.task, **more)
 
         def expire() -> None:
-            report(
-                f"an episode lasted longer than {config.wall_limit:g} s",
-                **control.playing,
-                trace=main_stack(),
-            )
+            reason = f"an episode lasted longer than {config.wall_limit:g} s"
+            report(reason, **control.playing, trace=main_stack())
             if self._owns_process:
                 os.kill(os.getpid(), signal.SIGKILL)  # the report is written
 
         return Heartbeat(
-            heartbeat_channel,
+            own_store,
             control,
             about,
             self.clocks,
-            ProcessLimits(
-                wall_limit=config.wall_limit,
-                on_wall_limit=expire,
-                parent=self._parent,
-                supervisor=self._supervisor,
-                memory=config.worker_memory * 2**20 if self._owns_process else 0,
-                on_memory_limit=report,  # only a process of its own is replaced
-                has_other_work=lambda: self._has_other_work(client),
-            ),
-            lambda text: self.say(f"{about().get('generation', '')} {text}"),
+            config.wall_limit,
+            expire,
+            parent=self._parent,
+            supervisor=self._supervisor,
+            memory=config.worker_memory * 2**20 if self._owns_process else 0,
+            on_memory_limit=report,  # only a process of its own is replaced
+            has_other_work=lambda: self._has_other_work(client),
+            report=lambda text: self.say(f"{about().get('generation', '')} {text}"),
         )
 
 
-def worker_figures(
-    service: Any, control: EpisodeControl, step_rate: StepRate, busy: BusyShare
-) -> dict[str, str]:
-    """The fields of a worker's hash that change from beat to beat."""
-    if service is None:
-        return {}
-    number = service.generation
-    return {
-        "block": service.block,
-        "late": str(service.late),
-        "blocks": str(service.blocks),
-        "steps": str(control.steps),
-        "steps_per_second": f"{step_rate.rate():.0f}",
-        "generation": "" if number is None else f"generation {number}",
-        "busy": "" if (share := busy.share()) is None else f"{share:.3f}",
-    }
+class Service:
+    """Serves blocks of one run. The worker's hash shows ``late``, ``blocks`` and ``block``."""
+
+    def __init__(self, store: WorkerStore, player: Player, clocks: Clocks) -> None:
+        self._store, self._player, self._clocks = store, player, clocks
+        self._mark = worker_mark(store.worker)
+        self._cache = ParameterCache(store.run)
+        self.late = self.blocks = 0
+        self.block = ""
+
+    def figures(self) -> dict[str, str]:
+        """Texts for the worker's hash."""
+        task = self._player.task
+        return {
+            "block": self.block,
+            "late": str(self.late),
+            "blocks": str(self.blocks),
+            "generation": f"generation {task.generation}" if task else "",
+        }
+
+    def run(self) -> None:
+        """Work until asked to leave; unfinished blocks go back to the head of todo (rule 13).
+
+        Raises Refusal for a task that this worker cannot read or play, because it would take the
+        other workers' blocks.
+        """
+        control = self._player.control
+        try:
+            while not control.leave_reason:
+                block = self._next_block()
+                if block is not None:
+                    self._process(block)
+                # A process that is too large from the start still plays a slot.
+                if control.finish_reason and self.blocks:
+                    control.leave(control.finish_reason)
+        except Leaving:
+            pass
+        finally:
+            # If Redis is away, the master issues the blocks again when the beat has lapsed.
+            with suppress(Leaving):
+                self._store.give_back(self._store.held_blocks())
+
+    def _next_block(self) -> Block | None:
+        """The next block. Those already held come first, because the reply to an earlier claim may
+        have been lost (rule 5).
+        """
+        if held := self._store.held_blocks():
+            return held[0]
+        # A large fleet asks less often, as its heartbeat threads do.
+        longest = min(self._player.control.poll or 0.0, MAX_WAIT)
+        return self._store.claim(max(self._clocks.claim_wait, longest))
+
+    def _process(self, block: Block) -> None:
+        if not self._open(block):
+            self._store.drop(block)
+            return
+        control = self._player.control
+        self.block = f"{block.kind} {block.start} {block.stop}"
+        control.begin_block(block.publication)
+        try:
+            answer = self._player.play(block, self._mark)
+        except Leaving:
+            if control.leave_reason:
+                raise
+            if control.closed == block.publication:  # another copy was first
+                self.late += 1
+                self._store.drop(block)
+            return
+        finally:
+            self.block = ""
+            control.end_block()
+        for failure in answer.failures:
+            about = {"environment": self._player.config.task, **asdict(failure)}
+            send_report(self._store, about.pop("reason"), **about)
+        self.blocks += 1
+        if not self._store.give(block, answer.results.tobytes(), answer.moments.tobytes()):
+            self.late += 1
+
+    def _open(self, block: Block) -> bool:
+        """Fetch what the block belongs to, if it is new. False if that has closed (rule 2)."""
+        for _ in range(2):  # a header that another worker stored may lack the newest rows
+            if self._player.has(block):
+                return True
+            with self._cache.fetch_lock():
+                fetched = self._fetch(block)
+            if fetched is None:
+                return False
+            self._player.open(*fetched)
+        return self._player.has(block)
+
+    def _fetch(self, block: Block) -> tuple[Task, Floats] | None:
+        """The open publication; its header from another worker of the host if possible. That of a
+        table that has grown is read again.
+        """
+        name, known = block.publication, self._player.task
+        has_grown = known is not None and known.publication == name
+        shared = None if has_grown else self._cache.read_header(name)
+        raw = shared or self._store.task()
+        if raw is None:
+            return None
+        task = load_task(raw, self._player.noise.digest)
+        if task.publication != name:
+            return None
+        if has_grown:
+            return task, self._player.published
+        if not self._player.fits(task):
+            raise Refusal(
+                "policy: its parameters or observations differ in size from the run's: install "
+                "the run's versions of es-queue and of the environment"
+            )
+        size = 4 * task.size
+        fetch = partial(self._store.parameters, name, size)
+        data = self._cache.get(name, size, task.digest, fetch)
+        if data is None:
+            return None
+        if changed := self._player.noise.recheck():
+            send_report(self._store, changed)
+        if shared is None:
+            self._cache.write_header(name, raw)
+        self._player.control.poll = task.poll
+        return task, np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+
+
+class CrashGuard:
+    """Counts, per worker, seats that did not end cleanly; each makes the next one wait longer, up
+    to a minute.
+    """
+
+    def __init__(self, name: str) -> None:
+        safe = "".join(letter if letter.isalnum() else "_" for letter in name)[:80] or "worker"
+        folder = host_private_directory()
+        self._path = folder / f"{safe}.seat" if folder else None
+        self._traces: TextIO | None = None  # open as long as the process may crash
+
+    def begin_seat(self) -> float:
+        """Note that a seat begins; returns seconds to wait first."""
+        if self._path is None:
+            return 0.0
+        remove_stale_counts(self._path.parent)
+        try:
+            count = int(self._path.read_text()) if self._path.exists() else 0
+            self._path.write_text(str(count + 1))
+        except (OSError, ValueError):
+            return 0.0
+        return float(min(60, 2 ** (count - 1))) if count > 0 else 0.0
+
+    def start_trace(self, run: str) -> str:
+        """From now on, a crash of this process writes Python's traceback to a file. Returns the
+        traceback that the last seat of ``run`` left there.
+        """
+        if self._path is None or faulthandler.is_enabled():
+            return ""
+        path, trace = self._path.with_suffix(".crash"), ""
+        with suppress(OSError):
+            if path.exists():
+                owner, _, trace = path.read_text(errors="replace")[:MAX_TRACE].partition("\n")
+                trace = trace if owner == run else ""
+            self._traces = path.open("w")
+            self._traces.write(f"{run}\n")
+            self._traces.flush()
+            faulthandler.enable(self._traces)
+        return trace
+
+    def end_seat(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path.with_suffix(".crash").unlink(missing_ok=True)
+
+
+def remove_stale_counts(folder: Path) -> None:
+    """Remove the counts of workers that were killed long ago."""
+    with suppress(OSError):
+        for path in (*folder.glob("*.seat"), *folder.glob("*.crash")):
+            if time.time() - path.stat().st_mtime > FORGET_SECONDS:
+                path.unlink(missing_ok=True)
+
+
+def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:
+    until = time.monotonic() + seconds
+    while not control.leave_reason and time.monotonic() < until:
+        time.sleep(min(poll, max(0.0, until - time.monotonic())))
+
+
+def make_worker_id(host: str) -> str:
+    """``<host>-<pid>-<6 hex>``, new for each seat, so that no claims list is shared."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:100] or "host"
+    return f"{name}-{os.getpid()}-{os.urandom(3).hex()}"
 
 
 def main_stack() -> str:
@@ -301,11 +468,7 @@ def main_stack() -> str:
 
 def install_sigterm(control: EpisodeControl) -> None:
     """SIGTERM means leave cleanly. A worker that runs jobs itself keeps RQ's handler."""
-
-    def leave(*_: object) -> None:
-        control.leave("SIGTERM")
-
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, lambda *_: control.leave("SIGTERM"))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
 

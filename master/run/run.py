@@ -1,24 +1,32 @@
-"""The run itself, once the lease is held: from its first generation here to its end."""
+"""The run itself, once the lease is held: from its first generation here to its end.
+
+It finishes, or stops or fails with all that a resume needs.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from es_queue.config.run_config import ASYNC
 from es_queue.environments.observation_layout import format_parts
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError, StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol import keys
 from es_queue.protocol.connection import clone_client, redacted_url
-from es_queue.protocol.keys import PAUSED, RUNNING, STOPPED
+from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.messages import Task
 from es_queue.protocol.retry import Retry
 from es_queue.protocol.store import MasterStore
+from es_queue.security.sanitize import sanitize
 from es_queue.security.user_code import loose_modules
+from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
 from master.control.inbox import ControlInbox
 from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
@@ -26,19 +34,31 @@ from master.fleet.seat_manager import SeatManager
 from master.loop.audit import Audit
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.listeners import CheckpointWriter, SinkListener
-from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved
+from master.loop.loop import (
+    ASYNC_LABEL,
+    Interrupted,
+    Master,
+    Outcome,
+    Unserved,
+    for_redis,
+    run_digest,
+)
 from master.loop.recovery_statistics import TAKEOVER
 from master.loop.state import FINAL, RunState, vector_digest
 from master.loop.workers import Maintain, Workers
-from master.run.ending import RunEnding
 from master.run.lease import LeaseRenewal
 from master.run.run_services import RunContext, RunView, StopSignal
 from master.run.supervisor_client import SupervisorWatch
 from master.services.start_lines import start_lines
-from master.storage.checkpoint import Checkpoints
+from master.storage.checkpoint import Checkpoints, write_atomically
 from master.storage.generation_store import GenerationStore
 
 LOGGER = logging.getLogger("es_queue.run")
+#: A master that leaves waits no longer for a Redis that is away: its lease lapses by itself.
+LEAVE_SECONDS = 5.0
+LONGEST_REPORT = 64 * 2**10
+#: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
+UNSERVED = "max_seconds, and no worker for the final evaluation"
 
 
 class OutageHandler:
@@ -73,7 +93,7 @@ class TrainingRun:
         outages = OutageHandler(self._renewal, services.stop, watch)
         self._channel = MasterStore(services.client, paths.run, outages.retry)
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
-        seat_manager = SeatManager(
+        self._seat_manager = SeatManager(
             services.client,
             launch.queue,
             paths.run,
@@ -91,13 +111,13 @@ class TrainingRun:
             clocks,
             strict=config.strict,
             local=services.local_workers,
-            maintain=keep_services(watch, seat_manager, self._channel),
+            maintain=keep_services(watch, self._seat_manager, self._channel),
         )
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir)
         store = GenerationStore(paths.run, paths.run_dir, config.keep_generations, self._video_jobs)
         self._resources.callback(store.log.close)
-        checkpoints = Checkpoints(paths.run_dir, config.snapshot_every)
-        writer = CheckpointWriter(checkpoints, paths.run)
+        self._checkpoints = Checkpoints(paths.run_dir, config.snapshot_every)
+        writer = CheckpointWriter(self._checkpoints, paths.run)
         self._master = Master(
             timeline,
             self._channel,
@@ -114,15 +134,8 @@ class TrainingRun:
             is_interrupted=services.stop.is_interrupted,
             keep_going=with_table_check(setup.table, keep_going),
         )
-        self._ending = RunEnding(
-            context,
-            self._channel,
-            self._renewal,
-            seat_manager,
-            self._inbox,
-            self._master,
-            checkpoints,
-        )
+        self._failure_file = paths.run_dir / FAILURE_FILE
+        self._is_ended = False
 
     def run(self, state: RunState) -> dict[str, Any]:
         """Train to the end, or leave a run that can be resumed, and raise the error that ended it.
@@ -130,36 +143,37 @@ class TrainingRun:
         Raises KeyboardInterrupt if interrupted before the first publish, when there is nothing to
         resume.
         """
-        context, ending = self._context, self._ending
+        context = self._context
         context.services.stop.start_looping()
-        ending.forget_failure()
+        with suppress(OSError):
+            self._failure_file.unlink(missing_ok=True)
         self._renewal.show_sign()
         self._renewal.start()
-        film_seconds = 0.0  # nobody who ends a run early waits for its film
+        film_seconds = 0.0  # a run that ends early does not wait for its film
         try:
             context.view.started(start_information(context, state))
             adopted = self._take_up(state)
             outcome = self._master.train(state, adopted)
             film_seconds = LAST_VIDEO_SECONDS
-            return ending.finish_completed(outcome)
+            return self._finish_completed(outcome)
         except Unserved:
-            return ending.finish_stopped(is_unserved=True)
+            return self._finish_stopped(is_unserved=True)
         except Interrupted:
-            return ending.finish_stopped()
+            return self._finish_stopped()
         except FencedError:
             raise
         except KeyboardInterrupt:
-            ending.finish_early(STOPPED)
+            self._finish_early(STOPPED)
             raise
         except (EnvironmentFailure, StrategyFailure) as error:
-            explained = type(error)(f"{error}{ending.save_error_reports()}")
-            ending.finish_failed(error)
+            explained = type(error)(f"{error}{self._save_error_reports()}")
+            self._finish_failed(error)
             raise explained from None
         except BaseException as error:
-            ending.finish_failed(error)
+            self._finish_failed(error)
             raise
         finally:
-            ending.end_renewal()
+            self._renewal.end(LEAVE_SECONDS)
             self._resources.close()
             self._video_jobs.close(film_seconds)
 
@@ -194,6 +208,138 @@ class TrainingRun:
             and task.digest == vector_digest(vector)
         )
         return task if is_adoptable else None
+
+    # --- ends
+
+    def _finish_stopped(self, *, is_unserved: bool = False) -> dict[str, Any]:
+        """End a run without loss: on request, or because no worker is there for its final
+        evaluation. Raises KeyboardInterrupt before the first publication, because there is nothing
+        to resume.
+        """
+        generation, context = self._master.current, self._context
+        if generation is None:
+            self._finish_early(STOPPED)
+            raise KeyboardInterrupt
+        state = generation.state
+        try:
+            path = self._checkpoints.save(state.generation, generation.checkpoint)
+        finally:
+            self._finish_early(STOPPED, why=UNSERVED if is_unserved else None)
+        summary = self._make_summary(STOPPED, state, None)
+        if is_unserved:
+            summary |= {"reason": UNSERVED, "interrupted": False}
+        context.view.summary(summary)
+        listen_flag = "" if context.services.launch.listen is None else " --listen"
+        resume = f"{format_command('es-master')} --resume {context.run_words}{listen_flag}"
+        if is_unserved:
+            LOGGER.warning(
+                "--max-seconds has passed, and no worker was there for the final evaluation: "
+                f"start one and continue with {resume}, or play the policy here with "
+                f"{format_command('es-play')} {path}"
+            )
+        else:
+            LOGGER.info(
+                f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
+                f"{resume}"
+            )
+        return summary
+
+    def _finish_failed(self, error: BaseException) -> None:
+        why = sanitize(str(error) or type(error).__name__, 300)
+        self._finish_early(FAILED, why=why)
+        with suppress(Exception):
+            write_atomically(self._failure_file, json.dumps({"why": why}).encode())
+
+    def _finish_early(self, name: str, why: str | None = None) -> None:
+        """A failure here does not hide why the run ends."""
+        if self._is_ended:
+            return
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
+        generation, data = self._master.current, None
+        if generation is not None:
+            data = for_redis(generation.checkpoint)
+            with suppress(Exception):
+                self._checkpoints.save(generation.state.generation, generation.checkpoint)
+        unused = generation is None and name == STOPPED and not self._context.is_resumed
+        with suppress(Exception):
+            self._mark_ended(name, 0 if unused else keys.RUN_SECONDS, data, why=why)
+
+    def _finish_completed(self, outcome: Outcome) -> dict[str, Any]:
+        generation = self._master.current
+        if generation is not None:  # a finished run that plays nothing more has published nothing
+            self._checkpoints.save(generation.state.generation, generation.checkpoint)
+        summary = self._make_summary(FINISHED, outcome.state, outcome)
+        write_atomically(
+            self._context.paths.run_dir / "summary.json", json.dumps(summary, indent=2).encode()
+        )
+        with suppress(Exception):
+            self._inbox.discard_all()
+        names = ("eval_mean", "eval_std", "eval_min", "eval_episodes")
+        final = {name: summary[name] for name in names}
+        self._mark_ended(FINISHED, keys.FINISHED_SECONDS, None, **final)
+        self._context.view.summary(summary)
+        return summary
+
+    def _mark_ended(self, state: str, seconds: int, data: bytes | None, **more: Any) -> None:
+        self._renewal.end(LEAVE_SECONDS)  # a renewal after the end would take the lease again
+        texts = {name: str(value) for name, value in more.items() if value is not None}
+        ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
+        token, refused = self._context.claim.token, self._master.refused()
+        self._channel.finish(token, {**ended, **texts}, seconds, data, refused)
+        self._is_ended = True
+        self._save_error_reports()
+        # After the fenced write: the seats may be another master's by now.
+        with suppress(Exception):
+            self._seat_manager.close_open_seats()
+            self._seat_manager.clear_registries()
+
+    def _save_error_reports(self) -> str:
+        """Save workers' newest tracebacks, because a private server ends with its run; returns
+        their place, for the end of a sentence.
+        """
+        self._channel.retry.give_up_after(LEAVE_SECONDS)
+        path = self._context.paths.run_dir / ERROR_REPORTS_FILE
+        with suppress(Exception):
+            if reports := self._channel.errors():
+                lines = "".join(f"{format_report(report)}\n" for report in reports)
+                write_atomically(path, lines.encode())
+                return f"; the newest {len(reports)} reports of workers are in {path}"
+        return ""
+
+    def _make_summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:
+        setup, paths, counters = self._context.setup, self._context.paths, state.counters
+        figures = outcome.evaluation if outcome else None
+        best, last = self._checkpoints.best_path, self._checkpoints.last_path
+        return {
+            "state": name,
+            "interrupted": name == STOPPED,
+            "reason": state.reason,
+            "run": paths.run,
+            "run_dir": str(paths.run_dir),
+            "digest": run_digest(state, setup.strategy),
+            "generation": state.generation,
+            "env_steps": counters.env_steps,
+            "episodes": counters.episodes,
+            "seconds": round(counters.seconds, 3),
+            "eval_mean": figures.mean if figures else None,
+            "eval_std": figures.std if figures else None,
+            "eval_min": figures.minimum if figures else None,
+            "eval_episodes": figures.count if figures else None,
+            "confirm_mean": state.confirm_mean,
+            "reproducible": state.reproducible,
+            "seed": setup.config.seed,
+            "best_checkpoint": str(best) if best.exists() else None,
+            "last_checkpoint": str(last) if last else None,
+        }
+
+
+def format_report(text: str) -> str:
+    """A worker's report as one line of ASCII JSON; an invalid or long one as a JSON string."""
+    try:
+        report = json.loads(text) if len(text) <= LONGEST_REPORT else text[:LONGEST_REPORT]
+    except (ValueError, RecursionError):
+        report = text
+    return json.dumps(report)
 
 
 def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record], None]:

@@ -35,11 +35,10 @@ from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.state import FINAL, RunState
-from master.run.ending import LEAVE_SECONDS
 from master.run.launch import Launch
 from master.run.lease import Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
-from master.run.run import TrainingRun
+from master.run.run import LEAVE_SECONDS, TrainingRun
 from master.run.run_paths import RunPaths, existing_paths, make_new_paths
 from master.run.run_services import (
     LeaseClaim,

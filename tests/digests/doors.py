@@ -287,10 +287,10 @@ def play_in_order(row: Row) -> Found:
     server, sink = MemoryServer(), Sink()
     hands = [MemoryWorkerStore(server, f"hand-{number}-00000a") for number in range(16)]
     hand = hands[0]
-    joined = join(setup.config, EpisodeControl(), table=setup.table)
+    player = join(setup.config, EpisodeControl(), table=setup.table)
     for each in hands:
-        each.arrive({"host": "hand", "numerics": joined.numerics}, 600.0)
-    player, mark = joined.player, worker_mark(hand.worker)
+        each.arrive({"host": "hand", "numerics": player.numerics}, 600.0)
+    mark = worker_mark(hand.worker)
     answers: dict[tuple[int, str, int], tuple[Block, bytes, bytes]] = {}
     required = {
         (number, kind, slot)

@@ -34,9 +34,9 @@ from tests.memory_channel import MemoryServer, MemoryWorkerStore
 from tests.ring import QUICK, Sink, make_master, quick_config
 from tests.tiny import QUAD
 from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat, ProcessLimits
-from workers.join import join
-from workers.service import Refusal, Service, make_worker_id
+from workers.heartbeat import Heartbeat
+from workers.join import Refusal, join
+from workers.serving import Service, make_worker_id
 
 TABLE = NoiseTable.in_memory(2**16)
 #: A run that has not ended by then never does.
@@ -289,17 +289,16 @@ class _Stage:
             control, name = EpisodeControl(), make_worker_id(f"thread{number}")
             is_other = any((one.what, one.worker) == (OTHER_NOISE, number) for one in self.faults)
             table = NoiseTable.in_memory(TABLE.size // 2) if is_other else TABLE
-            joined = join(self.setup.config, control, table=table)
-            about = {"host": f"thread{number}", "numerics": joined.numerics}
+            player = join(self.setup.config, control, table=table)
+            about = {"host": f"thread{number}", "numerics": player.numerics}
             channel = _Worker(self.server, name, self, number, control)
-            limits = ProcessLimits(60.0, lambda: None)
-            life = Heartbeat(channel, control, partial(dict, about), QUICK, limits)
+            life = Heartbeat(channel, control, partial(dict, about), QUICK, 60.0)
             channel.arrive(about, QUICK.beat_ttl)
             life.start()
             watch = threading.Thread(target=self._end, args=(control,), daemon=True)
             watch.start()
             try:
-                Service(cast(Any, channel), joined.player, QUICK, joined.noise_digest).run()
+                Service(cast(Any, channel), player, QUICK).run()
             except _Died:
                 self.deaths += 1
             except Refusal as refusal:

@@ -38,8 +38,7 @@ from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, 
 from tests.tiny import QUAD
 from workers import serving
 from workers.episode import EpisodeControl
-from workers.join import join
-from workers.service import Refusal
+from workers.join import Refusal, join
 from workers.serving import Seat
 
 TABLE = NoiseTable.in_memory(NOISE)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import redis
 
-import master.run.ending as ending_module
 import master.run.run as drive_module
 import master.run.session as session_module
 from es_queue import train
@@ -191,7 +190,7 @@ def test_a_redis_that_stays_away_is_one_sentence(
     own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drive_module, "Retry", lambda seconds=0.3, **hooks: Retry(seconds, **hooks))
-    monkeypatch.setattr(ending_module, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
     error = run.failure(30)
@@ -203,7 +202,7 @@ def test_a_redis_that_stays_away_is_one_sentence(
 def test_a_master_that_waits_for_redis_can_be_stopped(
     own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending_module, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
     wait_for(
@@ -335,7 +334,7 @@ def test_without_a_worker_a_run_ends_at_its_limit_and_says_how_to_get_its_final_
     assert "no worker was there for the final evaluation: start one and continue" in master.said()
     progress = Seen(redis_client, "limited").progress()
     assert progress["state"] == "stopped"
-    assert progress["why"] == ending_module.UNSERVED
+    assert progress["why"] == drive_module.UNSERVED
     processes.worker(valkey_url)
     resumed = processes.master("--resume", "limited", "--run-dir", "limited", url=valkey_url)
     assert resumed.wait() == 0, resumed.said()

@@ -38,7 +38,7 @@ from tests.tiny import QUAD
 from workers.episode import EpisodeControl
 from workers.join import join
 from workers.player import Player
-from workers.service import Service
+from workers.serving import Service
 
 TICK, BEAT_TTL, LEASE = 0.01, 1.0, 1.0
 CLOCKS = Clocks(
@@ -88,7 +88,7 @@ class Rules:
 def setup_of(schedule: str) -> tuple[Setup, Player]:
     more = {"schedule": "async", "max_lag": 2} if schedule == "async" else {}
     setup = prepare_run(quick_config(**{**PLAIN, **more}), table=TABLE)
-    return setup, join(setup.config, EpisodeControl(), table=TABLE).player
+    return setup, join(setup.config, EpisodeControl(), table=TABLE)
 
 
 @cache
@@ -250,7 +250,7 @@ class World:
 
         def work(actor: Actor) -> None:
             store = Line(actor, MemoryWorkerStore(self.server, name))
-            Service(cast(Any, store), copy.copy(self.player), CLOCKS, TABLE.digest).run()
+            Service(cast(Any, store), copy.copy(self.player), CLOCKS).run()
 
         self.workers[name] = Actor(self, name, work)
 

@@ -34,7 +34,7 @@ from tools.benchmarks.cluster.wire_format import ANSWER, Commands, Reply
 from tools.benchmarks.micro.drain import honest_results
 from workers.heartbeat import worker_info
 from workers.parameter_cache import MIN_SHARED_BYTES
-from workers.service import MAX_WAIT
+from workers.serving import MAX_WAIT
 
 ARRIVAL_SECONDS, START_SECONDS = 1.0, 60.0
 ACTIVE = {None, *(state.encode() for state in ACTIVE_STATES)}
@@ -254,7 +254,7 @@ class Worker:
     # --- the life
 
     def _live(self) -> None:
-        """As ``workers.heartbeat``: a beat when one is due, and the leave flags."""
+        """Beat at the intervals of ``workers.heartbeat``, and read the leave flags."""
         if self._fleet.loop.over:
             return
         clocks, now = self._fleet.clocks, time.monotonic()

@@ -125,7 +125,7 @@ def _player(course: Course, backend: str, table: NoiseTable, repeats: int) -> Pl
     config = quick_config(
         env=course.environment, strategy="ars", population=8192, backend=backend, **course.settings
     )
-    player = join(config, EpisodeControl(), table=table).player
+    player = join(config, EpisodeControl(), table=table)
     published = course.published(player.policy)
     open_generation(player, published, course.slots * repeats, course.sigma, course.limit)
     return player

@@ -44,7 +44,7 @@ def main() -> None:
     limit_blas_threads()
     work = msgpack.unpackb(Path(sys.argv[1]).read_bytes())
     config = config_from_json(work["config"].encode())
-    player = join(config, EpisodeControl(), Path(work["noise"])).player
+    player = join(config, EpisodeControl(), Path(work["noise"]))
     published: Published = {
         name: (Task.decode(task), np.frombuffer(data, "<f4").astype(np.float32))
         for name, (task, data) in work["published"].items()

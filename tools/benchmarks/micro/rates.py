@@ -49,7 +49,7 @@ def measured(bench: Bench) -> list[Row]:
 def steps_a_second(env: str, table: NoiseTable, blocks: int) -> float:
     """Of blocks of 32 individuals, 500 steps at most."""
     config = quick_config(env=env, strategy="ars", sigma=SIGMA, population=2 * SLOTS * blocks)
-    player = join(config, EpisodeControl(), table=table).player
+    player = join(config, EpisodeControl(), table=table)
     open_generation(player, np.zeros(player.policy.size, np.float32), SLOTS * blocks, SIGMA, LIMIT)
     return rate(player, 0, SLOTS * blocks)
 

@@ -309,7 +309,7 @@ def test_a_slot_tells_with_what_each_individual_ended_and_an_evaluation_nothing(
 def test_episodes_played_at_once_tell_the_bits_of_those_played_alone() -> None:
     config = quick_config(**{**NOVEL, "population": 64}, backend="lean", behaviour=LAST)
     table = NoiseTable.in_memory(config.noise_size)
-    one, other = (join(config, EpisodeControl(), table=table).player for _ in range(2))
+    one, other = (join(config, EpisodeControl(), table=table) for _ in range(2))
     other = Player(
         *(other.config, other.spec, other.policy, other.strategy, table, other.control, other.env)
     )
@@ -335,7 +335,7 @@ def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
     config = quick_config(
         **NOVEL, env=MAZE, backend="stock", behaviour="tests.deceptive:wild", sigma=1.0
     )
-    who = join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size)).player
+    who = join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size))
     told = play_slots(who, *task_of(2 * 6 + 4, 2), TRAIN, 0, 4)
     reason = "the behaviour has 2 numbers, but 1 in other episodes"
     assert any(reason in failure.reason for failure in told.failures)

@@ -212,5 +212,5 @@ def test_a_block_is_answered_as_stock_answers_it(values: dict[str, Any]) -> None
     )
     assert (lean.backend, stock.backend, lean.numerics) == ("lean", "stock", stock.numerics)
     for kind, stop in (("train", 40), ("train", 3), ("eval", 20)):
-        one, other = block(lean.player, kind, stop), block(stock.player, kind, stop)
+        one, other = block(lean, kind, stop), block(stock, kind, stop)
         assert (one.results, one.failures) == (other.results, []) and len(one.results) == stop

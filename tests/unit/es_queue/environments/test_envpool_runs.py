@@ -63,7 +63,7 @@ def answered(
         TABLE.digest,
         1.0,
     )
-    return play_slots(joined.player, task, published, kind, 0, stop), joined.numerics
+    return play_slots(joined, task, published, kind, 0, stop), joined.numerics
 
 
 @pytest.mark.parametrize("environment", [NORMAL, HARDCORE])

@@ -27,8 +27,9 @@ from tests.cases import each_case
 from tests.parts import play_slots, policy_size
 from workers import episode as episodes
 from workers.episode import EpisodeControl
-from workers.join import JoinResult, join
+from workers.join import join
 from workers.play.cli import main
+from workers.player import Player
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 PUBLICATION = "3.1-00000000"
@@ -52,22 +53,22 @@ WALKER = RunConfig(
 )
 
 
-def joined_worker(config: RunConfig) -> JoinResult:
+def joined_worker(config: RunConfig) -> Player:
     return join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size))
 
 
-def policy_vectors(worker: JoinResult) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def policy_vectors(worker: Player) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Parameters and observation statistics that make every bit of the arithmetic count."""
     generator = np.random.default_rng(1)
-    spec = worker.player.spec
-    size = policy_size(worker.player)
+    spec = worker.spec
+    size = policy_size(worker)
     draw = generator.standard_normal
     mean, std = 0.1 * draw(spec.observation_size), np.exp(0.3 * draw(spec.observation_size))
     return (0.3 * draw(size)).astype(np.float32), mean.astype(np.float32), std.astype(np.float32)
 
 
 def evaluated_by_a_worker(
-    config: RunConfig, worker: JoinResult, vectors: tuple[np.ndarray, np.ndarray, np.ndarray]
+    config: RunConfig, worker: Player, vectors: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> list[float]:
     """The returns of the final evaluation in slot order, by the code that answers blocks."""
     parameters, mean, std = vectors
@@ -83,10 +84,10 @@ def evaluated_by_a_worker(
         bytes_digest(published.tobytes()),
         mean.tobytes(),
         std.tobytes(),
-        worker.noise_digest,
+        worker.noise.digest,
         0.1,
     )
-    found = play_slots(worker.player, task, published, FINAL, 0, config.final_episodes)
+    found = play_slots(worker, task, published, FINAL, 0, config.final_episodes)
     assert not found.failures
     return [one.returns[0] for one in found.results]
 
@@ -97,7 +98,7 @@ def checkpoint(path: Path, config: RunConfig, /, **changes: Any) -> float:
     vectors = policy_vectors(worker)
     returns = evaluated_by_a_worker(config, worker, vectors)
     mean = sum(returns) / len(returns)
-    spec = worker.player.spec
+    spec = worker.spec
     meta = {
         **policy_meta(config, spec, "some-run"),
         "generation": 3,
