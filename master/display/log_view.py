@@ -6,9 +6,7 @@ import io
 import json
 import math
 import os
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TextIO
 
@@ -36,13 +34,6 @@ MOST_SILENT_SECONDS = 30.0
 LEAST_WAIT_SECONDS = 5.0
 #: Before that, a panel estimates a generation's duration only from this share of its results.
 LEAST_SHARE = 0.1
-#: Figures of a record that its generation has only if it was trained.
-TRAINING_FIGURES = (
-    *(f"return_{name}" for name in ("mean", "median", "std", "min", "max")),
-    *(f"fitness_{name}" for name in ("mean", "std", "max")),
-    "length_mean",
-    "cut_fraction",
-)
 #: No line has more columns.
 NO_LIMIT = 2**31
 #: For terminals that lack the signs on the left. Each is equally wide, or redrawing would fail.
@@ -318,74 +309,6 @@ class JsonView(DisplayView):
 
     def _write_event(self, event: str, record: Mapping[str, Value]) -> None:
         self._out.write_line(format_json_line({"event": event, **record}))
-
-
-class CallbackView(DisplayView):
-    """A view for Python: ``callback`` gets the figures of each generation, and notes become
-    warnings.
-
-    keeps_going: False once the callback has returned False; it is not called again. The last
-    generation of a run is only evaluated: its record repeats the training figures of the one before
-    """
-
-    def __init__(self, callback: Callable[[Record], bool | None] | None) -> None:
-        self._callback, self.keeps_going = callback, True
-        self._trained: Record = {}
-
-    def generation(self, record: Record) -> None:
-        if finite_or_none(record.get("return_mean")) is not None:
-            self._trained = {name: record[name] for name in TRAINING_FIGURES if name in record}
-        if self._callback is not None and self.keeps_going:
-            self.keeps_going = self._callback({**record, **self._trained}) is not False
-
-    def note(self, text: str) -> None:
-        warnings.warn(text, stacklevel=2)
-
-
-class ProgressLine(CallbackView):
-    """The same, with one line that is rewritten while the run trains, for a notebook."""
-
-    def __init__(
-        self,
-        callback: Callable[[Record], bool | None] | None,
-        out: SafeStream,
-        config: RunConfig,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(callback)
-        self._out, self._config, self._clock = out, config, clock
-        self._pace, self._width = GenerationPace(clock), 0
-        self._last_time = -LEAST_LINE_SECONDS
-
-    def generation(self, record: Record) -> None:
-        self._pace.begin()
-        self._rewrite(format_generation(record, self._config))
-        super().generation(record)
-
-    def live(self, figures: Record) -> None:
-        if left := self._pace.format_left(figures, is_steady=True):
-            self._rewrite(left)
-
-    def summary(self, record: Record) -> None:
-        self._last_time = -LEAST_LINE_SECONDS
-        self._rewrite(format_summary(record, self._config)[0])
-        self._out.write_line("")
-
-    def _rewrite(self, text: str) -> None:
-        now = self._clock()
-        if now - self._last_time >= LEAST_LINE_SECONDS:
-            self._last_time = now
-            self._show(text)
-
-    def _show(self, text: str) -> None:
-        self._out.write(f"\r{text:{self._width}}")
-        self._out.flush()
-        self._width = len(text)
-
-
-def is_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def format_json_line(record: Mapping[str, Value]) -> str:

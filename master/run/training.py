@@ -111,8 +111,8 @@ def train(
     from es_queue.security.passwords import with_password
     from es_queue.security.user_code import named_modules
     from es_queue.util.cores import checked_workers
-    from master.display.log_view import CallbackView, ProgressLine, SafeStream, is_notebook
-    from master.display.notebook_view import NotebookView, notebook_display
+    from master.display.log_view import SafeStream
+    from master.display.python_view import PythonView, line_display, notebook_display
     from master.display.reporter import Reporter
     from master.run.launch import Launch
     from master.run.session import Session
@@ -130,17 +130,14 @@ def train(
             given["redis_url"], warn=lambda text: warnings.warn(text, stacklevel=3)
         )
     checked = make_config(config, env) if resume is None else None
-    views: list[CallbackView] = []
+    views: list[PythonView] = []
     reporters: list[Reporter] = []
 
     def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:
-        in_notebook = is_notebook()
-        if not (in_notebook if progress is None else progress):
-            views.append(CallbackView(on_generation))
-        elif in_notebook:
-            views.append(NotebookView(on_generation, notebook_display(), config))
-        else:
-            views.append(ProgressLine(on_generation, SafeStream(sys.stdout), config))
+        show = None if progress is False else notebook_display()
+        if progress and show is None:
+            show = line_display(SafeStream(sys.stdout))
+        views.append(PythonView(on_generation, config, show))
         reporters.append(Reporter(paths.run_dir, views[-1]))
         return reporters[-1]
 

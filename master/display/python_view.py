@@ -1,0 +1,207 @@
+"""A run in Python: a callback, and if requested a line that is rewritten, or in a notebook a bar
+towards its budget, its newest figures, and its curve.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+from es_queue.config.run_config import RunConfig
+from master.display.format import (
+    Record,
+    drawable_or_none,
+    finite_or_none,
+    format_compact,
+    format_generation,
+    format_score,
+    format_summary,
+)
+from master.display.log_view import (
+    LEAST_LINE_SECONDS,
+    DisplayView,
+    GenerationPace,
+    SafeStream,
+)
+
+#: Figures of a record that its generation has only if it was trained.
+TRAINING_FIGURES = (
+    *(f"return_{name}" for name in ("mean", "median", "std", "min", "max")),
+    *(f"fitness_{name}" for name in ("mean", "std", "max")),
+    "length_mean",
+    "cut_fraction",
+)
+#: Of the figure, in pixels; the curve keeps clear of its edges.
+WIDTH, HEIGHT, MARGIN = 600, 180, 14
+#: A longer curve is drawn with every second point, and so on.
+MOST_POINTS = 400
+
+#: Replaces the previous output by a text, or by the HTML that a function makes of it; the last one
+#: stays.
+Show = Callable[[str, Callable[[str], str], bool], None]
+Points = list[tuple[float, float]]
+
+
+class PythonView(DisplayView):
+    """``callback`` gets the figures of each generation, and notes become warnings. With ``show``,
+    the newest figures are shown, at most once per second.
+
+    keeps_going: False once the callback has returned False; it is not called again. The last
+    generation of a run is only evaluated: its record repeats the training figures of the one before
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[Record], bool | None] | None,
+        config: RunConfig,
+        show: Show | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._callback, self._config, self._show, self._clock = callback, config, show, clock
+        self.keeps_going = True
+        self._trained: Record = {}
+        self._pace, self._last_time = GenerationPace(clock), -LEAST_LINE_SECONDS
+        self._returns: Points = []
+        self._evaluations: Points = []
+        self._fraction: float | None = 0.0
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._add(record)
+
+    def generation(self, record: Record) -> None:
+        self._pace.begin()
+        self._add(record)
+        self._rewrite(format_generation(record, self._config))
+        if finite_or_none(record.get("return_mean")) is not None:
+            self._trained = {name: record[name] for name in TRAINING_FIGURES if name in record}
+        if self._callback is not None and self.keeps_going:
+            self.keeps_going = self._callback({**record, **self._trained}) is not False
+
+    def live(self, figures: Record) -> None:
+        if left := self._pace.format_left(figures, is_steady=True):
+            self._rewrite(left)
+
+    def note(self, text: str) -> None:
+        warnings.warn(text, stacklevel=2)
+
+    def summary(self, record: Record) -> None:
+        self._fraction = 1.0
+        self._rewrite(format_summary(record, self._config)[0], is_last=True)
+
+    def _add(self, record: Record) -> None:
+        if self._show is None:
+            return
+        steps = drawable_or_none(record.get("env_steps")) or 0.0
+        for points, name in ((self._returns, "return_mean"), (self._evaluations, "eval_mean")):
+            if (value := drawable_or_none(record.get(name))) is not None:
+                points.append((steps, value))
+        self._fraction = budget_fraction(record, self._config)
+
+    def _rewrite(self, text: str, *, is_last: bool = False) -> None:
+        now = self._clock()
+        if self._show is not None and (is_last or now - self._last_time >= LEAST_LINE_SECONDS):
+            self._last_time = now
+            self._show(text, self._draw, is_last)
+
+    def _draw(self, text: str) -> str:
+        """A browser's own bar, which without a budget only shows that work is under way."""
+        value = "" if self._fraction is None else f' value="{self._fraction:.4f}"'
+        bar = f'<progress max="1"{value} style="width:{WIDTH // 3}px"></progress>'
+        curve = draw_curve(self._returns, self._evaluations)
+        return f"<div>{bar} {html.escape(text)}</div>{curve}"
+
+
+def line_display(out: SafeStream) -> Show:
+    """Rewrites one line."""
+    width = 0
+
+    def show(text: str, draw: Callable[[str], str], is_last: bool) -> None:
+        nonlocal width
+        out.write(f"\r{text:{width}}" + "\n" * is_last)
+        out.flush()
+        width = len(text)
+
+    return show
+
+
+def notebook_display() -> Show | None:
+    """Shows HTML in the cell that runs now; None outside a notebook."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return None
+    # optional: a notebook has IPython
+    from IPython.display import DisplayHandle, display
+
+    handle = DisplayHandle()
+    has_shown = False
+
+    def show(text: str, draw: Callable[[str], str], is_last: bool) -> None:
+        nonlocal has_shown
+        bundle = {"text/html": draw(text), "text/plain": text}
+        if has_shown:
+            handle.update(bundle, raw=True)
+        else:
+            display(bundle, raw=True, display_id=handle.display_id)
+        has_shown = True
+
+    return show
+
+
+def budget_fraction(record: Record, config: RunConfig) -> float | None:
+    """How much of the nearest budget is used; None without a budget."""
+    limits = {
+        "generation": config.generations,
+        "env_steps": config.max_steps,
+        "seconds": config.max_seconds,
+    }
+    done = {name: finite_or_none(record.get(name)) or 0.0 for name in limits}
+    used = [done[name] / limit for name, limit in limits.items() if limit]
+    return min(1.0, max(used)) if used else None
+
+
+def draw_curve(returns: Points, evaluations: Points) -> str:
+    """An SVG figure over environment steps; empty for fewer than two points."""
+    points = returns + evaluations
+    if len({steps for steps, _ in points}) < 2:
+        return ""
+    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
+    across, up = (WIDTH - 2 * MARGIN) / (right - left), (HEIGHT - 3 * MARGIN) / (high - low or 1.0)
+
+    def places(points: Points) -> list[str]:
+        return [
+            f"{MARGIN + (x - left) * across:.1f},{HEIGHT - 2 * MARGIN - (y - low) * up:.1f}"
+            for x, y in thinned(points)
+        ]
+
+    lines = "".join(
+        f'<polyline points="{" ".join(shown)}" fill="none" stroke="{colour}"/>'
+        for shown, colour in ((places(returns), "#999"), (places(evaluations), "#1f77b4"))
+    )
+    dots = "".join(
+        '<circle cx="{}" cy="{}" r="2.5" fill="#1f77b4"/>'.format(*place.split(","))
+        for place in places(evaluations)
+    )
+    labels = (
+        (MARGIN, MARGIN - 3, "start", format_score(high)),
+        (MARGIN, HEIGHT - MARGIN, "start", format_score(low)),
+        (WIDTH - MARGIN, HEIGHT - 2, "end", f"{format_compact(right)} steps"),
+        (WIDTH - MARGIN, MARGIN - 3, "end", "grey: training, blue: evaluations"),
+    )
+    texts = "".join(
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
+        for x, y, anchor, text in labels
+    )
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" font-size="11" font-family="sans-serif" '
+        f'fill="currentColor">{lines}{dots}{texts}</svg>'
+    )
+
+
+def thinned(points: Points) -> Points:
+    """At most MOST_POINTS of them, evenly, and the last."""
+    step = -(-len(points) // MOST_POINTS) or 1
+    return points[::step] + (points[-1:] if (len(points) - 1) % step else [])
