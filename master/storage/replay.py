@@ -8,18 +8,16 @@ generation. A changed byte anywhere in the log breaks its chain of digests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RunFolderError
-from es_queue.numerics.arrays import Floats, Integers
+from es_queue.numerics.arrays import Integers
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import publication_generation
@@ -33,6 +31,7 @@ from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import (
     MOMENTS,
     REPLAY_FOLDER,
+    LogFrame,
     ReplayStep,
     list_log_files,
     read_frames,
@@ -63,11 +62,11 @@ def replay_run(
             f"{run_dir / REPLAY_FOLDER} holds no replay log of {run}: give --run-dir of the run"
         )
     began = time.monotonic()
-    first = int(log_files[0].stem)
     table: NoiseTable | None = None
     state: RunState | None = None
     for path in log_files:
-        config, start, logged_run = checkpoint.decode(read_first_frame(path))
+        frames = read_frames(path, strict=True)
+        config, start, logged_run = checkpoint.decode(first_payload(path, frames))
         require_trust(str(path), named_modules(config), trust)
         if logged_run != run:
             raise RunFolderError(
@@ -81,28 +80,29 @@ def replay_run(
             )
         if state is not None:
             verify_digest(path, state, state_digest(config, start), start.generation, config)
-        state = replay_file(path, config, start, table)
+        state = replay_steps(path, frames, config, start, table)
     assert state is not None, "there was a file"
     compared = compare_with_checkpoint(run_dir, state, trust)
     write(
-        f"generations {first} to {state.generation} of run {run} recomputed in "
-        f"{time.monotonic() - began:.1f} s: "
-        "every digest of the parameters agrees, the last is "
+        f"generations {int(log_files[0].stem)} to {state.generation} of run {run} recomputed in "
+        f"{time.monotonic() - began:.1f} s: every digest of the parameters agrees, the last is "
         f"{state_digest(config, state)}{compared}"
     )
     return EXIT_DONE
 
 
-def read_first_frame(path: Path) -> bytes:
+def first_payload(path: Path, frames: Iterator[LogFrame]) -> bytes:
     """The checkpoint with which a file begins. Raises RunFolderError for an empty file."""
-    for frame in read_frames(path, strict=True):
+    for frame in frames:
         return frame.payload
     raise RunFolderError(f"{path} is empty: the log has a gap there")
 
 
-def replay_file(path: Path, config: RunConfig, state: RunState, noise: NoiseRows) -> RunState:
+def replay_steps(
+    path: Path, frames: Iterator[LogFrame], config: RunConfig, state: RunState, noise: NoiseRows
+) -> RunState:
     """The state after a file's last generation. Raises RunFolderError at the first that differs."""
-    for frame in list(read_frames(path, strict=True))[1:]:
+    for frame in frames:
         step = ReplayStep.decode(frame.payload)
         verify_digest(path, state, step.digest, step.generation, config)
         try:
@@ -133,8 +133,7 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
         state = replace(state, anchor=RollbackPoint(*now, 0.0, 0))
     size = len(state.strategy["parameters"])
     if step.back is None:
-        spreads = perturbation_spreads(state, strategy, step)
-        batch = make_batch(config, strategy, step, noise, spreads)
+        batch = make_batch(config, state, strategy, step, noise)
         after, _ = strategy.learn(state.strategy, batch)
     elif state.anchor is None or state.anchor.generation != step.back:
         raise RunFolderError(
@@ -161,17 +160,18 @@ def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: Nois
 
 
 def make_batch(
-    config: RunConfig,
-    strategy: Strategy,
-    step: ReplayStep,
-    noise: NoiseRows,
-    spreads: dict[str, Floats],
+    config: RunConfig, state: RunState, strategy: Strategy, step: ReplayStep, noise: NoiseRows
 ) -> Batch:
     """The batch that the strategy learnt from: the plans' noise indices, the logged fitness."""
+    spreads = {one.publication: one.spread for one in state.open}
+    spreads[step.publication] = strategy.spread(state.strategy)
+    if missing := [name for name, _ in step.used if name not in spreads]:
+        raise RunFolderError(
+            f"generation {step.generation} of the replay log learnt from publication "
+            f"{missing[0][:60]}, which the log lacks"
+        )
     used = step.used or ((f"{step.generation}.", np.arange(len(step.fitness))),)
-    indices = np.concatenate(
-        [noise_indices_of(config, strategy, name, slots) for name, slots in used]
-    )
+    indices = [noise_indices_of(config, strategy, name, slots) for name, slots in used]
     failed = np.isnan(step.fitness).all(axis=1)
     ends = accumulate(len(slots) for _, slots in step.used)
     parts = [
@@ -180,7 +180,7 @@ def make_batch(
     ]
     return Batch(
         noise,
-        np.where(failed, 0, indices),
+        np.where(failed, 0, np.concatenate(indices)),
         step.fitness,
         step.again,
         parts,
@@ -209,37 +209,16 @@ def noise_indices_of(
     publication has.
     """
     most = max(MOST_SLOTS, 8 * max(config.population, config.population_max))
-    if slots.min(initial=0) < 0 or slots.max(initial=0) >= most:
+    if wrong := [
+        slot for slot in (slots.min(initial=0), slots.max(initial=0)) if not 0 <= slot < most
+    ]:
         raise RunFolderError(
-            f"publication {publication[:60]} of the replay log has slot "
-            f"{slots.min() if slots.min() < 0 else slots.max()}, but only 0 to {most - 1} are "
-            "possible"
+            f"publication {publication[:60]} of the replay log has slot {wrong[0]}, but only 0 to "
+            f"{most - 1} are possible"
         )
     generation = int(publication.partition(".")[0])
-    return (
-        make_generation_plan(config, generation, strategy.size, strategy.per_slot)
-        .slots(0, int(slots.max(initial=-1)) + 1)
-        .noise_indices[slots]
-    )
-
-
-def perturbation_spreads(
-    state: RunState, strategy: Strategy, step: ReplayStep
-) -> dict[str, Floats]:
-    """Spreads of the publications that can be in the batch. Raises RunFolderError for an unknown
-    one.
-    """
-    known = {
-        **{publication.publication: publication.spread for publication in state.open},
-        step.publication: strategy.spread(state.strategy),
-    }
-    missing = [name for name, _ in step.used if name not in known]
-    if missing:
-        raise RunFolderError(
-            f"generation {step.generation} of the replay log learnt from publication "
-            f"{missing[0][:60]}, which the log lacks"
-        )
-    return known
+    plan = make_generation_plan(config, generation, strategy.size, strategy.per_slot)
+    return plan.slots(0, int(slots.max(initial=-1)) + 1).noise_indices[slots]
 
 
 def open_publications(
@@ -247,17 +226,10 @@ def open_publications(
 ) -> tuple[OpenPublication, ...]:
     if not step.used:
         return ()
-    published = OpenPublication(
-        step.publication,
-        state.step_limit,
-        strategy.spread(state.strategy),
-        np.empty((0, 2), np.int64),
-    )
-    return tuple(
-        publication
-        for publication in (*state.open, published)
-        if step.generation + 1 - publication.generation <= config.max_lag
-    )
+    spread = strategy.spread(state.strategy)
+    newest = OpenPublication(step.publication, state.step_limit, spread, np.empty((0, 2), np.int64))
+    oldest = step.generation + 1 - config.max_lag
+    return tuple(one for one in (*state.open, newest) if one.generation >= oldest)
 
 
 def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
@@ -327,7 +299,10 @@ def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False)
         ("observation statistics", state.moments.to_arrays(), saved.moments.to_arrays()),
         ("step limit", {"": np.array(state.step_limit)}, {"": np.array(saved.step_limit)}),
     ):
-        if not same(computed, other):
+        if computed.keys() != other.keys() or not all(
+            np.array_equal(array, other[key], equal_nan=array.dtype.kind == "f")
+            for key, array in computed.items()
+        ):
             raise RunFolderError(
                 f"the {name} of generation {state.generation} in the replay log differs from the "
                 "newest checkpoint's: restore the log and the checkpoint from one copy"
@@ -335,14 +310,6 @@ def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False)
     words = (
         ", which the newest checkpoint has too, with the same observation statistics and step limit"
     )
-    if state.changes != saved.changes:  # honest after a --resume that set a changed setting anew
+    if state.changes != saved.changes:  # after a --resume that set a changed setting again
         words += ", but the settings that were changed during the run differ"
     return words
-
-
-def same(computed: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether arrays have the same names and numbers, NaN like NaN."""
-    return computed.keys() == other.keys() and all(
-        np.array_equal(computed[name], other[name], equal_nan=computed[name].dtype.kind == "f")
-        for name in computed
-    )

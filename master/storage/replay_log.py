@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgpack
 import numpy as np
@@ -138,8 +138,7 @@ def validate_fields(fields: dict[str, Any]) -> None:
         validate_number("back", fields["back"], 0, (int,))
     for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
         validate_type(name, fields[name], kind)
-    named = [of for name in SLOTS for of, _ in fields[name]]
-    for publication in (*named, fields["publication"]):
+    for publication in (*(of for name in SLOTS for of, _ in fields[name]), fields["publication"]):
         validate_type("publication", publication, str)
         publication_generation(publication)
 
@@ -158,22 +157,21 @@ def change_of(fields: Any) -> Change:
 def validate_number(
     name: str, value: Any, lowest: int, kinds: tuple[type, ...] = (int, float)
 ) -> None:
-    """Raises RunFolderError unless ``value`` is a number in the range."""
-    if type(value) not in kinds or not lowest <= value <= LARGEST:
-        whole = "" if float in kinds else "whole "
-        raise field_error(name, value, f"a {whole}number from {lowest} to {LARGEST}")
+    is_right = type(value) in kinds and lowest <= value <= LARGEST
+    whole = "" if float in kinds else "whole "
+    require(is_right, name, value, f"a {whole}number from {lowest} to {LARGEST}")
 
 
 def validate_type(name: str, value: Any, kind: type) -> None:
-    if type(value) is not kind:
-        raise field_error(name, value, f"of type {kind.__name__}")
+    require(type(value) is kind, name, value, f"of type {kind.__name__}")
 
 
-def field_error(name: str, value: Any, expected: str) -> RunFolderError:
-    return RunFolderError(
-        f"a generation of the replay log has {name} {repr(value)[:60]}, which must be {expected}: "
-        "restore the log from a copy"
-    )
+def require(is_right: bool, name: str, value: Any, expected: str) -> None:
+    if not is_right:
+        raise RunFolderError(
+            f"a generation of the replay log has {name} {repr(value)[:60]}, which must be "
+            f"{expected}: restore the log from a copy"
+        )
 
 
 class ReplayLog:
@@ -215,29 +213,27 @@ class ReplayLog:
         """Open the file that leads to ``generation``, cut after the generation before it; later
         ones belong to another past. Returns whether there is one.
         """
-        for path in reversed(list_log_files(self.folder)):
-            first = int(path.stem)
-            if first <= generation:
-                return self._continue_file(path, first, generation)
-            path.unlink()
-        return False
-
-    def _continue_file(self, path: Path, first: int, generation: int) -> bool:
-        last, end, digest = -2, 0, b""
+        paths = list_log_files(self.folder)
+        while paths and int(paths[-1].stem) > generation:
+            paths.pop().unlink()
+        if not paths:
+            return False
+        path, last = paths[-1], -2
         try:
             for frame in read_frames(path):
-                number = ReplayStep.decode(frame.payload).generation if frame.start else first - 1
+                number = int(path.stem) - 1
+                if frame.start:
+                    number = ReplayStep.decode(frame.payload).generation
                 if number >= generation:
                     break
-                last, end, digest = number, frame.stop, frame.digest
+                last, self._size, self._digest = number, frame.stop, frame.digest
         except RunFolderError:
             return False
         if last != generation - 1:
             return False
         self._file = open(path, "r+b", buffering=0, opener=no_link)  # noqa: SIM115 - closed by ``close``
-        self._file.truncate(end)
-        self._file.seek(end)
-        self._digest, self._size = digest, end
+        self._file.truncate(self._size)
+        self._file.seek(self._size)
         return True
 
     def _new_file(self, generation: int, checkpoint: bytes) -> None:
@@ -275,8 +271,7 @@ class ReplayLog:
             )
 
 
-@dataclass(frozen=True)
-class LogFrame:
+class LogFrame(NamedTuple):
     """One frame of a file: where it starts and stops, in bytes, its digest and its payload."""
 
     start: int
@@ -298,17 +293,15 @@ def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:
         size = os.fstat(file.fileno()).st_size
         while head := file.read(HEADER_BYTES):
             length = int.from_bytes(head[:4], "little")
-            is_whole = len(head) == HEADER_BYTES and length <= min(
-                MAX_FRAME, size - place - HEADER_BYTES
-            )
-            payload = file.read(length) if is_whole else b""
-            computed = chain_digest(digest, payload)
-            if len(head) < HEADER_BYTES or len(payload) < length or head[4:] != computed:
+            stop = place + HEADER_BYTES + length
+            payload = file.read(length) if stop <= size and length <= MAX_FRAME else b""
+            digest = chain_digest(digest, payload)
+            if len(payload) < length or head[4:] != digest:
                 if strict:
                     raise RunFolderError(f"{path} is damaged or incomplete from byte {place}")
                 return
-            yield LogFrame(place, place + HEADER_BYTES + length, computed, payload)
-            digest, place = computed, place + HEADER_BYTES + length
+            yield LogFrame(place, stop, digest, payload)
+            place = stop
 
 
 def list_log_files(folder: Path) -> list[Path]:

@@ -31,7 +31,7 @@ from master.loop.state import RunState, vector_digest
 from master.run.setup import Setup
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
-from master.storage.replay import next_state, read_first_frame, strategy_of_state
+from master.storage.replay import next_state, strategy_of_state
 from master.storage.replay_log import REPLAY_FOLDER as REPLAY
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import Processes, clocks_text, wait_for
@@ -190,7 +190,7 @@ def states(run_dir: Path, bench: Bench) -> dict[int, Start]:
     """The state at the start of each generation, computed again from the run's replay log."""
     found: dict[int, Start] = {}
     for path in list_log_files(run_dir / REPLAY):
-        config, state, _ = checkpoint.decode(read_first_frame(path))
+        config, state, _ = checkpoint.decode(next(read_frames(path, strict=True)).payload)
         table = NoiseTable.open(config.noise_size, bench.noise)
         found[state.generation] = config, state
         for frame in list(read_frames(path))[1:]:
