@@ -173,9 +173,9 @@ class Slots:
 
     publication: its name, once it has one; step_limit: of its training episodes; spread:
     ``Strategy.spread`` of its perturbations; tally: what did not count, which several tables share
-    identify: who has a ``worker_mark``, over all seats; needs_look: whether a failed row should be
-    issued again at once; is_held: whether a worker holds a block of a replaced publication, or may
-    hold one
+    identify: the worker with a ``worker_mark``, over all its seats
+    needs_look: whether a failed row should be issued again at once; is_held: whether a worker holds
+    a block of a replaced publication, or may hold one
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from es_queue.protocol.store import MasterStore, WorkerStore
 from es_queue.protocol.timing import Clocks
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.listeners import CheckpointWriter, SinkListener
-from master.loop.loop import Master, Outcome
+from master.loop.listeners import CheckpointWriter, Outcome, SinkListener
+from master.loop.loop import Master
 from master.loop.state import RunState
 from master.loop.workers import Workers
 from master.run.lease import take_lease

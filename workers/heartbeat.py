@@ -151,7 +151,7 @@ class Heartbeat(threading.Thread):
                     self._control.leave(self._leave_reason(now))
             except Leaving:
                 continue
-            except Exception as error:  # without its thread a worker would never be told to leave
+            except Exception as error:  # without this thread a worker would never leave
                 self._control.leave(f"{type(error).__name__}: {error}")
             if self._control.steps > 0 and now - reported >= REPORT_SECONDS:
                 self._report(f"{(self._control.steps - steps) / (now - reported):,.0f} steps/s")

@@ -19,7 +19,7 @@ from es_queue.security.sanitize import sanitize
 
 
 def take() -> None:
-    """Serve the run in the job's id until told to leave. RQ calls this."""
+    """Serve the run in the job's id until the worker must leave. RQ calls this."""
     # start-up: rq, which its worker has loaded
     from rq import get_current_job
 

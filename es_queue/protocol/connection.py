@@ -44,7 +44,7 @@ TRANSIENT_ERROR = re.compile(
     r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM|BUSY)\b"
 )
 
-# What redis-py says of a URL in words that are its own alone.
+# Errors of redis-py about a URL that repeat no part of it.
 SAFE_MESSAGES = (
     "protocol must be an integer",
     "protocol must be either 2 or 3",
@@ -183,7 +183,7 @@ def clone_client(connection: redis.Redis) -> redis.Redis:
     )
 
 
-# --- who else is on the way
+# --- others who can read the connection
 
 
 CREDENTIALS = (

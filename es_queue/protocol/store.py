@@ -327,7 +327,7 @@ class MasterStore(Store):
         grace: bool = False,
         clear: bool = False,
     ) -> Look:
-        """Keep the lease, show progress, and see who holds what (rules 8, 10).
+        """Keep the lease, show progress, and see which worker holds which block (rules 8, 10).
 
         give_way: workers that should leave; grace: nobody counts as dead; clear: empty todo
         """
@@ -503,7 +503,7 @@ class MasterStore(Store):
                 self._client, self.keys.commands, 0, MAX_REQUESTS_READ - 1
             )
         )  # twice: yes
-        if entries is None:  # not a person's: it would stay for ever
+        if entries is None:  # a key of another type, which would never be emptied
             self._send("unlink", self.keys.commands)
         return entries or []
 
@@ -593,7 +593,7 @@ class WorkerStore(Store):
         pipeline.hset(self._worker_key, mapping=dict(about))
         pipeline.pexpire(self._worker_key, int(ttl * 1000))
         if register:
-            # A worker that slept through the run's end must not leave a set that stays for ever.
+            # A worker that was frozen while the run ended must not leave a set that never expires.
             pipeline.sadd(self.keys.workers, self.worker)
             pipeline.expire(self.keys.workers, keys.RUN_SECONDS)
         pipeline.execute()
@@ -672,7 +672,7 @@ class WorkerStore(Store):
         """
         self._held = None
         try:
-            # Twice: NO. A wait of 0 would be for ever. How long an entry is nobody can know before:
+            # Twice: NO. A wait of 0 has no end. The length of an entry is not known before:
             # no more than the server lets any client send (proto-max-bulk-len in
             # docker/redis.conf).
             entry = self._client.blmove(
@@ -683,7 +683,7 @@ class WorkerStore(Store):
                 raise refused_error(error) from None
             self.retry.record_failure(error)
             time.sleep(wait)
-            return self._first_held()  # the move may have happened: the claims list knows
+            return self._first_held()  # the move may have happened: then the block is in the claims
         if entry is None:
             return self._first_held()
         try:

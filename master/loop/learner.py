@@ -6,7 +6,7 @@ Pure functions of the state and of slot tables: no Redis, no workers, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,24 +26,32 @@ from es_queue.config.validation import ROLLBACK_EPISODES
 from es_queue.environments.factory import batch_size_range
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
-from es_queue.numerics.slot_plan import max_slots
-from es_queue.protocol.messages import MAX_BLOCK
+from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
+from es_queue.protocol.messages import MAX_BLOCK, Task
+from es_queue.security.sanitize import sanitize
 from es_queue.slots import (
     ANSWERED,
     CENTRE,
     CONFIRM,
     ELITE,
     EVAL,
+    FAILED,
     FINAL,
+    HOST_FAILED,
+    STRATEGY_FAILED,
     TRAIN,
+    TRAINED,
     Rows,
     Slots,
     Span,
     earliest,
+    format_slot,
     ranges,
+    spans_to_bytes,
 )
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master.loop.state import (
@@ -56,12 +64,14 @@ from master.loop.state import (
     OpenPublication,
     RollbackPoint,
     RunState,
+    vector_digest,
 )
 from master.loop.state import FINAL as ENDING
 
 #: How far below the best an evaluation must be for a rollback, in standard errors of the difference
 #: of the two means: one evaluation in forty falls so far by chance.
 STANDARD_ERRORS = 2.0
+LONGEST_REASON = 4000
 
 
 @dataclass(frozen=True)
@@ -205,6 +215,51 @@ class Learner:
         )
         numbers: list[int] = self.strategy.candidates(state.strategy, batch).tolist()
         return numbers
+
+    def is_enough(self, state: RunState, tables: Sequence[Slots]) -> bool:
+        """Whether all rows have a result; in the asynchronous schedule, whether a batch of any
+        tables and the evaluation have.
+        """
+        slots = tables[-1]
+        if not self.is_async or state.stage != TRAINING:
+            return slots.is_complete()
+        # Nobody claims a block of an older table, so elites must be claimed before that. Their
+        # blocks precede those of training.
+        claimed = not len(slots.rows(ELITE)) or not slots.owed[slots.rows(TRAIN)].all()
+        fresh = sum(len(each.fresh()) for each in tables)
+        return fresh >= self.batch_size and claimed and slots.is_complete(EVAL, CONFIRM)
+
+    def answered(self, state: RunState, tables: Sequence[Slots]) -> tuple[int, int]:
+        """(slots with a result, slots that the generation closes on)."""
+        if self.is_async and state.stage == TRAINING:
+            fresh = sum(len(each.fresh()) for each in tables)
+            return min(fresh, self.batch_size), self.batch_size
+        return len(tables[-1]) - int(tables[-1].owed.sum()), len(tables[-1])
+
+    def publication(
+        self, state: RunState, slots: Slots, noise: str, poll: float
+    ) -> tuple[Floats, Task, str]:
+        """The vector float32 [n] that workers perturb, the header, and the run's digest.
+
+        noise: digest of the noise table; poll: seconds between a worker's reads of the leave flags
+        """
+        vector, statistics, identified = self.published(state)
+        digest = vector_digest(vector)
+        task = Task(
+            slots.publication,
+            self.strategy.sigma(state.strategy),
+            state.step_limit,
+            len(vector),
+            digest,
+            statistics.mean.astype("<f4").tobytes(),
+            statistics.std.astype("<f4").tobytes(),
+            noise,
+            poll,
+            spans_to_bytes(slots.spans),
+            slots.shape.result.itemsize,
+            slots.shape.moments.itemsize,
+        )
+        return vector, task, digest if identified is vector else vector_digest(identified)
 
     def published(self, state: RunState) -> tuple[Floats, FrozenStatistics, Floats]:
         """The vector float32 [n], the statistics under which it plays, and the input of the run's
@@ -382,6 +437,52 @@ class Learner:
             slots.table["used"][start:stop] = opened.generation
         return slots
 
+    def still_open(self, tables: Sequence[Slots], number: int) -> list[Slots]:
+        """The tables that stay open when the ``number``-th publication is: those that a worker
+        holds a block of, or whose results are not used yet, for at most ``max_lag`` generations.
+        """
+        kept: list[Slots] = []
+        for slots in tables:
+            is_new = number - slots.generation <= self.config.max_lag
+            fresh = slots.fresh()
+            if is_new and (slots.is_held or len(fresh)):
+                kept.append(slots)
+            else:
+                slots.tally.refused["stale"] += len(fresh)
+                slots.tally.lost_steps += slots.steps(fresh)
+        return kept
+
+    # --- what fails
+
+    def judge_failure(self, slots: Slots, row: int, reason: str) -> str:
+        """A failure that depends only on the slot counts as the worst; any other stops the run.
+        Returns the slot and the reason in words.
+        """
+        reports, failure = slots.reports(row).total(), int(slots.table["failure"][row])
+        reason, named = sanitize(reason, LONGEST_REASON), format_slot(slots, row)
+        if failure == HOST_FAILED:
+            raise EnvironmentFailure(
+                f"{named} failed {reports} times because of the workers' hosts: {reason}"
+            )
+        if failure == STRATEGY_FAILED:
+            raise StrategyFailure(reason)
+        if slots.table["kind"][row] not in TRAINED:
+            raise EnvironmentFailure(
+                f"{named} failed {reports} times, and an evaluation must be complete: {reason}"
+            )
+        last = f"{named}: {reason}"
+        if not self.is_async and (slots.table["state"][slots.rows(TRAIN)] == FAILED).all():
+            advice = ""
+            if resolve_seed_sharing(self.config, self.strategy.per_slot) == "generation":
+                advice = (
+                    ": all of them had the same environment seed; --env-seeds slot gives each its "
+                    "own"
+                )
+            raise EnvironmentFailure(
+                f"every episode of a generation failed{advice}; the last was {last}"
+            )
+        return last
+
     # --- evaluation
 
     def _is_target_compared(self, state: RunState) -> bool:
@@ -441,6 +542,26 @@ class Learner:
 
     # --- the end of the run
 
+    def next_stage(self, state: RunState, keeps_going: Callable[[], bool]) -> RunState:
+        """Training continues, or its last parameters are evaluated, or the final episodes are
+        played. ``keeps_going``: whether the caller wants another generation.
+        """
+        config = self.config
+        if config.patience != "none" and state.counters.patience_generations >= 20:
+            raise EnvironmentFailure(
+                f"patience {config.patience} ended every episode of 20 generations; if rewards "
+                "are never positive, all end at the same step: drop --patience or use "
+                "--reward-shift"
+            )
+        if is_confirmed(state):
+            return replace(state, stage=ENDING, reason=TARGET)
+        if state.stage == CLOSING:
+            return replace(state, stage=ENDING)
+        if not keeps_going():
+            return replace(state, stage=CLOSING, reason="stopped by the caller")
+        reason = self.reason_to_stop(state)
+        return replace(state, stage=CLOSING, reason=reason) if reason else state
+
     def reason_to_stop(self, state: RunState) -> str:
         """The budget that is used up at the start of ``state.generation``, or empty. The loop
         checks --max-seconds within a generation, too.
@@ -467,6 +588,10 @@ class Learner:
         if is_met or state.best is None:
             return state
         return replace(training, best=replace(state.best, confirmed=False))
+
+
+def is_confirmed(state: RunState) -> bool:
+    return state.best is not None and state.best.confirmed
 
 
 def has_regressed(evaluation: ReturnStatistics, best: Best | None, anchor: RollbackPoint) -> bool:

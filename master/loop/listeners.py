@@ -1,19 +1,27 @@
-"""Work after each generation besides learning: checkpoints, logs, files, display."""
+"""What happens once a generation besides learning: checkpoints, logs, files, display.
+
+The loop calls each ``Listener`` with the generation and its outcome.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from es_queue.errors import RunFolderError
-from es_queue.slots import ELITE, FAILED
+from es_queue.numerics.arrays import Floats
+from es_queue.numerics.return_statistics import ReturnStatistics
+from es_queue.protocol.messages import Task
+from es_queue.slots import ELITE, FAILED, Slots
 from master.display.format import Record
+from master.loop.config_timeline import format_changes
 from master.loop.figures import evaluation_figures
-from master.loop.loop import Generation, Listener, Outcome, Report
-from master.loop.state import TRAINING, Best
+from master.loop.learner import Chosen, Learner
+from master.loop.state import TRAINING, Best, RunState
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 
@@ -21,6 +29,90 @@ LOGGER = logging.getLogger("es_queue.loop")
 LEAST_SECONDS_BETWEEN_SAVES = 5.0
 #: Generations between two notes on behaviours.
 NOTED_EVERY = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. evaluation: the final one, the only figure to quote."""
+
+    state: RunState
+    best: Best
+    evaluation: ReturnStatistics | None
+    digest: str
+
+
+@dataclass
+class Generation:
+    """A published generation.
+
+    tables: whose results count, oldest first; only the asynchronous schedule has older ones
+    task: the header, which grows with the newest table
+    vector: the parameters that workers perturb; digest: of the run's parameters; checkpoint: of the
+    state; seconds: that publishing took
+    """
+
+    state: RunState
+    learner: Learner
+    tables: Sequence[Slots]
+    task: Task
+    vector: Floats
+    digest: str
+    checkpoint: bytes
+    seconds: float = 0.0
+
+    @property
+    def slots(self) -> Slots:
+        """The newest table."""
+        return self.tables[-1]
+
+    @property
+    def record(self) -> Record:
+        number = self.state.generation
+        changes = [change for change in self.state.changes if change.generation == number]
+        return {
+            "generation": number,
+            "publication": self.task.publication,
+            "digest": self.digest,
+            "bytes_published": 4 * len(self.vector),
+            "seconds_publish": self.seconds,
+            "step_limit": self.state.step_limit,
+            "changed": format_changes(changes) or None,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """A closed generation and its outcome.
+
+    chosen: the rows that it learnt from; after: the next generation's state; record: its figures;
+    has_learnt: whether the parameters changed; rolled_back_to: the generation of the restored
+    search; is_finite: whether the learnt state was finite; last_failure: the newest failed slot, in
+    words
+    """
+
+    generation: Generation
+    chosen: Chosen
+    after: RunState
+    record: Record
+    has_learnt: bool
+    rolled_back_to: int | None
+    is_finite: bool = True
+    last_failure: str = ""
+
+
+class Listener:
+    """What happens once a generation: files, display, a user's own. Called by the loop in this
+    order.
+    """
+
+    def on_published(self, generation: Generation) -> None:
+        """Workers play the generation."""
+
+    def on_generation(self, report: Report) -> None:
+        """The generation has closed; the next one is not published yet."""
+
+    def on_finished(self, generation: Generation, outcome: Outcome) -> None:
+        """The final episodes are played."""
 
 
 class Sink(Protocol):

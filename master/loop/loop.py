@@ -9,35 +9,25 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from es_queue.config.run_config import ASYNC
-from es_queue.errors import EnvironmentFailure, StrategyFailure
-from es_queue.numerics.arrays import Floats
-from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.numerics.return_statistics import ReturnStatistics
-from es_queue.numerics.slot_plan import resolve_seed_sharing
+from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.messages import KINDS, Task, token_number
 from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
-from es_queue.security.sanitize import sanitize
 from es_queue.slots import (
     CONFIRM,
-    ELITE,
     EVAL,
     FAILED,
     FINAL,
-    HOST_FAILED,
-    STRATEGY_FAILED,
     TRAIN,
-    TRAINED,
     Slots,
     Span,
     Tally,
-    format_slot,
     spans_from_bytes,
     spans_to_bytes,
     training_plan,
@@ -59,9 +49,16 @@ from master.loop.figures import (
     training_record,
     training_steps,
 )
-from master.loop.learner import Chosen, Learner, evaluation_of, to_open_publication
+from master.loop.learner import (
+    Chosen,
+    Learner,
+    evaluation_of,
+    is_confirmed,
+    to_open_publication,
+)
+from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStatistics
-from master.loop.state import CLOSING, TARGET, TRAINING, Best, RunState, vector_digest
+from master.loop.state import CLOSING, TRAINING, RunState, vector_digest
 from master.loop.state import FINAL as ENDING
 from master.loop.workers import Workers
 from master.storage import checkpoint
@@ -78,7 +75,6 @@ STRAGGLER_SECONDS = 0.25
 #: Blocks of the asynchronous schedule for each worker: the one that it plays and one that waits.
 #: More of them would be played too late on a slow master.
 BLOCKS_PER_WORKER, MOST_BATCHES_AHEAD = 2, 2
-LONGEST_REASON = 4000
 AUDIT_SECONDS = 0.02
 #: Floats of a page of memory. The noise table's pages are read ahead until so many reads for each
 #: page have been made; hardly any page is then left unread.
@@ -95,90 +91,6 @@ class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to 
 
 class Unserved(Interrupted):
     """Training has ended, and no worker is there for the evaluations that follow."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended. evaluation: the final one, the only figure to quote."""
-
-    state: RunState
-    best: Best
-    evaluation: ReturnStatistics | None
-    digest: str
-
-
-@dataclass
-class Generation:
-    """A published generation.
-
-    tables: whose results count, oldest first; only the asynchronous schedule has older ones
-    task: the header, which grows with the newest table
-    vector: the parameters that workers perturb; digest: of the run's parameters; checkpoint: of the
-    state; seconds: that publishing took
-    """
-
-    state: RunState
-    learner: Learner
-    tables: Sequence[Slots]
-    task: Task
-    vector: Floats
-    digest: str
-    checkpoint: bytes
-    seconds: float = 0.0
-
-    @property
-    def slots(self) -> Slots:
-        """The newest table."""
-        return self.tables[-1]
-
-    @property
-    def record(self) -> Record:
-        number = self.state.generation
-        changes = [change for change in self.state.changes if change.generation == number]
-        return {
-            "generation": number,
-            "publication": self.task.publication,
-            "digest": self.digest,
-            "bytes_published": 4 * len(self.vector),
-            "seconds_publish": self.seconds,
-            "step_limit": self.state.step_limit,
-            "changed": format_changes(changes) or None,
-        }
-
-
-@dataclass(frozen=True)
-class Report:
-    """A closed generation and its outcome.
-
-    chosen: the rows that it learnt from; after: the next generation's state; record: its figures;
-    has_learnt: whether the parameters changed; rolled_back_to: the generation of the restored
-    search; is_finite: whether the learnt state was finite; last_failure: the newest failed slot, in
-    words
-    """
-
-    generation: Generation
-    chosen: Chosen
-    after: RunState
-    record: Record
-    has_learnt: bool
-    rolled_back_to: int | None
-    is_finite: bool = True
-    last_failure: str = ""
-
-
-class Listener:
-    """What happens once a generation: files, display, a user's own. Called by the loop in this
-    order.
-    """
-
-    def on_published(self, generation: Generation) -> None:
-        """Workers play the generation."""
-
-    def on_generation(self, report: Report) -> None:
-        """The generation has closed; the next one is not published yet."""
-
-    def on_finished(self, generation: Generation, outcome: Outcome) -> None:
-        """The final episodes are played."""
 
 
 class Master:
@@ -258,7 +170,9 @@ class Master:
             report = self._learn(generation)
             for listener in self._listeners:
                 listener.on_generation(report)
-            state, record = self._next_stage(report), report.record
+            after, record = report.after, report.record
+            keeps_going = partial(self._keep_going, dict(record))
+            state = self._timeline.learner_at(after).next_stage(after, keeps_going)
         best = state.best or self._timeline.learner_at(state).best_policy(state, float("nan"))
         generation = self._publish(replace(state, best=best), record)
         self._collect(generation)
@@ -282,27 +196,17 @@ class Master:
         name = adopted.publication if adopted else f"{number}.{self._token}"
         spans = spans_from_bytes(adopted.spans) if adopted else None
         slots = learner.slots(state, number, name, spans)
-        tables = [*self._take_open(state, learner, number), slots]
-        tally = Tally()
+        older: Sequence[Slots] = ()
+        if learner.is_async and state.stage == TRAINING:
+            opened = [learner.reopen(opened) for opened in state.open]
+            older = learner.still_open(before.tables, number) if before else opened
+        tables, tally = [*older, slots], Tally()
         for each in tables:
             each.tally, each.identify = tally, self._workers.reporter_of
-        vector, statistics, identified = learner.published(state)
+        # At most 2,500 polls of the leave flags per second in all.
+        poll = max(self._clocks.leave_poll, len(self._workers.present) / 2500)
+        vector, task, digest = learner.publication(state, slots, self._noise_digest, poll)
         data = vector.astype("<f4").tobytes()
-        task = Task(
-            name,
-            learner.strategy.sigma(state.strategy),
-            state.step_limit,
-            len(vector),
-            bytes_digest(data),
-            statistics.mean.astype("<f4").tobytes(),
-            statistics.std.astype("<f4").tobytes(),
-            self._noise_digest,
-            # At most 2,500 polls of the leave flags per second in all.
-            max(self._clocks.leave_poll, len(self._workers.present) / 2500),
-            spans_to_bytes(slots.spans),
-            slots.shape.result.itemsize,
-            slots.shape.moments.itemsize,
-        )
         saved = checkpoint.encode(
             self._timeline.config,
             learner.spec,
@@ -311,11 +215,10 @@ class Master:
                 state,
                 epoch=token_number(self._token),
                 noise=self._noise_digest,
-                open=tuple(map(to_open_publication, tables[:-1])),
+                open=tuple(map(to_open_publication, older)),
             ),
             learner.strategy.centre(learner.strategy.published(state.strategy)),
         )
-        digest = task.digest if identified is vector else vector_digest(identified)
         generation = Generation(state, learner, tables, task, vector, digest, saved)
         self.current = generation
         self._issuer.forget_holders()
@@ -332,7 +235,7 @@ class Master:
             progress=self._first_progress(generation, last),
             history=format_values(last) if last else None,
             checkpoint=for_redis(saved) if in_redis else None,
-            keep=[older.publication for older in tables[:-1]],
+            keep=[each.publication for each in older],
         )
         if adopted:  # the next look shows what nobody holds
             slots.table["issued"] = True
@@ -349,25 +252,6 @@ class Master:
         for listener in self._listeners:
             listener.on_published(generation)
         return generation
-
-    def _take_open(self, state: RunState, learner: Learner, number: int) -> list[Slots]:
-        """Older tables that stay open: those that a worker holds a block of, or whose results are
-        not used yet, for at most ``max_lag`` generations.
-        """
-        if not learner.is_async or state.stage != TRAINING:
-            return []
-        if self.current is None:
-            return [learner.reopen(opened) for opened in state.open]
-        kept: list[Slots] = []
-        for slots in self.current.tables:
-            is_new = number - slots.generation <= learner.config.max_lag
-            fresh = slots.fresh()
-            if is_new and (slots.is_held or len(fresh)):
-                kept.append(slots)
-            else:
-                slots.tally.refused["stale"] += len(fresh)
-                slots.tally.lost_steps += slots.steps(fresh)
-        return kept
 
     def _first_progress(self, generation: Generation, last: Record) -> dict[str, str]:
         state, learner = generation.state, generation.learner
@@ -422,7 +306,7 @@ class Master:
             if self._is_interrupted() or self._inbox.stopped_by:
                 raise Interrupted
             if not self._inbox.paused_by:
-                if self._is_enough(generation):
+                if learner.is_enough(generation.state, generation.tables):
                     more = learner.more(generation.state, slots)
                     if more:
                         self._extend(generation, more)
@@ -459,7 +343,8 @@ class Master:
                 self._has_results, self._answered_at = True, time.time()
                 self._contributors.update(np.unique(slots.table["worker"][settled]).tolist())
                 for row in settled[slots.table["state"][settled] == FAILED].tolist():
-                    self._fail(slots, row)
+                    reason = self._workers.reported_reason(slots, row)
+                    self._last_failure = generation.learner.judge_failure(slots, row, reason)
                 if slots is generation.slots:
                     self.recoveries.settle(settled)
             if slots.tally.conflicts:
@@ -468,18 +353,6 @@ class Master:
                 self._has_conflict = True
                 slots.tally.conflicts.clear()
         return has_any
-
-    def _is_enough(self, generation: Generation) -> bool:
-        """All rows; in the asynchronous schedule a batch of any tables, and the evaluation."""
-        slots, learner = generation.slots, generation.learner
-        if not learner.is_async or generation.state.stage != TRAINING:
-            return slots.is_complete()
-        fresh = sum(len(each.fresh()) for each in generation.tables)
-        # Nobody claims a block of an older table, so elites must be claimed before that. Their
-        # blocks precede those of training.
-        trained = slots.rows(TRAIN)
-        claimed = not len(slots.rows(ELITE)) or not slots.owed[trained].all()
-        return fresh >= learner.batch_size and claimed and slots.is_complete(EVAL, CONFIRM)
 
     def _is_time_up(self, state: RunState) -> bool:
         """Whether --max-seconds ends the open generation. Publications after training are waited
@@ -598,49 +471,14 @@ class Master:
             self._answered_at = time.time()  # a pause is no stall
             generation.slots.table["copied"] = False  # it took the copies out of todo
 
-    def _fail(self, slots: Slots, row: int) -> None:
-        """A failure that depends only on the slot counts as the worst; any other stops the run."""
-        reports, failure = slots.reports(row).total(), int(slots.table["failure"][row])
-        reason = sanitize(self._workers.reported_reason(slots, row), LONGEST_REASON)
-        named = format_slot(slots, row)
-        if failure == HOST_FAILED:
-            raise EnvironmentFailure(
-                f"{named} failed {reports} times because of the workers' hosts: {reason}"
-            )
-        if failure == STRATEGY_FAILED:
-            raise StrategyFailure(reason)
-        if slots.table["kind"][row] not in TRAINED:
-            raise EnvironmentFailure(
-                f"{named} failed {reports} times, and an evaluation must be complete: {reason}"
-            )
-        self._last_failure = f"{named}: {reason}"
-        if not self.is_async and (slots.table["state"][slots.rows(TRAIN)] == FAILED).all():
-            advice = ""
-            if resolve_seed_sharing(slots.config, slots.shape.individuals) == "generation":
-                advice = (
-                    ": all of them had the same environment seed; --env-seeds slot gives each its "
-                    "own"
-                )
-            raise EnvironmentFailure(
-                f"every episode of a generation failed{advice}; the last was {self._last_failure}"
-            )
-
     # --- what people see meanwhile
-
-    def _answer_counts(self, generation: Generation) -> tuple[int, int]:
-        """(slots with a result, slots that the generation closes on)."""
-        slots, learner = generation.slots, generation.learner
-        if learner.is_async and generation.state.stage == TRAINING:
-            fresh = sum(len(each.fresh()) for each in generation.tables)
-            return min(fresh, learner.batch_size), learner.batch_size
-        return len(slots) - int(slots.owed.sum()), len(slots)
 
     def _training_slots(self, generation: Generation) -> int | None:
         """Training slots of the generation; None if they are unlimited, or there are none."""
         return None if self.is_async else len(generation.slots.rows(TRAIN)) or None
 
     def _progress(self, generation: Generation) -> dict[str, str]:
-        done, total = self._answer_counts(generation)
+        done, total = generation.learner.answered(generation.state, generation.tables)
         return {
             "queue": self._queue,
             "scale": f"{generation.learner.requested.scale:g}",
@@ -655,20 +493,10 @@ class Master:
         }
 
     def _show(self, generation: Generation) -> None:
-        workers, monitor = self._workers, self._workers.idle_monitor
-        done, total = self._answer_counts(generation)
-        figures: Record = {"workers": len(workers.present), "answered": done, "slots": total}
-        if self._inbox.paused_by:
-            monitor.notice_pause()
-            figures["waiting"] = f"paused by {self._inbox.paused_by}"
-        else:
-            slots, scale = self._training_slots(generation), generation.learner.requested.scale
-            monitor.note_idle(len(workers.present), workers.busy, slots, scale)
-            if monitor.starting and not workers.present:
-                figures["waiting"] = "local workers are starting"
-        if workers.busy is not None:
-            figures["busy"] = workers.busy
-        self._show_live(figures)
+        done, total = generation.learner.answered(generation.state, generation.tables)
+        slots, scale = self._training_slots(generation), generation.learner.requested.scale
+        figures = self._workers.live_figures(slots, scale, self._inbox.paused_by)
+        self._show_live({**figures, "answered": done, "slots": total})
 
     def refused(self) -> Counter[str]:
         """Results that did not count under this master, by reason."""
@@ -759,7 +587,7 @@ class Master:
     def _drop(self, generation: Generation) -> RunState:
         """--max-seconds has passed within the generation: training ends without it."""
         state, slots = generation.state, generation.slots
-        answered, total = self._answer_counts(generation)
+        answered, total = generation.learner.answered(state, generation.tables)
         seconds = self._take_seconds()
         if state.generation:
             LOGGER.info(
@@ -779,30 +607,6 @@ class Master:
         counters = state.add_counts(lost_steps=slots.tally.lost_steps + played, seconds=seconds)
         self._keep_refused(slots)
         return replace(state, stage=CLOSING, reason="max_seconds", counters=counters)
-
-    def _next_stage(self, report: Report) -> RunState:
-        """Training continues, or its last parameters are evaluated, or the final episodes are
-        played.
-        """
-        state, config = report.after, report.generation.learner.config
-        if config.patience != "none" and state.counters.patience_generations >= 20:
-            raise EnvironmentFailure(
-                f"patience {config.patience} ended every episode of 20 generations; if rewards "
-                "are never positive, all end at the same step: drop --patience or use "
-                "--reward-shift"
-            )
-        if is_confirmed(state):
-            return replace(state, stage=ENDING, reason=TARGET)
-        if state.stage == CLOSING:
-            return replace(state, stage=ENDING)
-        if not self._keep_going(dict(report.record)):
-            return replace(state, stage=CLOSING, reason="stopped by the caller")
-        reason = self._timeline.learner_at(state).reason_to_stop(state)
-        return replace(state, stage=CLOSING, reason=reason) if reason else state
-
-
-def is_confirmed(state: RunState) -> bool:
-    return state.best is not None and state.best.confirmed
 
 
 def for_redis(saved: bytes) -> bytes | None:

@@ -1,5 +1,5 @@
-"""The run's workers, as the master sees them each second: who is there, who has other arithmetic,
-and whether anyone can work at all.
+"""The run's workers, as the master sees them each second: which are present, which have other
+arithmetic, and whether any can work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from es_queue.protocol.messages import KINDS
 from es_queue.protocol.store import MasterStore
 from es_queue.protocol.timing import Clocks
 from es_queue.slots import Slots, worker_mark
-from master.display.format import busy_workers
+from master.display.format import Record, busy_workers
 from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage
 from master.fleet.worker_registry import WorkerRegistry
 
@@ -157,6 +157,23 @@ class Workers:
             if found == expected:
                 return str(report.get("reason", ""))
         return "the reports of workers do not say why"
+
+    def live_figures(self, slots: int | None, scale: float, paused_by: str) -> Record:
+        """What people at the terminal see; notes workers that have too little to do.
+
+        slots: training slots of the generation, None if they are unlimited, or there are none
+        """
+        figures: Record = {"workers": len(self.present)}
+        if paused_by:
+            self.idle_monitor.notice_pause()
+            figures["waiting"] = f"paused by {paused_by}"
+        else:
+            self.idle_monitor.note_idle(len(self.present), self.busy, slots, scale)
+            if self.idle_monitor.starting and not self.present:
+                figures["waiting"] = "local workers are starting"
+        if self.busy is not None:
+            figures["busy"] = self.busy
+        return figures
 
     def progress_fields(self) -> dict[str, str]:
         starting = self.idle_monitor.starting

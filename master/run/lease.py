@@ -1,4 +1,4 @@
-"""The master's lease. The token fences every write; the lease tells others when to try."""
+"""The master's lease. The token fences every write; other masters try when it has lapsed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def take_lease(
     """
     validate_lease_free(channel, clocks, wait=wait)
     stored = channel.epoch()
-    # Who took it before we read the token has the lease; who takes it now is the first with it.
+    # A master that came before this one read the token holds the lease. Of those that come from now
+    # on, all with the same number, the first is accepted and the others are fenced.
     validate_lease_free(channel, clocks, wait=False)
     number = 1 + max(floor, token_number(stored) if stored else 0)
     token = f"{number}-{secrets.token_hex(4)}"
@@ -137,7 +138,7 @@ class Standby:
         self._channel, self._clocks, self._is_interrupted = channel, clocks, is_interrupted
         self._holder, self._left = "", 0.0
         self._free_since: float | None = None
-        # (outages so far, whether Redis knows nothing of the run): as it was when the lease was
+        # (outages so far, whether Redis has lost the run): as it was when the lease was
         # last renewed, and now
         self._state_when_renewed = self._current_state = (channel.outages, False)
 

@@ -33,12 +33,11 @@ from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
 from master.loop.audit import Audit
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.listeners import CheckpointWriter, SinkListener
+from master.loop.listeners import CheckpointWriter, Outcome, SinkListener
 from master.loop.loop import (
     ASYNC_LABEL,
     Interrupted,
     Master,
-    Outcome,
     Unserved,
     for_redis,
     run_digest,

@@ -26,8 +26,7 @@ from es_queue.util.slot_record import (
     recorded_generations,
 )
 from master.loop.learner import Chosen, Learner
-from master.loop.listeners import try_write
-from master.loop.loop import Generation, Listener, Report
+from master.loop.listeners import Generation, Listener, Report, try_write
 from master.storage.checkpoint import surplus_generations, write_atomically
 from master.storage.replay_log import ReplayLog, ReplayStep
 

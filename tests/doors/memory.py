@@ -25,8 +25,8 @@ from es_queue.protocol.control_messages import SET, ControlRequest
 from es_queue.protocol.messages import Block, Task, publication_generation
 from es_queue.protocol.timing import Clocks
 from es_queue.slots import TRAIN, Shape, spans_from_bytes
-from master.loop.listeners import CheckpointWriter
-from master.loop.loop import Interrupted, Outcome
+from master.loop.listeners import CheckpointWriter, Outcome
+from master.loop.loop import Interrupted
 from master.loop.state import Best
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint

@@ -27,7 +27,8 @@ from es_queue.protocol.timing import Clocks
 from es_queue.slots import EPISODE_FAILED, Slots, spans_to_bytes
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.loop import Generation, Listener, Master, Outcome, Report
+from master.loop.listeners import Generation, Listener, Outcome, Report
+from master.loop.loop import Master
 from master.loop.state import FINAL, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.setup import Setup, prepare_run

@@ -1,7 +1,7 @@
 """Whole runs for the benchmarks: one trained state, forked for each measurement, and driven by real
 processes.
 
-BipedalWalker-v3 with its recipe is trained until episodes last some hundred steps. Every
+BipedalWalker-v3 is trained with its recipe until an episode lasts a few hundred steps. Every
 measurement continues from that state, so all play the same generations.
 """
 

@@ -261,7 +261,7 @@ def figures(
     if config.schedule == SYNC:  # each slot once
         each_slot = [drawn.slots(number, config.population // 2) for number in measured]
         busy = sum(float(one.sum() + one[0] / 2) for one in each_slot)
-    else:  # what came in time, but for what the master refused
+    else:  # seconds of the episodes within the measured time, without those of refused results
         plays = [play for one in seen for play in one["plays"]]
         inside = (max(0.0, min(stop, at + took) - max(start, at)) for at, took in plays)
         busy = sum(inside) - 2 * drawn.mean() * sum(refused.values())
