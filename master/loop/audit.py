@@ -62,9 +62,7 @@ class Audit:
         """Begin to play the audited ones among new rows of the table; task: its header."""
         rows = audited_rows(self._config, slots)
         rows, self._begun = rows[rows >= self._begun], len(slots)
-        share = math.ceil(
-            self._config.audit * workers
-        )  # so many keep up with them
+        share = math.ceil(self._config.audit * workers)  # so many keep up with them
         count = min(share, len(rows), os.cpu_count() or 1)
         while len(self._children) < count:
             self._start_process()
