@@ -331,7 +331,7 @@ class Host:
     def _sit(self, worker: Worker) -> int:
         """In the process of a seat: serve the run; returns the exit code."""
         parent = os.getppid()
-        os.setsid()  # away from the terminal's Ctrl-C
+        os.setpgrp()  # away from the terminal's Ctrl-C; its session is what ends together
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, *STOPPING):
             signal.signal(number, signal.SIG_DFL)

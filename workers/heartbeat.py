@@ -24,42 +24,18 @@ GONE_SECONDS = 10.0
 MAX_TEXT = 400
 
 
-def orphan_reason(parent: int | None, supervisor: int | None) -> str:
-    """Why this process has lost its parent or supervisor; empty if it has both.
-
-    parent: process that must still be the parent; supervisor: process that must live; None: no
-    check
-    """
-    if parent is not None and os.getppid() != parent:
-        return WORKER_GONE
-    if supervisor is not None and not is_running(supervisor):
-        return "the supervisor that started this worker is gone"
-    return ""
+def orphan_reason(parent: int | None) -> str:
+    """Why this process has lost the one that must still be its parent; None: no check."""
+    return WORKER_GONE if parent is not None and os.getppid() != parent else ""
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process runs; a zombie does not (known on systems with /proc)."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return not Path("/proc/self/stat").exists()
-
-
-def leave_in_outage(
-    control: EpisodeControl, parent: int | None, supervisor: int | None = None
-) -> Callable[[float], None]:
+def leave_in_outage(control: EpisodeControl, parent: int | None) -> Callable[[float], None]:
     """For a store's ``on_outage``: raises Leaving, so that a worker that must leave does not wait
     for Redis.
     """
 
     def check(seconds: float) -> None:
-        control.leave(orphan_reason(parent, supervisor))
+        control.leave(orphan_reason(parent))
         if control.leave_reason:
             raise Leaving
 
@@ -99,7 +75,7 @@ class Heartbeat(threading.Thread):
 
     about: the fields of the worker's hash, read at each beat
     wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
-    parent, supervisor: see ``orphan_reason``; an orphan leaves
+    parent: see ``orphan_reason``; an orphan leaves
     memory: bytes that the process may hold, 0 for no limit; ``on_memory_limit`` is called above it
     has_other_work: whether another run's seat waits; called when the run has no master
     report: called from time to time with a line about the worker's speed
@@ -116,7 +92,6 @@ class Heartbeat(threading.Thread):
         on_wall_limit: Callable[[], None] = lambda: None,
         *,
         parent: int | None = None,
-        supervisor: int | None = None,
         memory: int = 0,
         on_memory_limit: Callable[[str], None] = lambda why: None,
         has_other_work: Callable[[], bool] = lambda: False,
@@ -125,7 +100,7 @@ class Heartbeat(threading.Thread):
         super().__init__(name="es-queue-life", daemon=True)
         self._store, self._control, self._about, self._clocks = store, control, about, clocks
         self._wall_limit, self._on_wall_limit = wall_limit, on_wall_limit
-        self._parent, self._supervisor = parent, supervisor
+        self._parent = parent
         self._memory, self._on_memory_limit = memory, on_memory_limit
         self._has_other_work, self._report = has_other_work, report
         self._stopping = threading.Event()
@@ -176,7 +151,7 @@ class Heartbeat(threading.Thread):
 
     def _leave_reason(self, now: float) -> str:
         """Why the worker must leave now; empty while it may stay."""
-        if orphan := orphan_reason(self._parent, self._supervisor):
+        if orphan := orphan_reason(self._parent):
             return orphan
         serving = self._control.serving
         flags = self._store.poll_flags(serving)

@@ -14,7 +14,7 @@ from typing import Any
 from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.protocol.keys import PAUSED, RUNNING, parse_seat_id
-from es_queue.protocol.timing import SUPERVISOR_PID, clocks_from_environment
+from es_queue.protocol.timing import clocks_from_environment
 from es_queue.security.sanitize import sanitize
 
 
@@ -47,7 +47,6 @@ def take() -> None:
         # If RQ has forked this process for the job, SIGTERM has its default effect, and the process
         # may end itself.
         is_forked = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        supervisor = os.environ.get(SUPERVISOR_PID, "")
         Seat(
             client,
             run,
@@ -56,7 +55,6 @@ def take() -> None:
             rq_name=job.worker_name or "",
             owns_process=is_forked,
             parent=os.getppid() if is_forked else None,
-            supervisor=int(supervisor) if supervisor.isdigit() else None,
             has_other_work=lambda client: is_other_run_waiting(client, queue, run),
         ).join_and_serve()
 

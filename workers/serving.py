@@ -68,7 +68,7 @@ class Seat:
     name: of the worker, as people see it
     rq_name: of the RQ worker whose orders to stop count; empty if RQ did not start it
     owns_process: whether this process exists only for the seat, so that it may end itself
-    parent, supervisor: processes that it must not outlive, see ``heartbeat.orphan_reason``
+    parent: process that it must not outlive, see ``heartbeat.orphan_reason``
     has_other_work: whether another run waits for a worker; asked if this run has no master, or
     refuses this worker
     say: takes what people at the worker's terminal should read
@@ -84,13 +84,12 @@ class Seat:
         rq_name: str = "",
         owns_process: bool = False,
         parent: int | None = None,
-        supervisor: int | None = None,
         has_other_work: Callable[[redis.Redis], bool] = lambda client: False,
         say: Callable[[str, str], None] = print_line,
     ) -> None:
         self._client, self.run, self.clocks, self.name = client, run, clocks, name
         self._rq_name, self._owns_process = rq_name, owns_process
-        self._parent, self._supervisor = parent, supervisor
+        self._parent = parent
         self._has_other_work, self._say = has_other_work, say
 
     def say(self, text: str) -> None:
@@ -106,7 +105,7 @@ class Seat:
         reseed_global_generators()
         limit_blas_threads()
         guard = CrashGuard(self.name)
-        retry = Retry(on_outage=leave_in_outage(control, self._parent, self._supervisor))
+        retry = Retry(on_outage=leave_in_outage(control, self._parent))
         store = WorkerStore(
             self._client, self.run, make_worker_id(platform.node()), self._rq_name, retry
         )
@@ -241,7 +240,7 @@ class Seat:
         about: Callable[[], dict[str, str]],
     ) -> Heartbeat:
         client = clone_client(self._client)
-        retry = Retry(60, leave_in_outage(control, self._parent, self._supervisor))
+        retry = Retry(60, leave_in_outage(control, self._parent))
         own_store = WorkerStore(client, self.run, store.worker, self._rq_name, retry)
 
         def report(reason: str, **more: object) -> None:
@@ -263,7 +262,6 @@ class Seat:
             config.wall_limit,
             expire,
             parent=self._parent,
-            supervisor=self._supervisor,
             memory=config.worker_memory * 2**20 if self._owns_process else 0,
             on_memory_limit=report,  # only a process of its own is replaced
             has_other_work=lambda: self._has_other_work(client),

@@ -9,9 +9,6 @@ from dataclasses import dataclass, fields
 from es_queue.errors import UsageError
 
 VARIABLE = "ES_QUEUE_CLOCKS"
-SUPERVISOR_PID = (
-    "ES_QUEUE_GUARDIAN_PID"  # set for the workers that a master has started beside itself
-)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""Locked files. The kernel releases a lock when its process ends, even if it is killed.
-
-A lock is a descriptor that a child can inherit: a supervisor and a server hold the lock that their
-starter took, with their pid in the file. The package filelock has neither feature.
-"""
+"""Locked files. The kernel releases a lock when its process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import time
 from pathlib import Path
 
 from es_queue.errors import RunFolderError
-from es_queue.files import open_file
 
 #: A process that checks a lock holds it for an instant; ``take_lock`` waits longer.
 RETRY_SECONDS = 0.5
@@ -37,13 +32,6 @@ def try_lock(path: Path, remedy: str = REMEDY) -> int | None:
     return descriptor
 
 
-def is_locked(path: Path) -> bool:
-    descriptor = try_lock(path)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is None
-
-
 def take_lock(path: Path, seconds: float = RETRY_SECONDS, remedy: str = REMEDY) -> int | None:
     """Like ``try_lock``, retried for ``seconds``."""
     deadline = time.monotonic() + seconds
@@ -54,12 +42,3 @@ def take_lock(path: Path, seconds: float = RETRY_SECONDS, remedy: str = REMEDY) 
 
 def write_pid(descriptor: int, pid: int) -> None:
     os.pwrite(descriptor, b"%-20d" % pid, 0)
-
-
-def read_pid(path: Path) -> int | None:
-    """The pid in a locked file, None if there is none."""
-    try:
-        with open_file(path) as file:
-            return int(file.read(20))
-    except (OSError, ValueError):
-        return None

@@ -31,7 +31,7 @@ SEED_FOLDER = re.compile(r"s[0-9]{1,19}", re.ASCII)
 #: Files and folders that es-queue writes to a run's folder, and reads there.
 OWN_FILES = (*NAMING_FILES, "config.json", "metrics.jsonl", ERROR_REPORTS_FILE, FAILURE_FILE, BEST)
 OWN_FOLDERS = (
-    *("checkpoints", "slots", "replay", "logs", "videos", "redis", "guardian"),
+    *("checkpoints", "slots", "replay", "logs", "videos", "redis"),
     *("tensorboard", "wandb", "mlflow"),
 )
 

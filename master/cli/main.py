@@ -178,7 +178,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         make_reporter,
         lambda: stop.requested,
     )
-    stop.install(lambda: session.is_looping, session.kill, lambda: session.resume_command)
+    stop.install(lambda: session.is_looping, lambda: session.resume_command)
     try:
         with NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL):
             summary = session.run(config, resumable_settings(values))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
-import tempfile
+import time
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
-from es_queue.errors import UsageError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.security.sanitize import sanitize
+from master.processes import Child, ProcessGroup
 
 LOGGER = logging.getLogger("es_queue.display")
 VIDEO_FOLDER = "videos"
 INSTALL = "pip install 'es-queue[video]'"
 #: The longest wait for a film when its run ends.
 LAST_VIDEO_SECONDS = 120.0
-NICENESS = 10
-MOST_WORDS = 4_000
+POLL_SECONDS = 0.05
+#: At a low priority: training comes first.
+PLAYER = ["nice", "-n", "10", sys.executable, "-P", "-m", "workers.play.cli"]
 
 
 class VideoJobs:
@@ -38,8 +37,7 @@ class VideoJobs:
             **os.environ,
             **({} if noise_dir is None else {FOLDER_VARIABLE: str(noise_dir)}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr_file: IO[bytes] | None = None
+        self._group = ProcessGroup(grace=0)
         self._next_generation = 0
         #: The generation being filmed, and those that wait.
         self._filmed: int | None = None
@@ -73,74 +71,53 @@ class VideoJobs:
 
     def _start_video(self, generation: int) -> None:
         target = self._run_dir / VIDEO_FOLDER / f"{generation:08d}.gif"
-        command = [sys.executable, "-P", "-m", "workers.play.cli", str(self._run_dir), "--trust"]
+        command = [*PLAYER, str(self._run_dir), "--trust"]
         command += ["--generation", str(generation), "--record", str(target)]
+        log = self._run_dir / "logs" / "films.log"
+        self._group.children = [Child("es-play", lambda: command, log, self._environment)]
         try:
-            self._close_stderr()
-            self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-            # In its own session, so that Ctrl-C in the terminal reaches only the master.
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr_file,
-                env=self._environment,
-                start_new_session=True,
-            )
-        except OSError as error:
+            self._group.start(self._group.children[0])
+        except RunFolderError as error:
             self._disable(str(error))
             return
         self._filmed = generation
-        with suppress(OSError):  # it has already ended
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 
     def close(self, seconds: float = LAST_VIDEO_SECONDS) -> None:
         """Wait so long for each film, then end it; with 0 seconds, start no other."""
         try:
-            waiting = len(self._queue) + (self._process is not None)
+            is_busy = self._is_busy()
+            waiting = len(self._queue) + is_busy
             if seconds and waiting > 1:
                 LOGGER.warning(f"making {waiting} more films: Ctrl-C skips them")
-            while self._process is not None:
-                self._process.wait(seconds)
-                if not self._is_busy() and seconds:
+            deadline = time.monotonic() + seconds
+            while is_busy and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+                if not (is_busy := self._is_busy()):
                     self._start_next()
-        except subprocess.TimeoutExpired:
+                    deadline, is_busy = time.monotonic() + seconds, self._is_busy()
             skipped = [number for number in (self._filmed, *self._queue) if number is not None]
-            if seconds and skipped:
+            if is_busy and seconds and skipped:
                 LOGGER.warning(
                     f"a film takes longer than {seconds:g} s: {len(skipped)} are skipped; "
                     f"es-play {self._run_dir} --generation {skipped[0]} --record FILE.gif makes one"
                 )
         finally:  # even if interrupted, leave no player behind
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
-            self._close_stderr()
+            self._group.__exit__()
 
     def _is_busy(self) -> bool:
         """A failed film is reported."""
-        if self._process is None:
+        if not self._group.children:
             return False
-        code = self._process.poll()
-        if code is None:
+        self._group.watch()
+        (child,) = self._group.children
+        if not child.is_over:
             return True
-        self._process = None
+        self._group.children = []
         is_kept, self._filmed = self._filmed is not None, None
-        if code and is_kept:  # a record that was removed meanwhile is no trouble
-            lines = self._read_stderr()
-            self._disable(lines[-1] if lines else f"es-play ended with {code}")
+        if child.code and is_kept:  # a record that was removed meanwhile is no trouble
+            lines = child.last_lines()
+            self._disable(lines[-1] if lines else f"es-play ended with {child.code}")
         return False
-
-    def _read_stderr(self) -> list[str]:
-        assert self._stderr_file is not None, "a film has a file for its words"
-        self._stderr_file.seek(0)
-        return self._stderr_file.read(MOST_WORDS).decode(errors="replace").strip().splitlines()
-
-    def _close_stderr(self) -> None:
-        if self._stderr_file is not None:
-            self._stderr_file.close()
-            self._stderr_file = None
 
     def _disable(self, why: str) -> None:
         self._every = 0

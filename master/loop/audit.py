@@ -29,7 +29,7 @@ from es_queue.security.passwords import environment_without_redis
 from es_queue.slots import OWED, Rows, Slots, Table, format_slot
 from es_queue.util.pipe_frames import read_frame, write_frame
 from master.loop.blocks import blocks_of_rows
-from master.services.child_process import bind_to_parent
+from master.processes import Child, ProcessGroup
 
 LOGGER = logging.getLogger("es_queue.loop")
 ADVICE = (
@@ -47,7 +47,7 @@ class Audit:
         shell = environment_without_redis(os.environ)
         self._environment = {**numeric_environment(), **shell, **noise}
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, "audit")
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._group = ProcessGroup(grace=0)
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._replays: list[Future[list[bytes]]] = []
         self._parameters, self._begun = b"", 0
@@ -64,7 +64,7 @@ class Audit:
         rows, self._begun = rows[rows >= self._begun], len(slots)
         share = math.ceil(self._config.audit * workers)  # so many keep up with them
         count = min(share, len(rows), os.cpu_count() or 1)
-        while len(self._children) < count:
+        while len(self._group.children) < count:
             self._start_process()
         for first in range(count):
             blocks = [str(block) for block in blocks_of_rows(slots, rows[first::count].tolist())]
@@ -92,15 +92,11 @@ class Audit:
         return math.ceil(config.wall_limit * (1 + slots * episodes))
 
     def _start_process(self) -> None:
-        child = subprocess.Popen(
-            bind_to_parent([sys.executable, "-P", "-m", "workers.audit_slots"]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self._environment,
-            start_new_session=True,  # Ctrl-C in the terminal reaches only the master
-        )
-        self._children.append(child)
+        words = [sys.executable, "-P", "-m", "workers.audit_slots"]
+        log = Path(os.devnull)
+        place = Child("an audit", lambda: words, log, self._environment, pipes=True)
+        child = self._group.start(place).process
+        assert child is not None, "it was just started"
         with suppress(OSError):  # it has ended already: the first question finds that
             write_frame(stream_of(child.stdin), self._config.to_json())
         self._idle.put(child)
@@ -148,14 +144,9 @@ class Audit:
         return {"audited": str(self.checked)}
 
     def close(self) -> None:
-        for child in self._children:
-            child.kill()
+        self._group.end()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for child in self._children:
-            child.wait()
-            for stream in (child.stdin, child.stdout):
-                with suppress(OSError):  # what was not sent yet
-                    stream_of(stream).close()
+        self._group.__exit__()
 
 
 def stream_of(pipe: IO[bytes] | None) -> IO[bytes]:

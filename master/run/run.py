@@ -46,8 +46,7 @@ from master.loop.recovery_statistics import TAKEOVER
 from master.loop.state import FINAL, RunState, vector_digest
 from master.loop.workers import Maintain, Workers
 from master.run.lease import LeaseRenewal
-from master.run.run_services import RunContext, RunView, StopSignal
-from master.run.supervisor_client import SupervisorWatch
+from master.run.run_services import OwnServices, RunContext, RunView, StopSignal
 from master.services.start_lines import start_lines
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.storage.generation_store import GenerationStore
@@ -58,6 +57,7 @@ LEAVE_SECONDS = 5.0
 LONGEST_REPORT = 64 * 2**10
 #: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
 UNSERVED = "max_seconds, and no worker for the final evaluation"
+NOTE_AFTER_SECONDS = 2.0
 
 
 class OutageHandler:
@@ -67,15 +67,21 @@ class OutageHandler:
     retry: of the master's own commands
     """
 
-    def __init__(self, renewal: LeaseRenewal, stop: StopSignal, watch: SupervisorWatch) -> None:
-        self._renewal, self._stop, self._watch = renewal, stop, watch
+    def __init__(self, renewal: LeaseRenewal, stop: StopSignal, own: OwnServices) -> None:
+        self._renewal, self._stop, self._own = renewal, stop, own
         self.retry = Retry(on_outage=self._handle)
 
     def _handle(self, seconds: float) -> None:
         self._renewal.show_sign()
         if self._stop.is_looping and self._stop.is_interrupted():
             raise Interrupted
-        self._watch.handle_outage(seconds, self.retry.last_error)
+        if not self._own.restart_ended() and seconds > NOTE_AFTER_SECONDS:
+            why = self.retry.last_error
+            LOGGER.warning(
+                f"Redis refuses commands ({why}); trying again"
+                if why
+                else "Redis does not answer; trying again"
+            )
 
 
 class TrainingRun:
@@ -88,8 +94,7 @@ class TrainingRun:
         own_client = self._resources.enter_context(clone_client(services.client))
         own_channel = MasterStore(own_client, paths.run, Retry(clocks.renew))
         self._renewal = LeaseRenewal(own_channel, claim.token, claim.holder, clocks)
-        watch = SupervisorWatch(services.supervisor)
-        outages = OutageHandler(self._renewal, services.stop, watch)
+        outages = OutageHandler(self._renewal, services.stop, services.own)
         self._channel = MasterStore(services.client, paths.run, outages.retry)
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         self._seat_manager = SeatManager(
@@ -109,8 +114,8 @@ class TrainingRun:
             self._channel,
             clocks,
             strict=config.strict,
-            local=services.local_workers,
-            maintain=keep_services(watch, self._seat_manager, self._channel),
+            local=services.own.count,
+            maintain=keep_services(services.own, self._seat_manager, self._channel),
         )
         self._video_jobs = VideoJobs(paths.run_dir, launch.video_every, launch.noise_dir)
         store = GenerationStore(paths.run, paths.run_dir, config.keep_generations, self._video_jobs)
@@ -351,11 +356,9 @@ def show_live_figures(view: RunView, renewal: LeaseRenewal) -> Callable[[Record]
     return show
 
 
-def keep_services(
-    watch: SupervisorWatch, seat_manager: SeatManager, channel: MasterStore
-) -> Maintain:
+def keep_services(own: OwnServices, seat_manager: SeatManager, channel: MasterStore) -> Maintain:
     def maintain(workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool) -> list[str]:
-        watch.check()
+        own.restart_ended()
         return seat_manager.tick(channel, workers, served, paused)
 
     return maintain
@@ -386,7 +389,7 @@ def start_information(context: RunContext, state: RunState) -> dict[str, str]:
             services.url,
             services.launch.queue,
             paths.named_run,
-            services.private_server,
+            services.own.server,
             loose_modules(setup.config),
             services.launch.redis_password_file,
         ),

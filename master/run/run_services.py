@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from es_queue.protocol.timing import Clocks
+from es_queue.util.cores import default_workers
 from master.display.format import Record
 from master.loop.listeners import Sink
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.run.setup import Setup
-from master.run.supervisor_client import SupervisorClient, make_supervisor_client
+from master.services.local_workers import LocalServices
 from master.services.private_server import PrivateServer
 from master.services.start_lines import redis_flags
+from master.services.tcp_access import resolve_listen_address
 
 
 class RunView(Sink, Protocol):
@@ -40,68 +42,51 @@ class StopSignal:
         self.is_looping = True
 
 
-class OwnProcesses:
-    """The private server and the supervisor that a master starts for its run; each may be None."""
+class OwnServices(LocalServices):
+    """Those of one run."""
 
-    def __init__(self, launch: Launch, clocks: Clocks) -> None:
-        self._launch, self._clocks = launch, clocks
-        self.server: PrivateServer | None = None
-        self.supervisor: SupervisorClient | None = None
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
+        self._launch = launch
 
-    def start_server(self, paths: RunPaths, modules: Sequence[str]) -> str:
+    def start_private_server(self, paths: RunPaths) -> str:
         """Start a private server in the run's folder; returns its URL."""
         paths.prepare()
-        self.server = PrivateServer(paths.run_dir / "redis")
-        self.start(paths, modules)
+        folder, launch = paths.run_dir / "redis", self._launch
+        listen = None if launch.listen is None else resolve_listen_address(launch.listen, folder)
+        self.server = PrivateServer(folder, listen=listen, queue=launch.queue)
+        self.start_server()
+        if self.server.is_owned:  # else another master's workers are there, too
+            self.start_local_workers(paths, self.server.url)
         return self.server.url
 
-    def start(self, paths: RunPaths, modules: Sequence[str]) -> None:
-        """Start the supervisor, if the run needs one and has none yet."""
-        if self.supervisor is None:
-            self.supervisor = make_supervisor_client(
-                self._launch, paths, self._clocks, self.server, modules
-            )
-            if self.supervisor is not None:
-                self.supervisor.start()
-
-    def restart(self, _: float) -> None:
-        if self.server is not None and self.supervisor is not None:
-            self.supervisor.ensure()
-
-    def release(self) -> None:
-        """Leave the server to another living master."""
-        if self.server is not None and self.supervisor is not None:
-            self.supervisor.release()
-
-    def stop(self) -> None:
-        if self.supervisor is not None:
-            self.supervisor.stop()
-
-    def kill(self) -> None:
-        if self.supervisor is not None:
-            self.supervisor.kill()
+    def start_local_workers(self, paths: RunPaths, url: str) -> None:
+        """Start the local workers, if the run needs some and has none yet."""
+        launch, is_private = self._launch, self.server is not None
+        count = launch.workers
+        if count is None:
+            count = default_workers() if is_private else 0
+        if count:
+            shared = not is_private or launch.listen is not None
+            logs = paths.run_dir / "logs"
+            self.start_workers(count, launch.queue, url, logs, shared, launch.noise_dir)
 
 
 @dataclass(frozen=True)
 class Services:
-    """client, url: of the run's Redis; private_server, supervisor: None for a run that has none"""
+    """client, url: of the run's Redis"""
 
     launch: Launch
     clocks: Clocks
     client: Any
     url: str
     stop: StopSignal
-    private_server: PrivateServer | None = None
-    supervisor: SupervisorClient | None = None
-
-    @property
-    def local_workers(self) -> int:
-        return 0 if self.supervisor is None else self.supervisor.local_workers
+    own: OwnServices
 
     @property
     def redis_flags(self) -> str:
         """The flags by which a command finds the server; empty for a private one."""
-        if self.private_server is not None:
+        if self.own.server is not None:
             return ""
         return redis_flags(self.url, self.launch.redis_password_file)
 

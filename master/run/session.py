@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +42,7 @@ from master.run.run import LEAVE_SECONDS, TrainingRun
 from master.run.run_paths import RunPaths, existing_paths, make_new_paths
 from master.run.run_services import (
     LeaseClaim,
-    OwnProcesses,
+    OwnServices,
     RunContext,
     RunView,
     Services,
@@ -98,7 +98,7 @@ class Session:
     ) -> None:
         self._launch, self._clocks, self._make_view = launch, clocks, make_view
         self._stop, self._notes = StopSignal(is_interrupted), NoteHandler()
-        self._processes = OwnProcesses(launch, clocks)
+        self._services = OwnServices(launch)
         self._resources = ExitStack()
         self._new_folder: Path | None = None
         self.resume_command = ""
@@ -127,17 +127,13 @@ class Session:
             except ANY_ERROR as error:
                 self._clean_up_failed()
                 raise refused_error(error) from None
-            except RunBusyError:  # the folder may be the other master's, and so may be the server
-                self._processes.release()
+            except RunBusyError:  # the folder may be the other master's
                 raise
             except BaseException:
                 self._clean_up_failed()
                 raise
             finally:
-                self._processes.stop()
-
-    def kill(self) -> None:
-        self._processes.kill()
+                self._services.stop()
 
     # --- beginning and resuming
 
@@ -156,7 +152,7 @@ class Session:
         paths = make_new_paths(config, launch)
         self._new_folder = None if paths.run_dir.exists() else paths.run_dir
         paths.prepare()
-        connection = self._connect(paths, named_modules(config))
+        connection = self._connect(paths)
         channel = connection.channel
         if channel.stored_run()[0] is not None:
             validate_lease_free(channel, self._clocks, wait=False)
@@ -196,7 +192,7 @@ class Session:
         saved = None if disk is None else newest_checkpoint(paths, disk, None)[0]
         if saved is not None:
             self._allow_modules(saved, str(paths.run_dir))
-        connection = self._connect(paths, [] if saved is None else named_modules(saved))
+        connection = self._connect(paths)
         channel = connection.channel
         stored = channel.stored_run()[2]
         if disk is None and stored is None and not paths.run_dir.is_dir():
@@ -277,7 +273,7 @@ class Session:
 
     def _clean_up_failed(self) -> None:
         """Remove the remains of a run that failed at the start."""
-        self._processes.stop()
+        self._services.stop()
         folder = self._new_folder
         if folder is not None and not (folder / "checkpoints").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -291,9 +287,9 @@ class Session:
         require_trust(what, modules, launch.trust, launch.own_modules)
         self._resources.enter_context(allowing(modules))
 
-    def _connect(self, paths: RunPaths, modules: Sequence[str]) -> Connection:
+    def _connect(self, paths: RunPaths) -> Connection:
         """The named server, or a private one in the run's folder."""
-        url = self._launch.redis_url or self._processes.start_server(paths, modules)
+        url = self._launch.redis_url or self._services.start_private_server(paths)
         client, name = client_from_url(url), redacted_url(url)
         validate_server(client, name)
         if self._launch.redis_url is not None and not self._launch.insecure:
@@ -301,23 +297,25 @@ class Session:
                 TERMINAL.warning(format_warning(text))
                 if not is_same_terminal():
                     LOGGER.warning(text)
-        retry = Retry(on_outage=self._processes.restart)
+        retry = Retry(on_outage=self._keep_services)
         return Connection(paths, url, client, MasterStore(client, paths.run, retry))
+
+    def _keep_services(self, _: float) -> None:
+        self._services.restart_ended()
 
     def _make_context(
         self, connection: Connection, setup: Setup, claim: LeaseClaim, *, is_resumed: bool
     ) -> RunContext:
         """The run's context. Its view shows earlier messages."""
-        paths, processes = connection.paths, self._processes
-        processes.start(paths, named_modules(setup.config))
+        paths = connection.paths
+        self._services.start_local_workers(paths, connection.url)
         services = Services(
             self._launch,
             self._clocks,
             connection.client,
             connection.url,
             self._stop,
-            processes.server,
-            processes.supervisor,
+            self._services,
         )
         view = self._make_view(paths, setup.config)
         self._notes.show_in(view.note)

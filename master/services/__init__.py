@@ -1,1 +1,1 @@
-"""Processes of an es-master: private server, local workers, supervisor."""
+"""Services that an es-master starts for its run: private server and local workers."""

@@ -1,6 +1,4 @@
-"""Starts, watches, restarts and ends es-master's own processes: private server, local workers,
-supervisor, and the runs of ``--seeds``.
-"""
+"""Starts, restarts and ends the runs of ``--seeds``."""
 
 from __future__ import annotations
 
@@ -17,13 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.errors import RunFolderError
-from es_queue.files import read_end
 from es_queue.security.private_directory import no_link
-from es_queue.util.file_lock import is_locked, read_pid, write_pid
 
 POLL_SECONDS = 0.02
-REAP_SECONDS = 10.0
-LOG_BYTES = 16 * 1024
 
 #: Runs before the real program: the kernel is to send SIGTERM (15) when the starter dies (1:
 #: PR_SET_PDEATHSIG). A preexec_fn would do the same between fork and exec, where a process that has
@@ -32,12 +26,6 @@ BIND_TO_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);"
     "os.getppid() == int(sys.argv[1]) or sys.exit('the parent is gone'); os.execv(sys.argv[2], "
     "sys.argv[2:])"
-)
-
-RUN_MODULE = (
-    "import sys; home, module = sys.argv[1:3]; del sys.argv[1:3];"
-    "home in sys.path or sys.path.insert(0, home);"
-    "sys.exit(__import__(module, fromlist=['main']).main())"
 )
 
 
@@ -54,14 +42,6 @@ def bind_to_parent(command: list[str]) -> list[str]:
     ):
         return command
     return [sys.executable, "-I", "-S", "-c", BIND_TO_PARENT, str(os.getpid()), *command]
-
-
-def module_command(module: str, *words: str) -> list[str]:
-    """The command that runs ``main`` of an es-queue module. With -P, packages of the current folder
-    cannot replace es-queue's own, which need not be installed.
-    """
-    home = str(Path(__file__).resolve().parents[2])
-    return [sys.executable, "-P", "-c", RUN_MODULE, home, module, *words]
 
 
 def spawn_bound(
@@ -86,8 +66,6 @@ def spawn(
     *,
     log_mode: str = "ab",
     stdout: int | None = None,
-    pass_fds: Sequence[int] = (),
-    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, which the terminal's Ctrl-C does not reach.
 
@@ -101,8 +79,6 @@ def spawn(
             stdout=file if stdout is None else stdout,
             stderr=file,
             env=environment,
-            cwd=folder,
-            pass_fds=pass_fds,
             start_new_session=True,
         )
 
@@ -170,68 +146,7 @@ class RestartTimer:
         return self.restart_at is not None and time.monotonic() >= self.restart_at
 
 
-class LockedProcess:
-    """A process that holds the lock of a file with its pid for its whole life.
-
-    It is this process's child, or that of another process that has died. A pid can belong to a
-    stranger; the lock shows that it does not.
-    """
-
-    def __init__(self, lock: Path) -> None:
-        self._lock = lock
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def is_child(self) -> bool:
-        return self._process is not None
-
-    def start(
-        self,
-        lock: int,
-        command: Sequence[str],
-        log: Path,
-        environment: dict[str, str] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        """Start a command that inherits ``lock``, which is closed here. Raises OSError."""
-        try:
-            self._process = spawn(command, log, environment, pass_fds=[lock], folder=folder)
-            write_pid(lock, self._process.pid)
-        finally:
-            os.close(lock)
-
-    def exit_code(self) -> int | None:
-        """The child's exit code; None while it runs, or if there is none."""
-        return None if self._process is None else self._process.poll()
-
-    def is_gone(self) -> bool:
-        return not is_locked(self._lock)
-
-    def reap(self) -> None:
-        """Wait for the child, whose lock is free shortly before its exit code can be read."""
-        if self._process is not None:
-            self._process.wait(REAP_SECONDS)
-            self._process = None
-
-    def signal(self, number: signal.Signals) -> None:
-        with suppress(OSError):
-            if self._process is not None:
-                self._process.send_signal(number)
-            elif not self.is_gone() and (pid := self.read_pid()):
-                os.kill(pid, number)
-
-    def read_pid(self) -> int | None:
-        return read_pid(self._lock)
-
-
 def signal_name(number: int) -> str:
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
-
-
-def log_tail(log: Path) -> str:
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = read_end(log, LOG_BYTES).decode(errors="replace").splitlines()
-    return f"{log} ends: {' | '.join(lines[-3:])}" if lines else f"{log} is empty"

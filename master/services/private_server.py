@@ -1,9 +1,5 @@
 """PrivateServer: a private Valkey or Redis on a Unix socket, for a run without a named Redis; with
 --listen also on TCP.
-
-Two files of the server's folder are locked, because pids can be reused and sockets outlive their
-servers. The server process holds ``server.lock`` for its whole life. The one process that may start
-and stop it holds ``owner.lock``. The kernel releases both when a process ends, for any reason.
 """
 
 from __future__ import annotations
@@ -12,24 +8,22 @@ import importlib
 import os
 import secrets
 import shutil
-import signal
 import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from es_queue.errors import EsQueueError, RedisError, UsageError
+from es_queue.errors import RedisError, UsageError
 from es_queue.files import read_file
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.security.acl import DEFAULT_QUEUE, QUEUE_NAME, WORKER, format_user_line
 from es_queue.security.private_directory import is_closed, is_private
 from es_queue.security.sanitize import sanitize
 from es_queue.util.file_lock import try_lock
-from master.services.child_process import LockedProcess, bind_to_parent, end_in_order, log_tail
+from master.processes import Child, ProcessGroup
 from master.services.tcp_access import (
     ALL_ADDRESSES,
     Address,
@@ -43,10 +37,12 @@ from master.services.tcp_access import (
 
 #: Linux allows 107 bytes and macOS 103 for the path of a Unix socket.
 LONGEST_SOCKET_PATH = 100
-#: A server may take this long to answer.
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 PING_SECONDS = 2.0
+#: What a killed master leaves ends within a second.
+REMAINS_SECONDS = 10.0
+BACKOFF_SECONDS = (0.1, 0.1, 0.5, 1.0, 2.0)
 POLL_SECONDS = 0.02
 LONGEST_PATH = 4096
 
@@ -69,15 +65,13 @@ def server_binary() -> str:
 
 class PrivateServer:
     """A server whose socket and log are in ``folder``, which gets mode 0700. It keeps and reads no
-    data on disk: a run resumes from the checkpoint in its own folder.
+    data on disk: a run resumes from the checkpoint in its own folder, and its master publishes
+    again what a new server lacks.
 
-    Start it from the main thread, so that it ends with this process (by SIGTERM from the kernel, on
-    Linux). It runs in its own session, so the terminal's Ctrl-C does not reach it. All methods are
-    for one thread.
+    It ends with this process. All methods are for one thread.
 
-    listen:   an address at which other hosts reach it with a password, None for only the socket
-    queue:    of the workers of other hosts
-    is_cancelled: polled while a server starts; once it is true, ``start`` raises RedisError
+    listen: an address at which other hosts reach it with a password, None for only the socket
+    queue:  of the workers of other hosts
     """
 
     def __init__(
@@ -85,14 +79,22 @@ class PrivateServer:
         folder: Path,
         binary: str | None = None,
         listen: Address | None = None,
-        is_cancelled: Callable[[], bool] = lambda: False,
         queue: str = DEFAULT_QUEUE,
     ) -> None:
         self.folder = folder.absolute()
-        self.binary, self._listen, self._is_cancelled = binary, listen, is_cancelled
-        self._queue = queue
-        self._child = LockedProcess(self.folder / "server.lock")
-        self._owner_lock: int | None = None
+        self.binary, self._listen, self._queue = binary, listen, queue
+        self._group: ProcessGroup | None = None
+        log = self.folder / "redis.log"
+        self._child = Child("the private server", self._command, log, backoff=BACKOFF_SECONDS)
+        self._child.error = RedisError
+        #: Two masters of one folder must not start two servers. The kernel releases it with this
+        #: process.
+        self._lock: int | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether this process started it, and not another living master."""
+        return self._lock is not None
 
     @property
     def url(self) -> str:
@@ -126,15 +128,33 @@ class PrivateServer:
         return url
 
     def start(self) -> None:
-        """Make sure that a server responds: another living owner's, or a new one.
-
-        The remains of a dead owner are ended first, because they would not end with this process.
-        Raises RedisError with the end of the log if no server responds within START_SECONDS.
+        """Make sure that a server responds: another living master's, or a new one. Raises
+        RedisError with the end of the log.
         """
         self._prepare_folder()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._take_lock():
+            if self.is_alive():
+                return
+            if time.monotonic() > deadline:
+                raise RedisError(
+                    "the private server of another es-master does not respond: look at "
+                    f"{self.folder} and end that es-master"
+                )
+            time.sleep(POLL_SECONDS)
+        deadline = time.monotonic() + REMAINS_SECONDS
+        while self.running_url is not None:
+            if time.monotonic() > deadline:
+                raise RedisError(
+                    f"a server still runs in {self.folder}, but no es-master leads it: end it and "
+                    "try again"
+                )
+            time.sleep(POLL_SECONDS)
+        self._group = ProcessGroup(STOP_SECONDS)
         try:
-            self._start_and_wait(time.monotonic() + START_SECONDS)
-        except EsQueueError:
+            self._group.start(self._child)
+            self._group.wait_ready(self._child, self.is_alive, START_SECONDS)
+        except BaseException:
             self.stop()
             raise
 
@@ -152,28 +172,29 @@ class PrivateServer:
             return _reads_exactly(connection, answers + b"+PONG\r\n")
         return False
 
-    def ensure(self) -> bool:
-        """Start the server again if it ended; returns whether it had. A slow one is left alone."""
-        if not self._child.is_gone():
-            return False
-        self._child.reap()
-        self.start()
-        return True
+    def watch(self) -> list[str]:
+        """Start the server again if it ended, or if the other master's has; a slow one is left
+        alone. Returns sentences. Raises RedisError if it keeps ending.
+        """
+        if self._group is None:
+            if self.running_url is not None:
+                return []
+            self.start()
+            return ["the private server of another es-master ended, and another one was started"]
+        news = self._group.watch()
+        if self._child.trouble:
+            raise RedisError(self._child.trouble)
+        return news
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL, unless another living process owns it."""
-        if self._owner_lock is None:
-            return
-        self._end_server()
-        self._child.reap()
-        self._remove_socket()
-        os.close(self._owner_lock)
-        self._owner_lock = None
-
-    def kill(self) -> None:
-        """Waits for nothing."""
-        if self._child.is_child:
-            self._child.signal(signal.SIGKILL)
+        """SIGTERM, then SIGKILL, unless another living master owns it."""
+        if self._group is not None:
+            self._group.__exit__()
+            self._group = None
+            self._remove_socket()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     # --- the folder
 
@@ -232,50 +253,14 @@ class PrivateServer:
 
     # --- the process
 
-    def _start_and_wait(self, deadline: float) -> None:
-        while True:
-            if not self._child.is_child and self._acquire_ownership():
-                self._end_server()
-                self._spawn()
-            if self.is_alive():
-                return
-            if self._is_cancelled():
-                raise RedisError("the private server was stopped while it started")
-            if (code := self._child.exit_code()) is not None:
-                raise RedisError(
-                    f"the private server ended with code {code}; "
-                    f"{log_tail(self.folder / 'redis.log')}"
-                )
-            if time.monotonic() > deadline:
-                raise RedisError(
-                    f"the private server does not respond after {START_SECONDS:.0f} s; "
-                    f"{log_tail(self.folder / 'redis.log')}"
-                )
-            time.sleep(POLL_SECONDS)
+    def _take_lock(self) -> bool:
+        if self._lock is None:
+            self._lock = try_lock(self.folder / "owner.lock")
+        return self._lock is not None
 
-    def _acquire_ownership(self) -> bool:
-        if self._owner_lock is None:
-            self._owner_lock = try_lock(self.folder / "owner.lock")
-        return self._owner_lock is not None
-
-    def _end_server(self) -> None:
-        steps = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS))
-        if not end_in_order(self._child.signal, self._child.is_gone, steps):
-            raise RedisError(
-                f"a server in {self.folder} cannot be stopped; end process "
-                f"{self._child.read_pid()} and try again"
-            )
-
-    def _spawn(self) -> None:
+    def _command(self) -> list[str]:
         self._write_settings()
-        command = bind_to_parent([self.binary or server_binary(), str(self._settings_file)])
-        lock = try_lock(self.folder / "server.lock")
-        if lock is None:
-            raise RedisError(f"another server was just started in {self.folder}; try again")
-        try:
-            self._child.start(lock, command, self.folder / "redis.log", folder=self.folder)
-        except OSError as error:
-            raise RedisError(f"the private server cannot be started: {error}") from error
+        return [self.binary or server_binary(), str(self._settings_file)]
 
     @property
     def _settings_file(self) -> Path:

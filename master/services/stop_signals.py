@@ -33,10 +33,12 @@ class StopSignals:
     def install(
         self,
         has_begun: Callable[[], bool],
-        kill: Callable[[], None],
         resume_command: Callable[[], str],
+        kill: Callable[[], None] = lambda: None,
     ) -> None:
-        """kill: ends all processes at once; resume_command: what continues the run after it."""
+        """kill: ends at once what does not end with this process; resume_command: what continues
+        the run after it
+        """
 
         def handle(number: int, frame: object) -> None:
             if self.requested:

@@ -37,9 +37,6 @@ ADDRESS = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]*))(?::(?P<port>[0-9]{1,5}))?", re.ASCII
 )
 PASSWORD = re.compile(r"[A-Za-z0-9_-]{20,200}", re.ASCII)
-#: A password is this many random letters and their signature with the account's key, which shows
-#: that the folder did not come from elsewhere.
-SECRET_LETTERS = 24
 KEY_NAME, PROCESS_KEY = "run-folders.key", secrets.token_bytes(32)
 #: Of each file that others come in by: password, address, URL.
 MOST_BYTES = 1000
@@ -156,15 +153,9 @@ def read_password(folder: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise RedisError(
-            f"{path} cannot be read ({type(error).__name__}): remove it, and es-master creates "
-            f"a new password"
-        ) from None
+        raise RedisError(f"{path} cannot be read ({type(error).__name__}): remove it") from None
     if not PASSWORD.fullmatch(text):
-        raise RedisError(
-            f"{path} does not contain a password of es-queue: remove it, and es-master creates "
-            f"a new one"
-        )
+        raise RedisError(f"{path} does not contain a password of es-queue: remove it")
     return text
 
 
@@ -172,12 +163,8 @@ def write_join_files(folder: Path, address: Address) -> None:
     """Write the owner's password, kept for the run's life, and the URL by which workers of other
     hosts join, with their own password. Raises RedisError.
     """
-    discard_foreign_password(folder)
-    password = read_password(folder)
-    if password is None:
-        password = _sign_password(folder, secrets.token_urlsafe(18))
-        write_private(folder / "password", password + "\n")
-    (folder / "password").chmod(0o600)  # a copied folder may have lost it
+    password = make_password(folder)
+    write_private(folder / "password", password + "\n")
     write_private(folder / "listen", f"{address}\n")
     write_private(
         folder / "url",
@@ -194,26 +181,18 @@ def workers_password(password: str) -> str:
 
 
 def remove_join_files(folder: Path) -> None:
-    """The run's own password stays, because the run may listen again."""
-    discard_foreign_password(folder)
+    """The run's own password stays, because the run may listen again. One that this account did not
+    make for this folder goes: anyone who packed the folder could come in by it. Raises RedisError.
+    """
+    if read_password(folder) not in (None, make_password(folder)):
+        (folder / "password").unlink()
     (folder / "url").unlink(missing_ok=True)
 
 
-def discard_foreign_password(folder: Path) -> None:
-    """Remove a password that this account did not make for this folder: whoever packed the folder
-    could come in by it. Raises RedisError.
-    """
-    password = read_password(folder)
-    if password is None:
-        return
-    if not hmac.compare_digest(password, _sign_password(folder, password[:SECRET_LETTERS])):
-        (folder / "password").unlink()
-
-
-def _sign_password(folder: Path, secret: str) -> str:
-    """The password that begins with these random letters."""
-    code = hmac.digest(_account_key(), f"{folder.absolute()} {secret}".encode(), "sha256")
-    return secret + urlsafe_b64encode(code[:18]).decode()
+def make_password(folder: Path) -> str:
+    """The owner's password of a folder's server: a signature with the account's key."""
+    code = hmac.digest(_account_key(), str(folder.absolute()).encode(), "sha256")
+    return urlsafe_b64encode(code).decode().rstrip("=")
 
 
 def _account_key() -> bytes:

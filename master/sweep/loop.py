@@ -37,7 +37,7 @@ from master.run.launch import Launch
 from master.run.manifest import repro_command
 from master.run.run_paths import RunPaths
 from master.services.child_process import end_in_order
-from master.services.local_workers import LocalServices, LocalWorkers
+from master.services.local_workers import LocalServices
 from master.services.private_server import PrivateServer
 from master.services.redis_url import (
     format_warning,
@@ -95,14 +95,12 @@ class SharedServices(LocalServices):
         )
         if self._count:
             self.start_workers(
-                LocalWorkers(
-                    self._count,
-                    self._launch.queue,
-                    self.url,
-                    self._folder / "logs",
-                    not self.is_private or self._launch.listen is not None,
-                    self._launch.noise_dir,
-                )
+                self._count,
+                self._launch.queue,
+                self.url,
+                self._folder / "logs",
+                not self.is_private or self._launch.listen is not None,
+                self._launch.noise_dir,
             )
 
     def _private_server(self) -> PrivateServer | None:
@@ -175,7 +173,7 @@ class SweepStopSignals(StopSignals):
         self.kill_with(lambda: None, str)
 
     def kill_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
-        self.install(lambda: self.has_begun, kill, resume_command)
+        self.install(lambda: self.has_begun, resume_command, kill)
 
     def begin(self) -> None:
         """From now on the end is an orderly one."""
@@ -213,7 +211,6 @@ class Sweep:
     def kill(self) -> None:
         """Waits for nothing."""
         self._signal(signal.SIGKILL)
-        self._services.kill()
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:

@@ -16,7 +16,8 @@ from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyErro
 from es_queue.files import read_end
 from es_queue.security.passwords import environment_without_redis
 from es_queue.security.sanitize import sanitize
-from master.services.child_process import RestartTimer, module_command, signal_name, spawn_bound
+from master.processes import module_command
+from master.services.child_process import RestartTimer, signal_name, spawn_bound
 from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, SeedRun
 from master.sweep.view import SeedRow, shown_figures
 

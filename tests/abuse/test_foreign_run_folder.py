@@ -18,13 +18,11 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.util.file_lock import is_locked, read_pid
 from master.services.private_server import PrivateServer, server_binary
 from master.services.tcp_access import Address, read_password, write_join_files
 from master.storage.checkpoint import Checkpoints, decode, encode
 from master.storage.replay_log import ReplayLog
 from tests.abuse.servers import BOTH, SYSTEM
-from tests.integration.household import wait_until
 from tests.integration.processes import BIN, Processes, flags, quiet_digest, wait_for
 from tests.parts import setup_of, trained
 
@@ -221,14 +219,11 @@ def test_a_run_whose_processes_were_all_killed_resumes_from_its_folder_with_the_
         ),
         "Redis is newer than the disk",
     )
-    for number in (
-        read_pid(folder / "guardian/guardian.lock"),
-        read_pid(folder / "redis/server.lock"),
-        master.process.pid,
-    ):
-        os.kill(number or 0, signal.SIGKILL)
+    with redis.Redis.from_url(PrivateServer(folder / "redis").url) as client:
+        server = int(client.info("server")["process_id"])
+    for number in (server, master.process.pid):
+        os.kill(number, signal.SIGKILL)
     master.wait()
-    wait_until(lambda: not is_locked(folder / "redis/server.lock"))
     kept = on_disk(folder)
     resumed = processes.master("--resume", "r", *words)
     assert resumed.wait() == 0, resumed.said()

@@ -16,8 +16,7 @@ import pytest
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.util.file_lock import try_lock
 from master.run.run_paths import RunPaths
-from master.services.local_workers import LocalWorkers
-from master.services.supervisor_files import SupervisorFiles
+from master.services.local_workers import LocalServices
 from master.storage.checkpoint import write_atomically
 from master.storage.metrics_files import LineFile
 from master.storage.replay_log import ReplayLog
@@ -63,21 +62,14 @@ def test_a_link_in_the_place_of_a_checkpoints_temporary_file_is_not_followed(
 def test_the_names_of_temporary_files_cannot_be_foreseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = SupervisorFiles(tmp_path / "guardian")
-    files.prepare()
-    for write in (
-        lambda: write_atomically(tmp_path / "best.npz", b"data"),
-        lambda: files.write_state("ready"),
-    ):
+    for write in (lambda: write_atomically(tmp_path / "best.npz", b"data"),):
         names = names_that_writing_uses(monkeypatch, write)
         assert len(set(names)) == 2 and all(len(name.rpartition(".")[2]) >= 16 for name in names), (
             names
         )
 
 
-@pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "worker-1.log", "00000000.log", "events.jsonl", "owner.lock"]
-)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "worker-1.log", "00000000.log", "owner.lock"])
 def test_a_file_that_is_written_in_place_is_not_a_link(
     name: str, tmp_path: Path, victim: Path
 ) -> None:
@@ -88,13 +80,10 @@ def test_a_file_that_is_written_in_place_is_not_a_link(
 
     def write_worker_log() -> None:
         with pytest.raises(RunFolderError):
-            LocalWorkers(1, "default", "unix:///nowhere", tmp_path).start()
+            LocalServices().start_workers(1, "default", "unix:///nowhere", tmp_path)
 
     def write_replay_log() -> None:
         ReplayLog(tmp_path).lead_to(0, b"a checkpoint")
-
-    def write_news() -> None:
-        SupervisorFiles(tmp_path).append_news("news")
 
     def lock() -> None:
         with pytest.raises(RunFolderError):
@@ -107,7 +96,6 @@ def test_a_file_that_is_written_in_place_is_not_a_link(
         "metrics.jsonl": write_metrics,
         "worker-1.log": write_worker_log,
         "00000000.log": write_replay_log,
-        "events.jsonl": write_news,
         "owner.lock": lock,
     }
     with suppress(OSError):
@@ -260,7 +248,7 @@ def test_no_file_of_a_run_is_open_to_other_accounts(shared: bool, tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     run_dir = tmp_path / "runs" / "r"
-    private = [run_dir / "redis", run_dir / "guardian"]
+    private = [run_dir / "redis"]
     for path in (run_dir, *run_dir.rglob("*")):
         assert not mode(path) & 0o007, path
         if not shared or any(path.is_relative_to(one) for one in private):
@@ -269,15 +257,6 @@ def test_no_file_of_a_run_is_open_to_other_accounts(shared: bool, tmp_path: Path
         else:
             group = 0o070 if path.is_dir() else 0o060
             assert mode(path) & group == group, path
-
-
-def test_a_guardians_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o755)
-    (tmp_path / "guardian").symlink_to(elsewhere)
-    with pytest.raises(RunFolderError, match="link"):
-        SupervisorFiles(tmp_path / "guardian").prepare()
-    assert mode(elsewhere) == 0o755
 
 
 @pytest.mark.parametrize("name", ["slots", "replay", "logs", "checkpoints", "videos"])

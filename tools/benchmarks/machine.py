@@ -16,8 +16,8 @@ from es_queue.util import host_info
 TICKS = os.sysconf("SC_CLK_TCK")
 #: What a process of a whole run is for, by a word of its command; the first that fits.
 ROLES = (
+    ("wrapper", ("bound",)),
     ("server", ("valkey-server", "redis-server")),
-    ("supervisor", ("guardian",)),
     ("workers", ("rq",)),
     ("master", ("master", "es-master")),
 )

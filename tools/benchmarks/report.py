@@ -27,7 +27,7 @@ CAUSES: dict[str, str] = {
 HEAD = """# Performance
 
 Workers spend almost all CPU time in episodes: a whole run has about 96 % of the speed of bare \
-episode loops. The master, the server and the supervisor together use less than 1 % of the CPU.
+episode loops. The master and the server together use less than 1 % of the CPU.
 
 One command measured all figures on one machine. Where possible, a figure is a ratio, and both \
 sides were measured several times, in turn, in the same run. The figure is the median; the next \

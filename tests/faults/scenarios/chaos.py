@@ -16,9 +16,9 @@ from typing import Any
 
 import redis
 
-from es_queue.util.file_lock import read_pid
 from master.services.private_server import PrivateServer
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
+from tests.integration.household import pid_of
 from tests.integration.processes import NERVOUS, Started, marked, wait_for
 
 WORKERS = 2
@@ -62,7 +62,7 @@ class Ring:
 
     def supervise(self) -> None:
         self.cpu.update()
-        self.server.ensure()
+        self.server.watch()
         self.workers = [
             one if one.process.poll() is None else self._worker() for one in self.workers
         ]
@@ -106,11 +106,7 @@ class Ring:
                 if stat_of(pid)[3:4] == [str(one.pid)]
             ]
         else:
-            doomed = [
-                self.master.pid
-                if what == "master"
-                else read_pid(self.server.folder / "server.lock") or 0
-            ]
+            doomed = [self.master.pid if what == "master" else pid_of(self.server)]
         freezes = what == "freeze"
         self._signal(doomed, signal.SIGSTOP if freezes else signal.SIGKILL)
         if freezes:

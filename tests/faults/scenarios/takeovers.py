@@ -187,7 +187,8 @@ def away(arena: Arena, count: int) -> Row:
         os.kill(int(seen.client.info("server")["process_id"]), signal.SIGKILL)
         watch = Stopwatch()
         wait_for(lambda watch=watch: watch.seconds() > 1.5 * NERVOUS.lease, "the lease is over")  # type: ignore[misc]
-        assert server.ensure()
+        wait_for(server.watch, "its end is noticed")
+        wait_for(lambda: server.watch() == [] and server.is_alive(), "it is started again")
         watch = Stopwatch()
         wait_for(seen.has_reached(closed + 2), "the run goes on")
         row.seconds.append(watch.seconds())

@@ -161,7 +161,7 @@ def horse_killed(arena: Arena, count: int) -> Row:
 
 @scenario("local worker killed", quick=1, full=4)
 def local_killed(arena: Arena, count: int) -> Row:
-    """The supervisor starts it again after its back-off."""
+    """The master starts it again after its back-off."""
     row = Row("", injected=count)
     url = arena.server()
     master, seen = arena.started("local", url, ENDLESS, "--workers", 2, clocks=STEADY)
@@ -175,11 +175,8 @@ def local_killed(arena: Arena, count: int) -> Row:
         wait_for(lambda seat=seat: len(set(seen.workers()) - {seat}) == 2, "two work again")  # type: ignore[misc]
         row.seconds.append(watch.seconds())
     end(row, master)
-    row.noticed = (
-        (arena.folder / "runs/local/guardian/guardian.log")
-        .read_text()
-        .count("ended and was restarted")
-    )
+    notes = [one["text"] for one in master.events("note")]
+    row.noticed = sum("ended with code 137 and starts again" in text for text in notes)
     row.remark = "back-off of 1, 2, 4 ... s included"
     return row
 

@@ -1,7 +1,7 @@
 """What es-queue costs beside the episodes: CPU seconds of bare loops ÷ those of the whole run, for
 the same steps.
 
-The whole: es-master, its private server, supervisor and two workers, over the same ten
+The whole: es-master, its private server and two workers, over the same ten
 generations each time; user and system seconds of all its processes between the ends of two
 generations, so start-up is in neither side.
 Bare: two processes that play the slots that counted in those generations (training, centre and
@@ -105,7 +105,7 @@ def beside(found: dict[str, list[Took]], equal: bool, work: Work) -> dict[str, s
     cpu = statistics.median(one.cpu for one in found["whole"])
     shares = {
         name: statistics.median(one.roles.get(name, 0.0) for one in found["whole"]) / cpu
-        for name in ("master", "server", "supervisor", "other")
+        for name in ("master", "server", "wrapper", "other")
     }
     return {
         "steps per CPU-second": f"bare {rate['bare']}, whole {rate['whole']}",

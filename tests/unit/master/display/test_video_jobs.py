@@ -8,6 +8,7 @@ import json
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     how.write_text("")
-    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(video_jobs, "PLAYER", [str(program), "-P", "-m", "player"])
     return how
 
 
@@ -107,14 +108,15 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
     one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
     (process,) = players
-    wait = process.wait
+    sleep, slept = time.sleep, list[float]()
 
-    def interrupted(seconds: float | None = None) -> int:
-        if seconds is not None:
+    def interrupt(seconds: float) -> None:
+        if not slept:
+            slept.append(seconds)
             raise KeyboardInterrupt
-        return wait()
+        sleep(seconds)
 
-    monkeypatch.setattr(process, "wait", interrupted)
+    monkeypatch.setattr(time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         one.close()
     assert process.poll() is not None

@@ -22,7 +22,7 @@ class Begun:
 
 stop = StopSignals()
 begun = Begun()
-stop.install(lambda: begun.is_looping, begun.kill, lambda: begun.resume_command)
+stop.install(lambda: begun.is_looping, lambda: begun.resume_command, begun.kill)
 os.kill(os.getpid(), signal.SIGINT)
 assert stop.requested
 os.kill(os.getpid(), signal.SIGINT)
