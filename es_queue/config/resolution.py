@@ -10,8 +10,8 @@ from typing import Any
 from es_queue.config.algorithms.settings import PolicySettings
 from es_queue.config.declarations import Conflict, GivesWay
 from es_queue.config.parsing import config_from_values
-from es_queue.config.recipes import recipe_for
-from es_queue.config.run_config import RunConfig, default_of, option_fields
+from es_queue.config.recipes import recipe_for, settings_for_all
+from es_queue.config.run_config import NONE, RunConfig, default_of, option_fields
 from es_queue.config.validation import ineffective_settings, is_met
 from es_queue.errors import UsageError
 
@@ -21,16 +21,20 @@ TUNED_SETTINGS = ("strategy", "policy", "optimizer")
 PACE_SETTINGS = ("restart_deadlines", "step_limit")
 
 
-def resolve(values: dict[str, Any], inherited: Collection[str] = ()) -> RunConfig:
+def resolve(
+    values: dict[str, Any], inherited: Collection[str] = (), with_recipe: bool = True
+) -> RunConfig:
     """The complete configuration of a new run: ``values``, else the environment's recipe, else the
     defaults.
 
     inherited: names in ``values`` that a named recipe has set; these may be useless
+    with_recipe: whether the environment's recipe counts
 
     Raises UsageError for invalid or incompatible values, without ``env``, and for an explicit value
     without effect.
     """
-    recipe, explicit = recipe_values(values, inherited), values.keys() - inherited
+    recipe = recipe_values(values, inherited) if with_recipe else {}
+    explicit = values.keys() - inherited
     try:
         return _checked({**recipe, **values}, explicit)
     except UsageError as error:
@@ -75,12 +79,16 @@ def _error(values: dict[str, Any], explicit: Collection[str]) -> str:
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
-    """Settings that the recipe for ``values["env"]`` adds: its search settings only with its own
-    strategy, and no layers of another policy.
+    """Settings that the recipe for ``values["env"]`` adds. Those that were tuned for its strategy
+    hold only with it: the settings of its search not with another policy or optimizer, and its
+    layers not with another policy.
 
     inherited: see :func:`resolve`; a named recipe has its own search
     """
-    recipe = recipe_for(str(values.get("env", "")))
+    env = str(values.get("env", ""))
+    recipe = recipe_for(env)
+    if values.get("strategy", recipe.get("strategy")) != recipe.get("strategy"):
+        recipe = {name: value for name, value in recipe.items() if name in settings_for_all(env)}
     if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
         # Another policy may not use the recipe's layers.
         shape = {"observe", *PolicySettings.__annotations__}
@@ -98,6 +106,32 @@ def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> di
         and (tuned or (options[name].metadata["group"] != "search" and name not in PACE_SETTINGS))
         and not _is_excluded(name, values, recipe)
     }
+
+
+def format_recipe(
+    values: dict[str, Any], inherited: Collection[str] = (), name: str = ""
+) -> tuple[str, ...]:
+    """The line about settings that come from recipes, if any do.
+
+    inherited: names in ``values`` that the recipe ``name`` has set
+    """
+    if name == NONE:
+        return ()
+    added = recipe_values(values, inherited)
+    sources = {f"the recipe {name}": {one: values[one] for one in inherited}}
+    sources[f"the recipe for {values.get('env')}"] = added
+    texts = [
+        f"from {source}: {', '.join(f'{one} {_shown(value)}' for one, value in given.items())}"
+        for source, given in sources.items()
+        if given
+    ]
+    return (f"settings {'; '.join(texts)} (--recipe none: plain defaults)",) if texts else ()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_excluded(name: str, values: dict[str, Any], recipe: dict[str, Any]) -> bool:

@@ -224,7 +224,8 @@ START_OPTIONS = """
 --config FILE
     TOML file of settings, named as these options; a flag overrides it
 --recipe NAME
-    named published settings, overridden by flags and the --config file: {recipes}
+    named published settings, overridden by flags and the --config file: {recipes}; none starts
+    from plain defaults, without the environment's own recipe
 --noise-dir PATH
     folder of the noise table, shared by all processes of this host [default: ES_QUEUE_NOISE_DIR,
     then the user's cache]

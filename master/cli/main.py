@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,8 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     whether this process was asked to stop.
     """
     # start-up: numpy
-    from es_queue.config.resolution import resolve
+    from es_queue.config.resolution import format_recipe, resolve
+    from es_queue.config.run_config import NONE
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.timing import clocks_from_environment
@@ -156,7 +158,10 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from master.services.stop_signals import StopSignals
 
     limit_blas_threads()
-    config = resolve(values, launch.inherited) if launch.resume is None else None
+    config = None
+    if launch.resume is None:
+        config = resolve(values, launch.inherited, launch.recipe != NONE)
+        launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
     reports: list[Reporter] = []
 
     def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:

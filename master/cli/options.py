@@ -10,7 +10,7 @@ from typing import Any
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.parsing import COMMAND_LINE, format_unknown_option
 from es_queue.config.recipes import named_recipe
-from es_queue.config.run_config import flag_name, option_fields
+from es_queue.config.run_config import NONE, flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import MAX_TOML, parse_toml, read_file
@@ -59,7 +59,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         _make_launch({name: named.pop(name) for name in LAUNCH_FIELDS if name in named}),
         control_args=control_args,
     )
-    inherited = {} if recipe is None else named_recipe(recipe)
+    inherited = {} if recipe in (None, NONE) else named_recipe(recipe)
     explicit: dict[str, Any] = {}
     if path is not None:
         explicit = read_settings(Path(path))
@@ -71,6 +71,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     values = inherited | explicit
     launch = replace(
         launch,
+        recipe=recipe or "",
         inherited=tuple(inherited.keys() - explicit.keys()),
         own_modules=tuple(modules_named_by({name: explicit[name] for name in named})),
     )

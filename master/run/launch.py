@@ -34,7 +34,9 @@ class Launch:
     insecure:      suppress warnings about a passwordless or unencrypted Redis
     shared:        make the run's folder accessible to the user's group
     warnings:      warnings about the source of the password, printed at once
+    recipe:        a named recipe; "none": not even the environment's own counts
     inherited:     settings whose values come from a named recipe
+    notes:         lines about a new run's settings, shown once it has begun
     own_modules:   modules that the command line or the Python program itself names
     trust:         allow the modules that a run's folder or a settings file names
     """
@@ -60,7 +62,9 @@ class Launch:
     insecure: bool = False
     shared: bool = False
     warnings: tuple[str, ...] = ()
+    recipe: str = ""
     inherited: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     own_modules: tuple[str, ...] = ()
     trust: bool = False
 
@@ -68,7 +72,8 @@ class Launch:
 LAUNCH_FIELDS = tuple(
     launch_field.name
     for launch_field in fields(Launch)
-    if launch_field.name not in ("control_args", "warnings", "inherited", "own_modules")
+    if launch_field.name
+    not in ("control_args", "warnings", "recipe", "inherited", "notes", "own_modules")
 )
 
 

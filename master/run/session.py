@@ -164,6 +164,7 @@ class Session:
         for text in format_choice(config, setup.config, setup.policy.size):
             TERMINAL.info(text)
         for text in (
+            *launch.notes,
             *format_unnormalised(config, setup.config),
             *format_image_hint(setup),
             *([format_scaling(setup.config)] if setup.config.scale != 1 else ()),

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from es_queue.config.algorithms.choice import with_chosen_strategy
-from es_queue.config.resolution import resolve
-from es_queue.config.run_config import RunConfig
+from es_queue.config.resolution import format_recipe, resolve
+from es_queue.config.run_config import NONE, RunConfig
 from es_queue.errors import UsageError
 from es_queue.security.user_code import allowing, named_modules, require_trust
 from master.run.launch import Launch
@@ -29,7 +29,8 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     started.
     """
     stop = SweepStopSignals()
-    config = resolve(values, launch.inherited)
+    config = resolve(values, launch.inherited, launch.recipe != NONE)
+    launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
     run = base_run_id(config.task, launch)
     paths = new_paths(run, launch)
     if paths.config_file.exists() or paths.named_run.is_study:

@@ -202,6 +202,8 @@ class Sweep:
                     self._services.start()
                     self._save(RUNNING)
                     self._view.started(self._services.start_information())
+                    for text in self._launch.notes:
+                        self._view.note(text)
                     self._loop()
                 return self._finish()
             finally:

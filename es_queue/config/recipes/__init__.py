@@ -1,7 +1,8 @@
 """Recipes: tuned settings per environment, with expected evaluation points, and published settings.
 
 A recipe is a TOML file. It is the default for its environments, and ``--recipe`` selects it by
-name.
+name. Its table ``options`` holds with every strategy; the other table is named after the strategy
+that it was tuned for, and holds only with that one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,17 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.errors import UsageError
 
-__all__ = ["Expectation", "expected_points", "named_recipe", "recipe_for", "recipe_names"]
+__all__ = [
+    "Expectation",
+    "expected_points",
+    "named_recipe",
+    "recipe_for",
+    "recipe_names",
+    "settings_for_all",
+]
 
 
 @dataclass(frozen=True)
@@ -31,10 +40,15 @@ class Expectation:
 
 
 def recipe_for(env_id: str) -> dict[str, Any]:
-    """Setting values tuned for this environment id, by field name of RunConfig; empty without a
-    recipe.
+    """Setting values tuned for this environment id, by field name of RunConfig, with the strategy
+    that they were tuned for; empty without a recipe.
     """
-    return dict(_recipes().get(env_id, {}).get("options", {}))
+    return _settings(_recipes().get(env_id, {}))
+
+
+def settings_for_all(env_id: str) -> frozenset[str]:
+    """The names of the recipe's settings that hold with every strategy."""
+    return frozenset(_recipes().get(env_id, {}).get("options", {}))
 
 
 def expected_points(env_id: str) -> tuple[Expectation, ...]:
@@ -50,9 +64,19 @@ def named_recipe(name: str) -> dict[str, Any]:
     """Setting values of the recipe with that name. Raises UsageError if there is none."""
     if name not in _recipes_by_name():
         raise UsageError(
-            f"there is no recipe {name!r}; the recipes are {', '.join(recipe_names())}"
+            f"there is no recipe {name!r}; the recipes are {', '.join(recipe_names())}, or none"
         )
-    return dict(_recipes_by_name()[name]["options"])
+    return _settings(_recipes_by_name()[name])
+
+
+def _settings(recipe: dict[str, Any]) -> dict[str, Any]:
+    strategies = recipe.keys() & STRATEGIES.keys()
+    tuned = {
+        setting: value
+        for strategy in strategies
+        for setting, value in {"strategy": strategy, **recipe[strategy]}.items()
+    }
+    return {**recipe.get("options", {}), **tuned}
 
 
 @cache

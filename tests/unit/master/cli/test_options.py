@@ -12,7 +12,7 @@ import pytest
 
 from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.resolution import resolve
+from es_queue.config.resolution import format_recipe, resolve
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
@@ -293,8 +293,7 @@ def test_flag_and_file_win_over_a_named_recipe_and_that_over_the_environments(
         parsed("--env", WALKER, "--recipe", "ars-v2-t", "--config", path, "--learning-rate", "0.1")
     )
     assert (config.strategy, config.top, config.population, config.obs_clip) == ("ars", 4, 64, 0.0)
-    assert (config.sigma, config.learning_rate, config.stall) == (0.3, 0.1, "2:0.0006:50")
-    assert "there is no recipe 'none'" in refused("--env", WALKER, "--recipe", "none")
+    assert (config.sigma, config.learning_rate, config.target_reward) == (0.3, 0.1, "303")
     assert "only the command line takes: use --recipe" in refused(
         "--config", toml(tmp_path, 'recipe = "ars-v1"')
     )
@@ -305,14 +304,36 @@ def test_without_an_environment_the_sentence_names_the_flag() -> None:
         resolve({"population": 8})
 
 
-def test_another_method_leaves_the_recipes_search_settings_out_and_keeps_the_rest() -> None:
+def test_another_strategy_takes_only_the_recipes_settings_for_all() -> None:
     config = resolve({"env": WALKER, "strategy": "ars"})
     assert (config.population, config.sigma) == (RunConfig.population, RunConfig.sigma)
-    assert config.stall == "2:0.0006:50"
-    assert resolve({"env": WALKER, "optimizer": "adam"}).max_speed == 0.0
+    assert (config.stall, config.observe, config.eval_every) == ("none", "all", 10)
+    assert (config.target_reward, config.confirm_episodes) == ("303", 200)
+
+
+def test_another_policy_or_optimizer_leaves_the_recipes_search_settings_out() -> None:
+    config = resolve({"env": WALKER, "optimizer": "adam"})
+    assert (config.max_speed, config.population, config.stall) == (0.0, 64, "2:0.0006:50")
     assert (
         resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == RunConfig.strategy
     )
+
+
+def test_recipe_none_starts_from_plain_defaults() -> None:
+    values, launch = parse_command_line(["--env", WALKER, "--recipe", "none"])
+    config = resolve(values, launch.inherited, with_recipe=launch.recipe != "none")
+    assert config == RunConfig(env=WALKER)
+
+
+def test_a_line_names_the_settings_that_come_from_recipes() -> None:
+    assert format_recipe({"env": WALKER, "strategy": "pgpe"}) == (
+        "settings from the recipe for BipedalWalker-v3: policy linear, target_reward 303, "
+        "target_margin 2, confirm_episodes 200, final_episodes 100 (--recipe none: plain defaults)",
+    )
+    values, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v1", "--top", "8"])
+    (line,) = format_recipe(values, launch.inherited, launch.recipe)
+    assert "from the recipe ars-v1: " in line and "sigma 0.03" in line and "top" not in line
+    assert format_recipe({"env": "X-v0"}) == ()
 
 
 def test_a_clash_with_the_recipe_says_where_the_other_half_comes_from() -> None:
@@ -363,7 +384,7 @@ def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
     assert "so sigma, seed cannot be set" in refused(
         "--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5"
     )
-    assert "so strategy, policy" in refused("--resume", "a", "--recipe", "ars-v1")
+    assert "so policy, strategy, population" in refused("--resume", "a", "--recipe", "ars-v1")
     assert "so env cannot be set" in refused(
         "--resume", "a", "--config", toml(tmp_path, 'env = "X"')
     )
