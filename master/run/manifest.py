@@ -18,7 +18,7 @@ from typing import Any
 import es_queue
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
-from es_queue.config.run_config import RunConfig, default_of, flag_name
+from es_queue.config.run_config import NONE, RunConfig, default_of, flag_name
 from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import DecodeError
@@ -188,18 +188,21 @@ tensorboard/    with --track tensorboard: logs for tensorboard --logdir; also wa
 """
 
 
-def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
+def repro_command(
+    config: RunConfig, warm_start: Path | None = None, with_recipe: bool = True
+) -> str:
     """``es-master --env … --seed …``: a new run of exactly this configuration, without server and
-    password.
+    password. with_recipe: whether the environment's recipe shortens it
     """
-    values, named = config.to_dict(), {**explicit_settings(config), "seed": config.seed}
+    recipe = recipe_for(config.env) if with_recipe else {}
+    values, named = config.to_dict(), {**explicit_settings(config, recipe), "seed": config.seed}
     ignored = ineffective_settings(config).keys()
 
     def unlike() -> dict[str, Any]:
         """Settings that the command would give other values; one that is named can keep the recipe
         from setting another.
         """
-        given = resolve(named).to_dict()
+        given = resolve(named, with_recipe=with_recipe).to_dict()
         return {
             name: getattr(config, name)
             for name in values.keys() - named.keys() - ignored
@@ -213,12 +216,13 @@ def repro_command(config: RunConfig, warm_start: Path | None = None) -> str:
         [
             "es-master",
             *words,
+            *([] if with_recipe else [f"--recipe {NONE}"]),
             *([f"--warm-start {quote(format_warm_start(warm_start))}"] if warm_start else []),
         ]
     )
 
 
-def explicit_settings(config: RunConfig) -> dict[str, Any]:
+def explicit_settings(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:
     """The task, and settings that differ from the recipe; es-master derives the others from
     these.
     """
@@ -227,7 +231,6 @@ def explicit_settings(config: RunConfig) -> dict[str, Any]:
         if config.env
         else {"objective": config.objective, "parameters": config.parameters}
     )
-    recipe = recipe_for(config.env)
     return task | {
         name: getattr(config, name)
         for name in TUNED_SETTINGS

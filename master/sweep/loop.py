@@ -306,7 +306,7 @@ class Sweep:
         if entry.begun:
             paths.config_file.unlink(missing_ok=True)  # of a beginning that came to nothing
         config, start = replace(self._record.config, seed=entry.seed), self._record.warm_start
-        command = repro_command(config, None if start is None else Path(start))
+        command = repro_command(config, None if start is None else Path(start), with_recipe=False)
         return [*words, "--run", entry.run, *shlex.split(command)[1:]]
 
     def _has_checkpoint(self, paths: RunPaths) -> bool:
