@@ -7,22 +7,19 @@ Results are records, see ``es_queue.slots``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
 
 import msgpack
 
 from es_queue.errors import DecodeError
-from es_queue.protocol.codec import (
-    Reader,
-    decode,
-    validate_finite_bytes,
-)
 
-# the version of what follows; workers of another refuse to join, and their answers are refused
+#: The version of these messages. A worker with another one refuses to join.
 WIRE = 3
 MAX_TASK = 4 * 2**20
 MAX_SLOT = 2**31
@@ -139,45 +136,100 @@ class Task:
     @classmethod
     def decode(cls, data: bytes) -> Task:
         """Read what ``encode`` wrote. Raises DecodeError for anything else."""
-        return decode(data, MAX_TASK, cls._read)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Task:
-        pairs, values = reader.map(1, len(TASK_FIELDS) + 1), dict[str, Any]()
-        for _ in range(pairs):
-            name = reader.text(NAME)
-            if name == "wire":
-                _validate_wire(reader)
-            elif name not in TASK_FIELDS:
-                raise DecodeError("a task has the wrong fields")
-            else:
-                values[name] = TASK_FIELDS[name](reader)
-        if len(values) != len(TASK_FIELDS) or pairs == len(values):
-            raise DecodeError("a task lacks a field: it is of another version, or damaged")
-        task = cls(**values)
-        if len(task.obs_mean) != len(task.obs_std) or not 0 < task.poll <= 60 or task.sigma < 0:
-            raise DecodeError("a task has impossible values")
+        try:
+            values = _unpack(data)
+            if (version := _whole(values.pop("wire", None), 0, 2**31)) != WIRE:
+                raise DecodeError(f"it uses protocol {version}, but this es-queue uses {WIRE}")
+            if values.keys() != TASK_FIELDS.keys():
+                raise DecodeError("a task lacks a field: it is of another version, or damaged")
+            task = cls(**{name: check(values[name]) for name, check in TASK_FIELDS.items()})
+            if len(task.obs_mean) != len(task.obs_std) or not 0 < task.poll <= 60 or task.sigma < 0:
+                raise DecodeError("a task has impossible values")
+        except DecodeError as error:
+            # The bytes are identified by their number and the digest of their beginning.
+            digest = blake2b(data[:HASHED], digest_size=8).hexdigest()
+            raise DecodeError(f"{error} ({len(data)} bytes, BLAKE2b {digest})") from None
         return task
 
 
-def _validate_wire(reader: Reader) -> None:
-    version = reader.integer(0, 2**31)
-    if version != WIRE:
-        raise DecodeError(f"it uses protocol {version}, but this es-queue uses {WIRE}")
+def _unpack(data: bytes) -> dict[str, Any]:
+    """The map in ``data``, whose values are no containers: msgpack builds whatever it receives, and
+    one megabyte of empty maps becomes 74.
+    """
+    maps = list[None]()
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        maps.append(None)
+        if len(maps) > 1 or len({name for name, _ in pairs}) < len(pairs):
+            raise ValueError("a map in a map, or a name twice")
+        return dict(pairs)
+
+    if len(data) > MAX_TASK:
+        raise DecodeError("it is too long")
+    limits = {"max_map_len": len(TASK_FIELDS) + 1, "max_array_len": 0, "max_ext_len": 0}
+    try:
+        found = msgpack.unpackb(data, object_pairs_hook=build, max_str_len=120, **limits)
+    except UNREADABLE:
+        found = None
+    if type(found) is not dict:
+        raise DecodeError("not an es-queue message")
+    return found
 
 
-NAME, DIGEST = re.compile(r"[a-z_]{1,20}"), re.compile(r"[0-9a-f]{32}")
-TASK_FIELDS: dict[str, Callable[[Reader], Any]] = {
-    "publication": lambda reader: reader.text(PUBLICATION),
-    "sigma": Reader.real,
-    "step_limit": lambda reader: reader.integer(1, 2**31),
-    "size": lambda reader: reader.integer(1, 2**32),
-    "digest": lambda reader: reader.text(DIGEST),
-    "obs_mean": lambda reader: validate_finite_bytes(reader.blob(4 * MAX_OBSERVATION, 4), "<f4"),
-    "obs_std": lambda reader: validate_finite_bytes(reader.blob(4 * MAX_OBSERVATION, 4), "<f4"),
-    "noise": lambda reader: reader.text(DIGEST),
-    "poll": Reader.real,
-    "spans": lambda reader: reader.blob(12 * MAX_SPANS, 12),
-    "row": lambda reader: reader.integer(0, 2**31),
-    "moment": lambda reader: reader.integer(0, 2**31),
+def _whole(value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise DecodeError("a whole number is missing or out of its range")
+    return value
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise DecodeError("a finite number is missing")
+    return float(value)
+
+
+def _text(pattern: re.Pattern[str]) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if type(value) is not str or not pattern.fullmatch(value):
+            raise DecodeError("a text is missing or has another form")
+        return value
+
+    return check
+
+
+def _blob(value: Any, most: int, multiple: int) -> bytes:
+    if type(value) is not bytes or len(value) > most or len(value) % multiple:
+        raise DecodeError("bytes are missing or of another length")
+    return value
+
+
+def _floats(value: Any) -> bytes:
+    """Bytes of finite float32, for each number of an observation."""
+    # start-up: numpy, whose threads must be fixed before it loads
+    import numpy as np
+
+    data = _blob(value, 4 * MAX_OBSERVATION, 4)
+    if not np.isfinite(np.frombuffer(data, "<f4")).all():
+        raise DecodeError("an array holds a number that is not finite")
+    return data
+
+
+DIGEST, HASHED = re.compile(r"[0-9a-f]{32}"), 2**16
+UNREADABLE = (
+    *(ValueError, TypeError, OverflowError, RecursionError),
+    msgpack.exceptions.UnpackException,
+)
+TASK_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "publication": _text(PUBLICATION),
+    "sigma": _real,
+    "step_limit": lambda value: _whole(value, 1, 2**31),
+    "size": lambda value: _whole(value, 1, 2**32),
+    "digest": _text(DIGEST),
+    "obs_mean": _floats,
+    "obs_std": _floats,
+    "noise": _text(DIGEST),
+    "poll": _real,
+    "spans": lambda value: _blob(value, 12 * MAX_SPANS, 12),
+    "row": lambda value: _whole(value, 0, 2**31),
+    "moment": lambda value: _whole(value, 0, 2**31),
 }

@@ -11,10 +11,11 @@ may be sent twice (rule 14); all commands of ``_send`` may.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from itertools import chain
@@ -27,7 +28,6 @@ from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, FencedError, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.codec import is_count
 from es_queue.protocol.connection import is_outage, refused_error
 from es_queue.protocol.keys import RUNNING
 from es_queue.protocol.messages import MAX_TASK, Block
@@ -267,12 +267,9 @@ class MasterStore(Store):
                     yield name, rows[:0], episodes
                     continue
                 at.results += rows.nbytes
-                if len(results) == READ:
-                    more[name] = publications[name]
-                elif has_next and not len(rows) and not len(episodes):
+                if has_next and not len(rows) and not len(episodes):
                     self._positions[name] = ReadPosition(at.part + 1)
-                    more[name] = publications[name]
-                elif has_next:
+                if has_next or len(results) == READ:
                     more[name] = publications[name]
                 if len(rows) or len(episodes):
                     yield name, rows, episodes
@@ -487,7 +484,8 @@ class MasterStore(Store):
         if state != RUNNING.encode() or not has_master:
             return None
         workers = text_of(workers) or ""
-        return int(workers) if is_count(workers) else 0
+        # Python refuses to read a number of thousands of digits.
+        return int(workers) if re.fullmatch("[0-9]{1,10}", workers) else 0
 
     def errors(self) -> list[str]:
         """The newest reports of workers."""
@@ -526,19 +524,6 @@ class MasterStore(Store):
             self.retry.record_failure(error)
 
 
-@dataclass
-class PartsInUse:
-    """The part of each publication's results that a worker appends to."""
-
-    parts: dict[str, int] = field(default_factory=dict)
-
-    def of(self, publication: str) -> int:
-        return self.parts.get(publication, 0)
-
-    def advance(self, publication: str) -> None:
-        self.parts = {publication: self.of(publication) + 1}
-
-
 class WorkerStore(Store):
     """A worker's side, under its own id, new each time (rules 5 to 7, 13). The heartbeat thread has
     a store of its own.
@@ -559,7 +544,7 @@ class WorkerStore(Store):
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
         self._worker_key = self.keys.worker(worker)
         self._answer = self._client.register_script((SCRIPTS / "answer.lua").read_text())
-        self._parts = PartsInUse()
+        self._appended_to = "", 0  # the publication of the last answer, and its part
 
     def config(self) -> bytes | None:
         """The run's configuration, None when there is no such run."""
@@ -698,7 +683,7 @@ class WorkerStore(Store):
         """
         self._held, name = None, block.publication
         while True:
-            part = self._parts.of(name)
+            part = self._appended_to[1] if self._appended_to[0] == name else 0
             names = [
                 self.keys.results(name, part),
                 self.keys.moments(name, part),
@@ -712,7 +697,7 @@ class WorkerStore(Store):
             if status >= 0:
                 self._held = held[0]
                 return bool(status)
-            self._parts.advance(name)
+            self._appended_to = name, part + 1
 
     def drop(self, block: Block) -> None:
         """Forget a claim whose publication has closed."""
