@@ -185,8 +185,9 @@ def voronoi_regions(points: Doubles) -> list[Doubles]:
     # optional: matplotlib
     from matplotlib.tri import Triangulation
 
-    # With the mirror images at the four sides, the sides are edges between regions.
-    x, y = points.T
+    # With the mirror images at the four sides, the sides are edges between regions. A point on a
+    # side would be its own image.
+    x, y = np.clip(points, 1e-4, 1 - 1e-4).T
     mirrors = [(x, y), (-x, y), (2 - x, y), (x, -y), (x, 2 - y)]
     everything = np.concatenate([np.stack(mirror, axis=1) for mirror in mirrors])
     try:
@@ -203,7 +204,7 @@ def voronoi_regions(points: Doubles) -> list[Doubles]:
     owners = triangles.ravel()
     mine = (owners < len(points)) & np.isfinite(corners).all(axis=1)
     corners, owners = corners[mine], owners[mine]
-    dx, dy = (corners - points[owners]).T
+    dx, dy = (corners - everything[owners]).T
     order = np.lexsort((np.arctan2(dy, dx), owners))
     ends = np.cumsum(np.bincount(owners, minlength=len(points)))
     parts = np.split(corners[order], ends[:-1])

@@ -43,11 +43,25 @@ def test_each_region_holds_what_is_nearest_to_its_centroid() -> None:
             assert Outline(regions[owner]).contains_point(place)
 
 
-def test_centroids_on_a_line_or_twice_in_one_place_have_regions_too() -> None:
-    for points in ([[0.1, 0.5], [0.5, 0.5], [0.9, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[0.0, 0.0]]):
-        regions = voronoi_regions(np.array(points))
-        assert len(regions) == len(points)
-        assert all(np.isfinite(region).all() for region in regions)
+def area(region: np.ndarray) -> float:
+    x, y = region.T
+    return 0.5 * abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1)))
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [[0.1, 0.5], [0.5, 0.5], [0.9, 0.5]],
+        [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]],
+        [[0.5, 0.0]],
+        [[0.5, 0.5], [0.5, 0.5]],
+    ],
+    ids=["on a line", "in the corners", "on a side", "in one place"],
+)
+def test_regions_fill_the_box_for_centroids_in_any_place(points: list[list[float]]) -> None:
+    regions = voronoi_regions(np.array(points))
+    assert len(regions) == len(points)
+    assert sum(map(area, regions)) == pytest.approx(1, abs=1e-5)
 
 
 @each_case(
