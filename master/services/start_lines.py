@@ -41,8 +41,8 @@ def start_lines(
     if server is not None:
         return {
             "watch": f"{format_command('es-status')} {run.word}",
-            "join": f"{allowed}{format_command('rq')} worker --url {url}{queue_name}",
-            **join_instructions(server.folder, server.socket_path, queue, allowed),
+            "join": f"{allowed}{format_command('rq')} worker --url {redacted_url(url)}{queue_name}",
+            **join_instructions(server.folder, queue, allowed),
         }
     variables, flag, named = "", f" --url {url}", redis_flags(url, password_file)
     stay = f"{allowed}es-worker{queue_name}{named}"

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from es_queue.errors import RedisError, UsageError
@@ -28,7 +27,6 @@ from es_queue.security.private_directory import (
     random_name,
     replacing,
 )
-from es_queue.util.command_path import format_command
 
 #: Every address of this machine.
 ALL_ADDRESSES = "0.0.0.0"
@@ -181,12 +179,12 @@ def workers_password(password: str) -> str:
 
 
 def remove_join_files(folder: Path) -> None:
-    """The run's own password stays, because the run may listen again. One that this account did not
-    make for this folder goes: anyone who packed the folder could come in by it. Raises RedisError.
-    """
-    if read_password(folder) not in (None, make_password(folder)):
-        (folder / "password").unlink()
-    (folder / "url").unlink(missing_ok=True)
+    """If the run listens again, it has the same password. Raises RedisError."""
+    try:
+        for name in ("password", "url"):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise RedisError(f"{folder} cannot be written: {error.strerror}") from None
 
 
 def make_password(folder: Path) -> str:
@@ -234,10 +232,9 @@ def reachable_address(host: str) -> str:
 # --- what people read
 
 
-def join_instructions(
-    folder: Path, socket_path: Path, queue: str, variables: str = ""
-) -> dict[str, str]:
-    """How a worker joins a server with a password, which is not shown; empty without a password.
+def join_instructions(folder: Path, queue: str, variables: str = "") -> dict[str, str]:
+    """How a worker of another host joins a server, whose password is not shown; empty for a server
+    that does not listen.
 
     variables: assignments of environment variables before the worker's command
     """
@@ -250,19 +247,7 @@ def join_instructions(
         if host.startswith("-"):
             raise ValueError("ssh would read the host as an option")
     except (OSError, ValueError, UsageError):
-        password = folder.absolute() / "password"
-        here = (
-            f'{variables}RQ_REDIS_URL="unix://:$(cat {quote(str(password))})@'
-            f'{percent(str(socket_path))}" {format_command("rq")}{worker[2:]}'
-        )
-        return (
-            {
-                "join": here,
-                "listens": "only to this machine; give --listen again to let other hosts return",
-            }
-            if password.exists()
-            else {}
-        )
+        return {}
     local = host == "localhost" or host.startswith("127.") or host == "::1"
     source = socket.gethostname() if local else f"[{host}]" if ":" in host else host
     tunnel = (

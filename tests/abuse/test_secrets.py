@@ -118,7 +118,7 @@ def test_a_whole_run_shows_its_password_nowhere(
         wait_for(seen.has_reached(3), "generation 3")
         assert (
             len(processes.living()) >= 4 and shown_to_every_user(processes) == []
-        )  # master, supervisor, worker, horse
+        )  # master, wrapper, worker, horse
         views = (
             ("shh",),
             ("shh", "--json"),

@@ -36,7 +36,9 @@ def test_the_password_is_made_once_and_its_files_are_for_their_owner_alone(tmp_p
         ("password", "url", "listen"), 0o600
     )
     remove_join_files(tmp_path)
-    assert not (tmp_path / "url").exists() and read_password(tmp_path) == password
+    assert not (tmp_path / "url").exists() and read_password(tmp_path) is None
+    write_join_files(tmp_path, Address("127.0.0.1", 7000))
+    assert read_password(tmp_path) == password
 
 
 def test_no_file_is_readable_for_others_even_for_a_moment(
