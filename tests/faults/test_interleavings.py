@@ -30,10 +30,11 @@ from master.run.session import Session
 from master.run.setup import prepare_run
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
+from tests import ring
 from tests.contract.places import P0, P1, P2, RUN, TOKEN, RedisPlace, block, wait_until, worker_name
 from tests.faults.proxy import Proxy
 from tests.integration.processes import Heard
-from tests.memory_channel import MemoryServer
+from tests.memory_channel import MemoryMasterStore, MemoryServer
 from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, workers
 from tests.tiny import QUAD
 from workers import serving
@@ -226,6 +227,21 @@ def test_a_generation_that_had_grown_is_taken_over_under_its_name_and_no_slot_is
     assert outcome.digest == quiet.digest
     assert sink.records[0]["publication"] == has_grown[0] and sink.records[0]["reissued"] == 0
     assert not second.refused()
+
+
+def test_a_result_that_comes_just_before_a_look_is_not_played_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Behind(MemoryMasterStore):
+        """Looks only when the workers have answered all that was issued."""
+
+        def look(self, *arguments: Any, **more: Any) -> Any:
+            wait_until(lambda: not self.server.todo and not any(self.server.claims.values()))
+            return super().look(*arguments, **more)
+
+    monkeypatch.setattr(ring, "MemoryMasterStore", Behind)
+    _, sink = run_ring(quick_config(env=QUAD, population=8, generations=3, block=1))
+    assert {record["reissued"] for record in sink.records} == {0}
 
 
 # --- seats
