@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field
 from functools import cache
 from typing import Any, ClassVar
 
+from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
 from es_queue.config.changeable import CHANGEABLE, RESUMABLE
+from es_queue.config.declarations import PolicyFacts, StrategyFacts
 from es_queue.config.recipes import recipe_names
-from es_queue.config.run_config import flag_name, option_fields, option_text
+from es_queue.config.run_config import flag_name, option_fields, option_text, users_of
+from es_queue.errors import UsageError
 from es_queue.util.command_parser import (
     PASSWORD_FILE_OPTION,
     CommandParser,
@@ -20,6 +23,7 @@ from es_queue.util.command_parser import (
     add_runs_folder,
     add_version,
 )
+from es_queue.util.suggestions import format_suggestion
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.
@@ -41,6 +45,7 @@ control a run from another terminal:
 look at runs, policies and curves:
   es-status [RUN]    es-status --doctor    es-play RUN    es-plot RUN
 """
+OWN_HELP = "Strategies and policies have options of their own: --help NAME (--help pgpe)"
 EPILOG = """\
 A setting comes from its flag, else from the --config file, else from the
 --recipe, else from the built-in recipe for the environment, else from the
@@ -49,29 +54,16 @@ default shown here.
 exit codes: 0 done, 2 bad usage, 3 Redis, 4 run busy or taken over,
             5 environment, 6 run folder, 130 interrupted
 """
-#: The options of --help; --help-all shows the others too.
-EVERYDAY = (
-    "env",
-    "objective",
-    "seed",
-    "policy",
-    "hidden",
-    "strategy",
-    "population",
-    "sigma",
-    "learning_rate",
-    "generations",
-    "max_steps",
-    "max_seconds",
-    "target_reward",
-    "redis_url",
-    "workers",
-    "run",
-    "resume",
-    "seeds",
-    "recipe",
-    "config",
-)
+#: The options of --help, by what a person wants to decide; --help-all shows the others too.
+EVERYDAY: dict[str, tuple[str, ...]] = {
+    "what to train": ("env", "objective", "policy", "seed"),
+    "how to search": ("strategy", "population", "sigma", "scale", "seeds", "recipe", "config"),
+    "how long": ("generations", "max_steps", "max_seconds", "target_reward"),
+    "where": ("redis_url", "workers", "run"),
+    "what to see": ("video_every", "help", "help_all"),
+}
+#: The group of settings that only some strategies or policies have.
+OWN = "own settings"
 SCHEDULE = "SCHEDULE"
 METAVARS = {
     "env": "ID",
@@ -108,21 +100,61 @@ class _MasterParser(CommandParser):
         return self._actions
 
     def format_everyday_help(self) -> str:
-        named = {action.dest: action for action in self.actions}
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, [], [])
         formatter.add_text(self.description)
-        formatter.start_section("everyday options")
-        formatter.add_arguments(named[name] for name in (*EVERYDAY, "help", "help_all"))
-        formatter.end_section()
+        for title, names in EVERYDAY.items():
+            self._add_section(formatter, title, names)
+        formatter.add_text(OWN_HELP)
         return formatter.format_help()
 
+    def format_help_of(self, topic: str) -> str:
+        """What a strategy or policy adds to the options of every run. Raises UsageError."""
+        known: dict[str, StrategyFacts | PolicyFacts] = {**STRATEGIES, **POLICIES}
+        if topic not in known:
+            hint = format_suggestion(topic, known) or f"use {', '.join(known)}"
+            raise UsageError(f"there is no help on {topic!r}; {hint}, or --help-all")
+        part = "strategy" if topic in STRATEGIES else "policy"
+        formatter = self._get_formatter()
+        formatter.add_usage(f"es-master --env ID --{part} {topic} [options]", [], [])
+        self._add_section(formatter, f"what {topic} adds", known[topic].settings)
+        return formatter.format_help()
 
-class _EverydayHelp(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+    def format_help(self) -> str:
+        """All options of every run, and a line for each strategy and policy."""
+        groups, self._action_groups = (
+            self._action_groups,
+            [group for group in self._action_groups if group.title != OWN],
+        )
+        try:
+            text = super().format_help()
+        finally:
+            self._action_groups = groups
+        known: dict[str, StrategyFacts | PolicyFacts] = {**STRATEGIES, **POLICIES}
+        counts = {name: len(facts.settings) for name, facts in known.items()}
+        lines = [
+            f"  --help {name:<18} {count} option{'s' * (count > 1)}"
+            for name, count in counts.items()
+        ]
+        return text.replace(EPILOG, "\n".join([OWN_HELP, *lines, "", EPILOG]))
+
+    def _add_section(
+        self, formatter: argparse.HelpFormatter, title: str, names: Sequence[str]
+    ) -> None:
+        named = {action.dest: action for action in reversed(self.actions)}
+        formatter.start_section(title)
+        formatter.add_arguments(named[name] for name in names)
+        formatter.end_section()
+
+
+class _Help(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: object, topic: object, flag: str | None = None
+    ) -> None:
         assert isinstance(parser, _MasterParser)
+        text = parser.format_help_of(topic) if isinstance(topic, str) else None
         with suppress(OSError):  # no reader
-            print(parser.format_everyday_help(), end="")
+            print(text or parser.format_everyday_help(), end="")
         parser.exit()
 
 
@@ -143,7 +175,7 @@ def make_parser() -> _MasterParser:
     add_options(control, CONTROL_OPTIONS, set={"action": "append"})
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in option_fields().values():
-        title = option.metadata["group"]
+        title = OWN if users_of(option.name) else option.metadata["group"]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_option(groups[title], option)
@@ -164,8 +196,15 @@ class _MasterHelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("-h", "--help", action=_EverydayHelp, nargs=0, help="show the everyday options and exit")
-    add("--help-all", action="help", help="show all options and exit")
+    add(
+        "-h",
+        "--help",
+        action=_Help,
+        nargs="?",
+        metavar="NAME",
+        help="show the everyday options and exit; with the NAME of a strategy or policy, its own",
+    )
+    add("--help-all", action="help", help="show the options of every run and exit")
     add_version(group)
     add_options(group, f"{SERVER_OPTIONS}{PASSWORD_FILE_OPTION.format(', readable only by you')}")
     add_options(group, PLACE_OPTIONS)

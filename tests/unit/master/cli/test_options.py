@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.algorithms.facts import STRATEGIES
+from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.resolution import format_recipe, resolve
-from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.run_config import RunConfig, option_fields, users_of
 from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
 from master.cli.options import parse_command_line
@@ -204,19 +204,39 @@ def test_help_names_every_option_and_keeps_to_the_terminal(
     assert ended.value.code == 0
     assert max(map(len, text.splitlines())) <= max(80, min(int(columns), 120))
     for name in [*option_fields(), *launch_names()]:
-        assert f"--{name.replace('_', '-')}" in text
+        listed = re.search(rf"^  (-h[^,]*, )?--{name.replace('_', '-')}\b(?!-)", text, re.MULTILINE)
+        assert bool(listed) == (not users_of(name)), name
+    for name in (*STRATEGIES, *POLICIES):
+        assert f"\n  --help {name} " in text
     assert "put a password in RQ_REDIS_URL" in " ".join(text.split())
 
 
-def test_help_shows_twenty_everyday_options_and_names_the_flag_for_the_rest(
+@each_case("topic", [*STRATEGIES, *POLICIES])
+def test_help_of_a_strategy_or_policy_shows_what_it_adds(
+    topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line(["--help", topic])
+    shown = set(re.findall(r"^  --([a-z0-9-]+)", capsys.readouterr().out, re.MULTILINE))
+    own = {**STRATEGIES, **POLICIES}[topic].settings
+    assert ended.value.code == 0 and shown == {name.replace("_", "-") for name in own}
+
+
+def test_help_of_an_unknown_name_suggests_the_nearest() -> None:
+    assert refused("--help", "pgp").startswith("there is no help on 'pgp'; did you mean pgpe?")
+
+
+def test_help_shows_the_everyday_options_in_groups_and_names_the_flag_for_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_command_line(["-h"])
     text = capsys.readouterr().out
-    shown = set(re.findall(r"^  (?:-h, )?--([a-z-]+)", text, re.MULTILINE))
-    assert ended.value.code == 0 and len(EVERYDAY) == 20
-    assert shown == {name.replace("_", "-") for name in (*EVERYDAY, "help", "help_all")}
+    shown = set(re.findall(r"^  (?:-h[^,]*, )?--([a-z-]+)", text, re.MULTILINE))
+    everyday = [name for names in EVERYDAY.values() for name in names]
+    assert ended.value.code == 0 and len(everyday) <= 25
+    assert shown == {name.replace("_", "-") for name in everyday}
+    assert re.findall(r"^([a-z ]+):$", text, re.MULTILINE)[-5:] == list(EVERYDAY)
     assert "es-master --stop RUN" in text and len(text.splitlines()) < 100
 
 
