@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from es_queue.config.removed import describe_removed
 from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
@@ -32,8 +31,6 @@ def validate_resume_changes(values: dict[str, Any]) -> dict[str, Any]:
     """Check changes from Python for a resumed run. Raises UsageError."""
     fixed = [name for name in values if name not in RESUMABLE]
     if fixed:
-        if removed := describe_removed(str(fixed[0])):
-            raise UsageError(f"changes: {removed}")
         raise UsageError(
             f"changes has {', '.join(map(str, fixed))}, but a resumed run can change only "
             f"{', '.join(RESUMABLE)}"
@@ -51,8 +48,6 @@ def validate_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     checked = {}
     for name, value in values.items():
         option = option_fields().get(name)
-        if option is None and (removed := describe_removed(str(name)[:60])):
-            raise UsageError(f"{source}: {removed}")
         if option is None:
             fix = format_suggestion(str(name)[:60], CHANGEABLE) or f"use {', '.join(CHANGEABLE)}"
             raise UsageError(f"{str(name)[:60]!r} in {source} is no setting: {fix}")

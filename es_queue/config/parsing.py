@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from es_queue.config.removed import describe_removed
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.validation import checked_value, validate_combinations
 from es_queue.errors import DecodeError, UsageError
@@ -45,8 +44,6 @@ def config_from_values(values: Any, source: str) -> RunConfig:
 
 
 def format_unknown_option(name: str, source: str) -> str:
-    if removed := describe_removed(name):
-        return f"{source}: {removed}"
     hint = format_suggestion(name.replace("-", "_"), option_fields())
     return (
         f"{source} has the unknown option {name!r}; "

@@ -21,9 +21,7 @@ from es_queue.config.declarations import (
     WithoutEffect,
     option,
 )
-from es_queue.config.removed import describe_removed
 from es_queue.environments import BACKENDS, format_backends
-from es_queue.errors import UsageError
 from es_queue.util.suggestions import format_suggestion
 
 AUTO = "auto"
@@ -573,12 +571,8 @@ class RunConfig(PolicySettings, StrategySettings):
     __signature__ = InitSignature()
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Raises TypeError for an unknown setting, with the nearest names, and UsageError for one
-        that was removed.
-        """
+        """Raises TypeError for an unknown setting, with the nearest names."""
         for name in settings.keys() - cls.__dataclass_fields__.keys():
-            if removed := describe_removed(name):
-                raise UsageError(f"RunConfig: {removed}")
             hint = format_suggestion(name, cls.__dataclass_fields__)
             raise TypeError(f"RunConfig has no setting {name!r}{hint and f'; {hint}'}")
         return super().__new__(cls)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TextIO
 
 import es_queue
-from es_queue.config.removed import describe_removed
 from es_queue.errors import UsageError
 from es_queue.security.passwords import redact_address
 from es_queue.util.suggestions import format_suggestion
@@ -43,8 +42,6 @@ class CommandParser(argparse.ArgumentParser):
         for word in words:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
-                if removed := describe_removed(flag):
-                    raise UsageError(removed)
                 hint = (
                     f"use {self.synonyms[flag]}"
                     if flag in self.synonyms

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from es_queue.config.removed import describe_removed
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
@@ -100,8 +99,6 @@ def train(
         EsQueueError: In one sentence.
     """
     if unknown := options.keys() - TrainOptions.__annotations__.keys():
-        if removed := describe_removed(min(unknown)):
-            raise UsageError(f"train(): {removed}")
         raise TypeError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
     fix_numeric_environment()
     limit_blas_threads()
