@@ -225,7 +225,7 @@ def private_killed(arena: Arena, count: int) -> Row:
         doomed = crashed(
             arena,
             "mid-collect",
-            30 + 9 * number,
+            30 + 5 * number,
             *flags(COUNTED),
             "--run",
             run,
