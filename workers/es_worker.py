@@ -54,7 +54,7 @@ from es_queue.util.command_parser import (
     add_version,
 )
 from es_queue.util.cores import checked_workers, default_workers
-from es_queue.util.metrics_endpoint import metrics_endpoint
+from workers.metrics import metrics_endpoint
 
 EPILOG = """examples:
   es-worker --redis-url redis://host:6379           one worker per core, for every run there

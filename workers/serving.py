@@ -37,10 +37,10 @@ from es_queue.protocol.timing import Clocks
 from es_queue.security.private_directory import host_private_directory
 from es_queue.security.sanitize import sanitize
 from es_queue.slots import worker_mark
-from es_queue.util.metrics_endpoint import metrics_endpoint
 from workers.episode import EpisodeControl, Leaving
 from workers.heartbeat import Heartbeat, Pace, leave_in_outage, send_report, worker_info
 from workers.join import Refusal, join, load_config, load_task, validate_admission
+from workers.metrics import WorkerMetrics, metrics_endpoint, served_metrics
 from workers.parameter_cache import ParameterCache
 from workers.player import Player
 
@@ -222,9 +222,6 @@ class Seat:
             endpoint = metrics_endpoint()
             if endpoint is None:
                 return stack
-            # start-up: prometheus_client takes 0.1 s and 8 MB, and few workers serve metrics
-            from workers.monitoring.worker_metrics import WorkerMetrics, served_metrics
-
             metrics = WorkerMetrics({"run": self.run, "worker": worker}, control, blocks)
             port = stack.enter_context(served_metrics(metrics, *endpoint))
             self.say(f"metrics on port {port} of {endpoint[0]}")

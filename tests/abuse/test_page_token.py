@@ -20,7 +20,7 @@ from tests.faults.servers import free_port
 from tests.integration.processes import BIN
 from tests.page_server import TOKEN, served
 from workers.episode import EpisodeControl
-from workers.monitoring.worker_metrics import WorkerMetrics, served_metrics
+from workers.metrics import WorkerMetrics, served_metrics
 
 PATHS = ("/", "/index.html", "/app.js", "/api/runs", "/api/runs/walk", "/metrics", "/nothing")
 SHOWS = {

@@ -13,11 +13,11 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from es_queue.util.metrics_endpoint import ADDRESS, PORT
 from tests.cases import each_case
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN, WALKER, Master, Processes, Seen, wait_for
 from workers.es_worker import main as es_worker
+from workers.metrics import ADDRESS, PORT
 
 ENDLESS = {**WALKER, "generations": 100_000}
 FIGURES = (

@@ -1,1 +1,0 @@
-"""What a worker offers to Prometheus."""
