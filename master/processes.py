@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -225,3 +226,9 @@ class ProcessGroup:
         seconds = child.backoff[min(child.failures, len(child.backoff) - 1)]
         child.failures, child.due = child.failures + 1, time.monotonic() + seconds
         return f"{child.name} ended with code {code} and starts again in {seconds:g} s"
+
+
+def signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"

@@ -17,6 +17,7 @@ from es_queue.files import MAX_TOML, parse_toml, read_file
 from es_queue.protocol.redis_url import named_url
 from es_queue.security.user_code import modules_named_by, require_trust
 from es_queue.util.cores import checked_workers, default_workers
+from es_queue.util.number_ranges import parse_number_ranges
 from master.cli.flags import (
     launch_names,
     make_parser,
@@ -25,11 +26,19 @@ from master.control.control_arguments import parse_control_args, validate_run_id
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
 from master.storage.trackers import parse_trackers
-from master.sweep.seeds import parse_seeds
 
 #: More local workers per core cause a warning.
 USEFUL_PER_CORE = 4
-MOST_GENERATIONS = 2**31
+MOST_GENERATIONS, MOST_SEEDS = 2**31, 100
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``1-5`` or ``1,3,7-9`` as seeds, in the order given. Raises UsageError for anything else."""
+    try:
+        return parse_number_ranges(text, "seed", MOST_SEEDS, 2**63 - 1)
+    except ValueError as error:
+        label = repr(text) if len(text) <= 60 else repr(text[:60]) + "..."
+        raise UsageError(f"seeds is {label} in the command line: {error}") from None
 
 
 #: How the text of a flag becomes the launch's value; the others stay as they are.

@@ -24,7 +24,7 @@ from es_queue.util.command_path import format_command
 from es_queue.util.host_info import source_root
 from master.doctor.finding import Finding, failed, named, ok, warning
 from master.doctor.server import format_bytes
-from master.services.child_process import signal_name
+from master.processes import signal_name
 
 DEADLINE_SECONDS = 60.0
 LONGEST_ANSWER = 2**14

@@ -1,42 +1,57 @@
-"""Runs a study: starts its runs, reads their events, and notices how they end."""
+"""``es-master --seeds``: one es-master per seed, over one server and one group of workers.
+
+A study's folder has ``seeds.json`` (settings, outcome of each run, figures over all) and a run's
+folder per seed. Each run is a child of this process: its events are lines of JSON, and it is
+resumed from its own folder.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import selectors
 import shlex
-import signal
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
-from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, RedisError, RunBusyError
+from es_queue.config.algorithms.choice import with_chosen_strategy
+from es_queue.config.resolution import format_recipe, resolve
+from es_queue.config.run_config import NONE, RunConfig
+from es_queue.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    RedisError,
+    RunBusyError,
+    UsageError,
+)
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
-    first_line,
     redacted_url,
     validate_server,
 )
-from es_queue.security.user_code import loose_modules
+from es_queue.security.passwords import environment_without_redis
+from es_queue.security.sanitize import sanitize
+from es_queue.security.user_code import allowing, loose_modules, named_modules, require_trust
 from es_queue.util.command_path import format_command
 from es_queue.util.cores import default_workers
 from es_queue.util.file_lock import take_lock, write_pid
-from es_queue.util.run_folder import NamedRun
 from master.display.log_view import SafeStream
 from master.display.notes import NoteHandler
+from master.processes import Child, ProcessGroup, module_command, signal_name
 from master.run.launch import Launch
 from master.run.manifest import repro_command
-from master.run.run_paths import RunPaths
-from master.services.child_process import end_in_order
+from master.run.run_paths import RunPaths, derive_run_id, existing_paths, new_paths
+from master.run.setup import prepare_run
 from master.services.local_workers import LocalServices
 from master.services.private_server import PrivateServer
 from master.services.redis_url import (
@@ -52,337 +67,357 @@ from master.storage.checkpoint import Checkpoints
 from master.sweep.record import (
     FAILED,
     FINISHED,
+    RESTARTING,
     RUNNING,
     STOPPED,
+    STOPPING,
     WAITING,
-    SeedRun,
-    SweepRecord,
+    Seed,
+    Study,
+    load_study,
 )
-from master.sweep.seed_process import SeedProcess
-from master.sweep.view import SweepJsonView, SweepLogView, SweepView
+from master.sweep.view import StudyView, make_view
 
 LOGGER = logging.getLogger("es_queue.sweep")
-
-
-class SharedServices(LocalServices):
-    """Server and workers for a study, in the main thread, to which children are bound."""
-
-    def __init__(self, launch: Launch, study: NamedRun, modules: Sequence[str] = ()) -> None:
-        self._launch, self._study, self._modules = launch, study, modules
-        self._folder = study.folder
-        super().__init__(self._private_server())
-        self._count = self._stale = 0
-        self.url = launch.redis_url or ""
-
-    @property
-    def is_private(self) -> bool:
-        return self._launch.redis_url is None
-
-    def start(self) -> None:
-        """Start a suitable server and the workers. Raises RedisError or RunFolderError."""
-        self.start_server()
-        if self.server is not None:
-            self.url = self.server.url
-        self._client = client_from_url(self.url)
-        validate_server(self._client, self.name)
-        if not self.is_private and not self._launch.insecure:
-            self._warn(network_warnings(read_exposure(self._client, self.name)))
-        self._stale = self._count_registered() if self.is_private else 0
-        self._count = (
-            (default_workers() if self.is_private else 0)
-            if self._launch.workers is None
-            else self._launch.workers
-        )
-        if self._count:
-            self.start_workers(
-                self._count,
-                self._launch.queue,
-                self.url,
-                self._folder / "logs",
-                not self.is_private or self._launch.listen is not None,
-                self._launch.noise_dir,
-            )
-
-    def _private_server(self) -> PrivateServer | None:
-        if not self.is_private:
-            return None
-        folder, listen = self._folder / "redis", self._launch.listen
-        return PrivateServer(
-            folder,
-            listen=None if listen is None else resolve_listen_address(listen, folder),
-            queue=self._launch.queue,
-        )
-
-    def _warn(self, warnings: Sequence[str]) -> None:
-        for text in warnings:
-            print(format_warning(text), file=sys.stderr, flush=True)
-            if not is_same_terminal():
-                LOGGER.warning(text)
-
-    @property
-    def name(self) -> str:
-        return redacted_url(self.url)
-
-    @property
-    def redis_flags(self) -> str:
-        """Empty for a private server."""
-        return "" if self.is_private else redis_flags(self.url, self._launch.redis_password_file)
-
-    def start_information(self) -> dict[str, str]:
-        file = self._launch.redis_password_file
-        lines = start_lines(
-            self.url, self._launch.queue, self._study, self.server, self._modules, file
-        )
-        return {"redis": self.name, "folder": str(self._folder), **lines}
-
-    def worker_places(self) -> int:
-        """How many runs can have a worker each, at least 1. Workers that a private server knew when
-        it started ended with an earlier study.
-        """
-        return max(1, self._count, self._count_registered() - self._stale)
-
-    def _count_registered(self) -> int:
-        try:
-            count: Any = self._client.scard(WORKERS_BY_QUEUE_KEY % self._launch.queue)
-        except ANY_ERROR:
-            return 0
-        return int(count)
-
-    def has_checkpoint(self, run: str) -> bool:
-        """Raises RedisError."""
-        try:
-            return bool(self._client.exists(keys.RunKeys(run).checkpoint))
-        except ANY_ERROR as error:
-            raise RedisError(
-                f"Redis at {self.name} does not show its data of run {run}: {first_line(error)}"
-            ) from None
-
-
-SELECT_SECONDS = 0.1
-CHECK_SECONDS = 1.0
+MAIN = "master.cli.main"
+LONGEST_RUN_ID = 40
+LOOK_SECONDS, CHECK_SECONDS = 0.1, 1.0
 #: What a failing study grants its runs to leave their checkpoints.
 LEAVE_SECONDS = 20.0
+#: Waits before an es-master that was killed is started again; the longest outlasts the lease of its
+#: predecessor.
+BACKOFF_SECONDS = (1.0, 4.0, 12.0)
 
 
-class SweepStopSignals(StopSignals):
-    """The signals from the start of the command, before there is a :class:`Sweep`."""
+def run_sweep(values: dict[str, Any], launch: Launch) -> int:
+    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_begun = False
-        self.kill_with(lambda: None, str)
+    0 if all have finished, 130 if a person stopped them, else the code of the first that failed.
+    Raises UsageError, EnvironmentFailure, RedisError or RunFolderError before the first run is
+    started.
+    """
+    stop, begun = StopSignals(), [False]
+    stop.install(lambda: begun[0], str)
+    config = resolve(values, launch.inherited, launch.recipe != NONE)
+    launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
+    run = base_run_id(config.task, launch)
+    paths = new_paths(run, launch)
+    if paths.config_file.exists() or paths.named_run.is_study:
+        raise UsageError(
+            f"run-dir {paths.run_dir} holds a run already; continue it with "
+            f"--resume {paths.named_run.word}, or give another --run"
+        )
+    start = None if launch.warm_start is None else str(launch.warm_start.absolute())
+    seeds = [Seed(seed, f"{run}-s{seed}") for seed in launch.seeds]
+    config, target = try_settings(config, launch)
+    is_new = not paths.run_dir.exists()
+    try:
+        return lead(Study(run, config, seeds, start, target=target), paths, launch, stop, begun)
+    except BaseException:
+        if is_new and not begun[0]:
+            shutil.rmtree(paths.run_dir, ignore_errors=True)
+            with suppress(OSError):  # it holds other runs
+                paths.run_dir.parent.rmdir()
+        raise
 
-    def kill_with(self, kill: Callable[[], None], resume_command: Callable[[], str]) -> None:
-        self.install(lambda: self.has_begun, resume_command, kill)
 
-    def begin(self) -> None:
-        """From now on the end is an orderly one."""
-        self.has_begun = True
+def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
+    """Continue the study ``launch.resume`` under ``changes``; codes and errors as for
+    ``run_sweep``.
+
+    Finished seeds are kept, unless ``changes`` extends their budget.
+    """
+    stop, begun = StopSignals(), [False]
+    stop.install(lambda: begun[0], str)
+    paths = existing_paths(launch.resume or "", launch)
+    study = load_study(paths.run_dir)
+    if study.run != paths.run:
+        raise UsageError(
+            f"{paths.run_dir} holds the study {study.run}, not {paths.run}: continue it with "
+            f"--resume {study.run}, or give the --run-dir of {paths.run}"
+        )
+    study.changes |= changes
+    study.config = replace(study.config, **study.changes)
+    require_trust(str(paths.run_dir), named_modules(study.config), launch.trust, launch.own_modules)
+    for seed in study.seeds:
+        if changes or seed.state != FINISHED:
+            seed.state, seed.code, seed.why = WAITING, None, ""
+    study.target = try_settings(study.config, launch)[1]
+    return lead(study, paths, launch, stop, begun)
 
 
-class Sweep:
-    def __init__(
-        self, record: SweepRecord, paths: RunPaths, launch: Launch, stop: SweepStopSignals
-    ) -> None:
-        self._record, self._paths, self._launch, self._stop = record, paths, launch, stop
-        self._processes = [SeedProcess(entry) for entry in record.entries]
-        self._view = make_view(SafeStream(sys.stdout), record, launch)
-        self._services = SharedServices(launch, paths.named_run, loose_modules(record.config))
-        self._selector = selectors.DefaultSelector()
-        self._last_check, self._worker_places = 0.0, 1
-        self._stop_forwarded = False
-        self._first_failure = EXIT_DONE
-        stop.kill_with(self.kill, self._resume_command)
+def base_run_id(env: str, launch: Launch) -> str:
+    """Short enough for ``-s<seed>``. Raises UsageError for a --run that is too long."""
+    room = LONGEST_RUN_ID - max(len(f"-s{seed}") for seed in launch.seeds)
+    if launch.run is None:
+        name, *tail = derive_run_id(env).rsplit("-", 3)
+        return "-".join([name[: room - len("-".join(("", *tail)))].strip("-"), *tail])
+    if len(launch.run) > room:
+        raise UsageError(
+            f"run is {launch.run!r} in the command line, but -s{max(launch.seeds)} is added "
+            f"to it and an id has at most {LONGEST_RUN_ID}: use at most {room} letters"
+        )
+    return launch.run
 
-    def run(self) -> int:
-        self._paths.prepare()
-        with self._hold_lock(), NoteHandler(self._view.note):
-            try:
-                if self._waiting():
-                    self._services.start()
-                    self._save(RUNNING)
-                    self._view.started(self._services.start_information())
-                    for text in self._launch.notes:
-                        self._view.note(text)
-                    self._loop()
-                return self._finish()
-            finally:
-                self._end_all()
-                self._view.close()
 
-    def kill(self) -> None:
-        """Waits for nothing."""
-        self._signal(signal.SIGKILL)
+def try_settings(config: RunConfig, launch: Launch) -> tuple[RunConfig, float | None]:
+    """The settings with their strategy chosen, and their target. Raises EsQueueError if no run can
+    begin with them.
+    """
+    with allowing(named_modules(config)):
+        setup = prepare_run(replace(config, seed=0), launch.noise_dir)
+    return with_chosen_strategy(config, setup.policy.size), setup.learner.target
 
-    @contextmanager
-    def _hold_lock(self) -> Iterator[None]:
-        lock = take_lock(self._paths.run_dir / "study.lock")
-        if lock is None:
-            raise RunBusyError(
-                f"study {self._record.run} is led by another es-master: stop that one, or wait "
-                f"until it ends"
-            )
-        try:
-            write_pid(lock, os.getpid())
-            yield
-        finally:
-            os.close(lock)
 
-    # --- the loop
+# --- the loop
 
-    def _loop(self) -> None:
-        self._stop.begin()
+
+def lead(
+    study: Study, paths: RunPaths, launch: Launch, stop: StopSignals, begun: list[bool]
+) -> int:
+    """Run what has not finished. ``begun[0]`` becomes true when an end must be an orderly one."""
+    named = launch.redis_url
+    flags = "" if named is None else redis_flags(named, launch.redis_password_file)
+    way_back = f"{format_command('es-master')} --resume {paths.named_run.word}{flags}"
+    stop.install(lambda: begun[0], lambda: way_back)
+    paths.prepare()
+    lock = take_lock(paths.run_dir / "study.lock")
+    if lock is None:
+        raise RunBusyError(
+            f"study {study.run} is led by another es-master: stop that one, or wait until it ends"
+        )
+    write_pid(lock, os.getpid())
+    view = make_view(SafeStream(sys.stdout), study, launch)
+    services = LocalServices(None if named is not None else private_server(paths, launch))
+    failure = EXIT_DONE
+    try:
+        with NoteHandler(view.note), allowing(named_modules(study.config)):
+            if any(seed.state == WAITING for seed in study.seeds):
+                url = start_services(services, paths, launch)
+                study.save(paths.run_dir)
+                about = start_lines(
+                    url,
+                    launch.queue,
+                    paths.named_run,
+                    services.server,
+                    loose_modules(study.config),
+                    launch.redis_password_file,
+                )
+                view.started({"redis": redacted_url(url), "folder": str(paths.run_dir), **about})
+                for text in launch.notes:
+                    view.note(text)
+                begun[0] = True
+                with ProcessGroup(LEAVE_SECONDS) as runs:
+                    failure = watch_runs(study, paths, launch, services, url, runs, stop, view)
+            states = {seed.state for seed in study.seeds}
+            failed = FAILED in states and not stop.requested
+            study.state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
+            study.save(paths.run_dir)
+            view.ended()
+            if study.state != FINISHED:
+                view.note(f"continue with: {way_back}")
+    finally:
+        services.stop()
+        view.close()
+        os.close(lock)
+    if failed:
+        return failure
+    return EXIT_DONE if {seed.code for seed in study.seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
+
+
+def private_server(paths: RunPaths, launch: Launch) -> PrivateServer:
+    folder, listen = paths.run_dir / "redis", launch.listen
+    address = None if listen is None else resolve_listen_address(listen, folder)
+    return PrivateServer(folder, listen=address, queue=launch.queue)
+
+
+def start_services(services: LocalServices, paths: RunPaths, launch: Launch) -> str:
+    """Start the private server, if any, and the workers; returns the server's URL. Raises
+    RedisError or RunFolderError.
+    """
+    services.start_server()
+    server = services.server
+    url = server.url if server is not None else launch.redis_url or ""
+    with client_from_url(url) as client:
+        validate_server(client, redacted_url(url))
+        if server is None and not launch.insecure:
+            for text in network_warnings(read_exposure(client, redacted_url(url))):
+                print(format_warning(text), file=sys.stderr, flush=True)
+                if not is_same_terminal():
+                    LOGGER.warning(text)
+    is_shared = server is None or launch.listen is not None
+    default = 0 if server is None else default_workers()
+    count = default if launch.workers is None else launch.workers
+    if count:
+        logs = paths.run_dir / "logs"
+        services.start_workers(count, launch.queue, url, logs, is_shared, launch.noise_dir)
+    return url
+
+
+def watch_runs(
+    study: Study,
+    paths: RunPaths,
+    launch: Launch,
+    services: LocalServices,
+    url: str,
+    runs: ProcessGroup,
+    stop: StopSignals,
+    view: StudyView,
+) -> int:
+    """Until all have ended; returns the exit code of the first that failed, else 0.
+
+    There are no more runs at a time than workers: one without would only wait, and its
+    --max-seconds would run out.
+    """
+    failure, next_check, places, told = EXIT_DONE, 0.0, 1, False
+    with client_from_url(url) as client:
+        for seed in study.seeds:
+            seed.child = make_child(seed, study, paths, launch, url, client, stop)
+            seed.show(seed.summary or {})
         while True:
-            if self._stop.requested and not self._stop_forwarded:
-                self._stop_forwarded = True
-                for process in self._processes:
-                    process.stop()
-            self._check_services()
-            self._start_due()
-            for key, _ in self._selector.select(SELECT_SECONDS):
-                self._show_events(key.data)
-            for process in self._processes:
-                self._handle_end(process)
-            self._view.draw([process.row for process in self._processes])
-            if not any(process.is_active for process in self._processes) and (
-                self._stop.requested or not self._waiting()
-            ):
-                return
+            if stop.requested and not told:
+                told = True
+                for seed in study.seeds:
+                    stop_seed(seed)
+            if time.monotonic() >= next_check:
+                services.restart_ended()
+                places = max(1, services.count, count_workers(client, launch.queue))
+                next_check = time.monotonic() + CHECK_SECONDS
+            active = sum(not child.is_over for child in runs.children)
+            waiting = [seed for seed in study.seeds if seed.state == WAITING]
+            for seed in () if stop.requested else waiting[: max(0, places - active)]:
+                (paths.run_dir / "logs" / f"s{seed.seed}.err").unlink(missing_ok=True)
+                runs.start(seed.child)
+                seed.begun, seed.state = True, RUNNING
+                study.save(paths.run_dir)
+            runs.watch()
+            for seed in study.seeds:
+                show_events(seed, view, stop)
+                if seed.state in (RUNNING, STOPPING) and seed.child.process is None:
+                    if note := judge_end(seed, stop):
+                        view.note(note, seed.seed)
+                    failure = failure or (seed.state == FAILED and (seed.code or 1)) or EXIT_DONE
+                    study.save(paths.run_dir)
+                elif seed.state == RESTARTING and seed.child.process is not None:
+                    seed.state = RUNNING
+            view.draw()
+            if all(child.is_over for child in runs.children) and (stop.requested or not waiting):
+                return failure
+            time.sleep(LOOK_SECONDS)
 
-    def _waiting(self) -> list[SeedProcess]:
-        return [process for process in self._processes if process.entry.state == WAITING]
 
-    def _check_services(self) -> None:
-        if time.monotonic() - self._last_check < CHECK_SECONDS:
-            return
-        self._services.restart_ended()
-        self._worker_places = self._services.worker_places()
-        self._last_check = time.monotonic()
+def make_child(
+    seed: Seed,
+    study: Study,
+    paths: RunPaths,
+    launch: Launch,
+    url: str,
+    client: Redis,
+    stop: StopSignals,
+) -> Child:
+    run = RunPaths(seed.run, paths.run_dir / f"s{seed.seed}", launch.shared)
+    words = ["--json", "--workers", "0", "--queue", launch.queue, "--run-dir", str(run.run_dir)]
+    # The study has warned about a server that others can reach.
+    words += ["--insecure"] * (launch.redis_url is not None) + ["--shared"] * launch.shared
+    words += ["--track", ",".join(launch.track)] if launch.track else []
+    words += [] if launch.noise_dir is None else ["--noise-dir", str(launch.noise_dir)]
 
-    def _start_due(self) -> None:
-        """No more runs than workers: one without would only wait, and its --max-seconds would run
-        out.
-        """
-        if self._stop.requested:
-            return
-        for process in self._processes:
-            if process.is_due:
-                self._start(process)
-        free = self._worker_places - sum(process.is_active for process in self._processes)
-        for process in self._waiting()[: max(0, free)]:
-            self._start(process)
-
-    def _start(self, process: SeedProcess) -> None:
-        entry, log = process.entry, self._paths.run_dir / "logs" / f"s{process.entry.seed}.err"
-        try:
-            words = self._command_line(entry)
-        except RedisError:  # it is away, and nobody knows whether it holds the run: ask again
-            process.postpone(CHECK_SECONDS)
-            return
-        process.start(words, self._services.url, log)
-        assert process.child is not None, "it was just started"
-        self._selector.register(process.child.output, selectors.EVENT_READ, process)
-        self._save(RUNNING)
-
-    def _command_line(self, entry: SeedRun) -> list[str]:
-        """A seed's es-master. Raises RedisError."""
-        launch, folder = self._launch, self._paths.run_dir
-        paths = RunPaths(entry.run, folder / f"s{entry.seed}", launch.shared)
-        words = ["--json", "--workers", "0", "--queue", launch.queue]
-        words += ["--run-dir", str(paths.run_dir)]
-        flags = {
-            "--insecure": launch.redis_url is not None,  # the study has warned
-            "--shared": launch.shared,
-        }
-        words += [flag for flag, is_set in flags.items() if is_set]
-        if launch.track:
-            words += ["--track", ",".join(launch.track)]
-        if launch.noise_dir is not None:
-            words += ["--noise-dir", str(launch.noise_dir)]
-        if entry.begun and self._has_checkpoint(paths):
-            changes = self._record.changes.items()
+    def command() -> list[str]:
+        seed.joined = False
+        if seed.begun and has_checkpoint(run, client):
+            changes = study.changes.items()
             settings = [f"--{name.replace('_', '-')}={value}" for name, value in changes]
-            return [*words, "--resume", entry.run, *settings]
-        if entry.begun:
-            paths.config_file.unlink(missing_ok=True)  # of a beginning that came to nothing
-        config, start = replace(self._record.config, seed=entry.seed), self._record.warm_start
-        command = repro_command(config, None if start is None else Path(start), with_recipe=False)
-        return [*words, "--run", entry.run, *shlex.split(command)[1:]]
+            return module_command(MAIN, *words, "--resume", seed.run, *settings)
+        if seed.begun:
+            run.config_file.unlink(missing_ok=True)  # of a beginning without a checkpoint
+        start = None if study.warm_start is None else Path(study.warm_start)
+        config = replace(study.config, seed=seed.seed)
+        flags = shlex.split(repro_command(config, start, with_recipe=False))[1:]
+        return module_command(MAIN, *words, "--run", seed.run, *flags)
 
-    def _has_checkpoint(self, paths: RunPaths) -> bool:
-        is_stored = Checkpoints(paths.run_dir).read_newest() is not None
-        return is_stored or self._services.has_checkpoint(paths.run)
+    def comes_back(code: int) -> bool:
+        """It was killed, or a killed one still holds the lease, or Redis was away at the start."""
+        is_busy = code == RunBusyError.exit_code and child.failures > 0
+        is_away = code == RedisError.exit_code and not seed.joined
+        return not stop.requested and (
+            (code > 128 and code != EXIT_INTERRUPTED) or is_busy or is_away
+        )
 
-    def _show_events(self, process: SeedProcess) -> None:
-        for event in process.read_events():
-            text = str(event.get("text"))
-            if event["event"] != "note":
-                self._view.event(process.row, event)
-            # How to resume a stopped run is the study's to say.
-            elif not (self._stop.requested and text.startswith("stopped at generation")):
-                self._view.note(text, process.entry.seed)
-
-    # --- ends
-
-    def _handle_end(self, process: SeedProcess) -> None:
-        code = None if process.child is None else process.child.poll()
-        if process.child is None or code is None:
-            return
-        self._show_events(process)
-        self._selector.unregister(process.child.output)
-        if note := process.end(code):
-            self._view.note(note, process.entry.seed)
-        if process.entry.state == FAILED:
-            self._first_failure = self._first_failure or process.entry.code or 1
-        self._save(RUNNING)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for process in self._processes:
-            process.signal(number)
-
-    def _end_all(self) -> None:
-        """The runs first: they need the server for an orderly end."""
-        children = [process.child for process in self._processes if process.child is not None]
-
-        def are_gone() -> bool:
-            for child in children:
-                child.read_events()  # a full pipe would hold it
-            return all(child.poll() is not None for child in children)
-
-        steps = ((signal.SIGTERM, LEAVE_SECONDS), (signal.SIGKILL, 0.0))
-        end_in_order(self._signal, are_gone, steps)
-        self._services.stop()
-
-    def _finish(self) -> int:
-        states = {process.entry.state for process in self._processes}
-        failed = FAILED in states and not self._stop.requested
-        state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
-        self._view.ended(self._save(state))
-        if state == FINISHED:
-            return EXIT_DONE
-        self._view.note(f"continue with: {self._resume_command()}")
-        if failed:
-            return self._first_failure
-        codes = {process.entry.code for process in self._processes}
-        return EXIT_DONE if codes == {EXIT_DONE} else EXIT_INTERRUPTED
-
-    def _resume_command(self) -> str:
-        words = f"{self._paths.named_run.word}{self._services.redis_flags}"
-        return f"{format_command('es-master')} --resume {words}"
-
-    def _save(self, state: str) -> SweepRecord:
-        entries = [process.entry for process in self._processes]
-        record = replace(self._record, state=state, entries=entries)
-        record.save(self._paths.run_dir)
-        return record
+    child = Child(
+        "its es-master",
+        command,
+        paths.run_dir / "logs" / f"s{seed.seed}.err",
+        {**environment_without_redis(os.environ), "RQ_REDIS_URL": url},
+        pipes=True,
+        backoff=BACKOFF_SECONDS,
+        comes_back=comes_back,
+    )
+    return child
 
 
-def make_view(out: SafeStream, record: SweepRecord, launch: Launch) -> SweepView:
-    if launch.json:
-        return SweepJsonView(out, record, launch.quiet)
-    if not launch.quiet and out.is_terminal:
-        # start-up: rich; logs do not need it
-        from master.sweep.table import SweepTableView
+def has_checkpoint(run: RunPaths, client: Redis) -> bool:
+    """If Redis is away, an es-master that resumes waits for it, and one that begins would not."""
+    if Checkpoints(run.run_dir).read_newest() is not None:
+        return True
+    try:
+        return bool(client.exists(keys.RunKeys(run.run).checkpoint))
+    except ANY_ERROR:
+        return True
 
-        return SweepTableView(out, record)
-    return SweepLogView(out, record, launch.quiet)
+
+def count_workers(client: Redis, queue: str) -> int:
+    try:
+        count: Any = client.scard(WORKERS_BY_QUEUE_KEY % queue)
+    except ANY_ERROR:
+        return 0
+    return int(count)
+
+
+def stop_seed(seed: Seed) -> None:
+    seed.child.due = None
+    if seed.child.process is not None:
+        seed.child.process.terminate()
+        seed.state = STOPPING
+    elif seed.state == RESTARTING:
+        seed.state = STOPPED
+
+
+def show_events(seed: Seed, view: StudyView, stop: StopSignals) -> None:
+    for line in seed.child.lines():
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+        except (ValueError, TypeError, KeyError, RecursionError):  # an environment's own words
+            continue
+        if kind == "started":
+            seed.joined = True
+        elif kind == "generation":
+            seed.show(event)
+        elif kind == "summary":
+            seed.summary = {name: value for name, value in event.items() if name != "event"}
+        if kind != "note":
+            view.event(seed, event)
+        # How to resume a stopped run is the study's to say.
+        elif not (stop.requested and str(event.get("text")).startswith("stopped at generation")):
+            view.note(str(event.get("text")), seed.seed)
+
+
+def judge_end(seed: Seed, stop: StopSignals) -> str:
+    """The state of a run whose es-master has ended; returns a note or nothing."""
+    child = seed.child
+    seed.code, state = child.code or 0, (seed.summary or {}).get("state")
+    was_killed = seed.code > 128
+    if seed.code == EXIT_DONE and state in (FINISHED, STOPPED):
+        seed.state = state
+    elif seed.code == EXIT_INTERRUPTED or (was_killed and stop.requested):
+        seed.state = STOPPED
+    elif child.due is not None:
+        seed.state = RESTARTING
+        pause = BACKOFF_SECONDS[child.failures - 1]
+        return f"its es-master ended with code {seed.code} and restarts in {pause:.0f} s"
+    else:
+        killed = f"its es-master was killed by {signal_name(seed.code - 128)}" if was_killed else ""
+        last = (child.last_lines() or [killed])[-1]
+        seed.state, seed.why = FAILED, sanitize(last.removeprefix("es-master: "))
+        return f"failed with exit code {seed.code}{': ' + seed.why if seed.why else ''}"
+    return ""

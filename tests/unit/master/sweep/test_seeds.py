@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,8 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.util.run_folder import STUDY_FILE
-from master.sweep.record import (
-    FINISHED,
-    STOPPED,
-    SeedRun,
-    SweepRecord,
-    load_record,
-)
-from master.sweep.seeds import MOST_SEEDS, parse_seeds
+from master.cli.options import MOST_SEEDS, parse_seeds
+from master.sweep.record import FINISHED, STOPPED, Seed, Study, load_study
 from tests.cases import each_case
 
 CONFIG = RunConfig(env="CartPole-v1")
@@ -68,22 +61,16 @@ def test_what_names_no_seeds_is_refused_with_the_value_and_the_fix(text: str, fi
     assert str(caught.value).startswith(f"seeds is {text!r} in the command line: {fix}")
 
 
-# --- the study's id
-
-
-# --- the command of a seed
-
-
 # --- what is stored
 
 
-def record(**more: Any) -> SweepRecord:
+def record() -> Study:
     entries = [
-        SeedRun(1, "base-s1", FINISHED, True, 0, "", {"eval_mean": 10.0, "state": "finished"}),
-        SeedRun(2, "base-s2", STOPPED, True, 130, "", {"eval_mean": None, "generation": 4}),
-        SeedRun(3, "base-s3"),
+        Seed(1, "base-s1", FINISHED, True, 0, "", {"eval_mean": 10.0, "state": "finished"}),
+        Seed(2, "base-s2", STOPPED, True, 130, "", {"eval_mean": None, "generation": 4}),
+        Seed(3, "base-s3"),
     ]
-    return replace(SweepRecord("base", CONFIG, entries, target=9.0), **more)
+    return Study("base", CONFIG, entries, target=9.0)
 
 
 DAMAGE: dict[str, Any] = {
@@ -123,4 +110,4 @@ def test_a_damaged_file_is_refused_in_one_sentence(damage: Any, tmp_path: Path) 
     with pytest.raises(
         RunFolderError, match=r"seeds\.json (was changed or damaged|cannot be read)"
     ):
-        load_record(tmp_path)
+        load_study(tmp_path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from es_queue.config.run_config import RunConfig
-from master.sweep.record import FAILED, FINISHED, STOPPED, WAITING, SeedRun, SweepRecord
+from master.sweep.record import FAILED, FINISHED, STOPPED, WAITING, Seed, Study
 from master.sweep.view import (
     format_result,
 )
@@ -28,16 +28,16 @@ def summary(state: str = FINISHED, mean: float | None = 7.0) -> dict[str, Any]:
     }
 
 
-def example() -> SweepRecord:
+def example() -> Study:
     entries = [
-        SeedRun(1, "base-s1", FINISHED, True, 0, "", summary(mean=10.0)),
-        SeedRun(2, "base-s2", FINISHED, True, 0, "", summary(mean=4.0)),
-        SeedRun(30, "base-s30", FINISHED, True, 0, "", summary(mean=6.0)),
-        SeedRun(4, "base-s4", FAILED, True, 5, "it \x1b[31m fell", None),
-        SeedRun(5, "base-s5", WAITING),
-        SeedRun(6, "base-s6", STOPPED, True, 130, "", summary(STOPPED, None)),
+        Seed(1, "base-s1", FINISHED, True, 0, "", summary(mean=10.0)),
+        Seed(2, "base-s2", FINISHED, True, 0, "", summary(mean=4.0)),
+        Seed(30, "base-s30", FINISHED, True, 0, "", summary(mean=6.0)),
+        Seed(4, "base-s4", FAILED, True, 5, "it \x1b[31m fell", None),
+        Seed(5, "base-s5", WAITING),
+        Seed(6, "base-s6", STOPPED, True, 130, "", summary(STOPPED, None)),
     ]
-    return SweepRecord("base", CONFIG, entries, target=6.0, state=FAILED)
+    return Study("base", CONFIG, entries, target=6.0, state=FAILED)
 
 
 def test_the_end_lists_every_seed_and_says_over_how_many_runs_the_figures_are() -> None:
@@ -60,7 +60,7 @@ def test_the_end_lists_every_seed_and_says_over_how_many_runs_the_figures_are() 
 
 def test_with_two_runs_there_is_no_interval_and_that_is_said() -> None:
     record = example()
-    record = replace(record, entries=record.entries[:2])
+    record = replace(record, seeds=record.seeds[:2])
     lines = format_result(record)
     assert "  no interval: fewer than 3 runs show nothing about the variation of others" in lines
     assert not any("interval 4.00" in line for line in lines)
