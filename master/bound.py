@@ -11,6 +11,7 @@ shell.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -32,7 +33,7 @@ def main(pipe: int, parent: int, command: list[str]) -> int:
     for caught in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(caught, lambda number, frame: None)
     try:
-        child = subprocess.Popen(command)
+        child = subprocess.Popen(command, preexec_fn=end_with_wrapper)
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127
@@ -46,6 +47,14 @@ def main(pipe: int, parent: int, command: list[str]) -> int:
     end_session(os.getpid(), FAREWELL_SECONDS)  # a command that ended can leave forks, too
     code = child.wait()
     return code if code >= 0 else 128 - code
+
+
+def end_with_wrapper() -> None:
+    """On Linux, the kernel ends the command (PR_SET_PDEATHSIG) if parent and wrapper are killed
+    together. It runs between fork and exec, and this process has no threads.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def end_session(leader: int, grace: float = 0.0) -> None:

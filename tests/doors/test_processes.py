@@ -122,6 +122,17 @@ def test_the_group_ends_what_a_killed_wrapper_has_left(tmp_path: Path) -> None:
         assert bound.session(leader) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does it")
+def test_a_command_ends_if_parent_and_wrapper_are_killed_together(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path), "exec sleep 600", "input()", "kill"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        leaders = [int(parent.stdout.readline()) for _ in range(2)]
+        assert until(lambda: len(bound.session(leaders[0])) == 2)
+        bound.send([parent.pid, *leaders], signal.SIGKILL)
+    assert until(lambda: not bound.session(leaders[0]))
+
+
 def test_waiting_ends_with_the_child_or_the_time(tmp_path: Path) -> None:
     with ProcessGroup(grace=0) as group:
         log = tmp_path / "x.log"
