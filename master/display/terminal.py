@@ -97,7 +97,8 @@ class FittingTable(Table):
         columns = [self.columns[place].copy() for place in kept]
         columns[0].min_width = min(widths[0], options.max_width)
         table = Table(*columns, **PLAIN)
-        for row in zip(*(column.cells for column in columns), strict=True):
+        # A copied column has no cells.
+        for row in zip(*(self.columns[place].cells for place in kept), strict=True):
             table.add_row(*row)
         yield table
 
