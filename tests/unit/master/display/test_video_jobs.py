@@ -108,17 +108,15 @@ def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
     one = VideoJobs(tmp_path / "run", 1, None)
     one.add(0)
     (process,) = players
-    sleep, slept = time.sleep, list[float]()
+    with monkeypatch.context() as patch:
 
-    def interrupt(seconds: float) -> None:
-        if not slept:
-            slept.append(seconds)
+        def interrupt(seconds: float) -> None:
+            patch.undo()
             raise KeyboardInterrupt
-        sleep(seconds)
 
-    monkeypatch.setattr(time, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        one.close()
+        patch.setattr(time, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.close()
     assert process.poll() is not None
 
 
