@@ -156,12 +156,14 @@ def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(
 
 
 def test_two_commands_do_not_lead_one_study(processes: Processes) -> None:
-    begun(processes, "once")
+    study = begun(processes, "once")
     second = processes.master("--resume", "once")
     assert second.wait() == 4
     assert second.err.read_text() == (
         "es-master: study once is led by another es-master: stop that one, or wait until it ends\n"
     )
+    study.signal(signal.SIGTERM)
+    assert study.wait() == 130
 
 
 def test_the_second_ctrl_c_ends_everything_at_once(processes: Processes) -> None:
@@ -279,8 +281,7 @@ def test_a_finished_study_goes_on_when_its_budget_grows(processes: Processes) ->
 
 def test_a_server_that_ends_is_started_again_and_the_runs_go_on(processes: Processes) -> None:
     study = begun(processes, "server")
-    socket = processes.folder / "runs/server/redis/redis.sock"
-    with redis.Redis(unix_socket_path=str(socket)) as client:
+    with redis.Redis.from_url(study.events("study")[0]["redis"]) as client:
         os.kill(int(client.info("server")["process_id"]), signal.SIGKILL)
     assert study.wait() == 0, study.said()
     assert "the private server ended with code 137 and starts again in 0.1 s" in [
