@@ -42,8 +42,8 @@ TRAINED = (TRAIN, CENTRE, ELITE)
 
 #: ``state`` of a row.
 OWED, ANSWERED, FAILED = range(3)
-#: ``failure`` of a result: none, of the episode, for want of something on the host, of the user's
-#: own strategy.
+#: ``failure`` of a result: none; the episode raised; the host lacks something (disk, memory); the
+#: user's own strategy raised.
 NO_FAILURE, EPISODE_FAILED, HOST_FAILED, STRATEGY_FAILED = range(4)
 #: A slot has failed with its third report (from two workers, if there are two), in any case with
 #: its tenth (rule 12).
@@ -129,7 +129,8 @@ def table_type(individuals: int, observation: int, behaviour: int, episodes: int
     number: of the slot among those of its kind; players: individuals that play; index: of the
     noise, -1 if the slot is not perturbed; seeds: of the environments, -1 beyond the slot's
     episodes; key: of the action noise, if ``noisy``; place: of its first moments, -1 if not sampled
-    issued, copied: whether it was issued once and twice; deaths: of workers that played it
+    issued, copied: whether it was issued, and again as a straggler; deaths: of workers that
+    played it
     arrived: rank among all results of the run, -1 for none; used: the generation that learnt from
     it, -1 for none
     """
@@ -261,7 +262,7 @@ class Slots:
                 )
             return nobody
         seeds = evaluation_seeds(config, ELITE_SEEDS, generation, config.elite_episodes)
-        if config.schedule == ASYNC:  # an episode a slot, of those whom the publication names
+        if config.schedule == ASYNC:  # one episode per slot
             rows["seeds"][:, 0, 0] = seeds[rows["number"] % len(seeds)]
             return nobody
         # Training slots again on fresh seeds, the same for all; the one after the last is the
@@ -286,7 +287,8 @@ class Slots:
         (``Shape.moments``); returns the rows that they settle.
 
         The first valid result of a row counts. ``first``: rank of the first among all results of
-        the run; ``workers``: how many are present, because a slot fails only on two of them.
+        the run; ``workers``: how many are present, because a slot fails only if two of
+        them report it.
         """
         ranks = first + np.arange(len(results))
         spoilt = self._place_moments(moments)
@@ -299,10 +301,10 @@ class Slots:
         valid[~failed] = self._valid(results[~failed], spoilt)
         once = _first_of_each(rows, valid & ~late)
         again = results[valid & ~once]
+        late |= np.isin(rows, rows[once])
         self.tally.refuse("late-failure", failed & late)
         reported = failed & ~late
         settled = self._report_failures(results[reported], ranks[reported], workers)
-        once &= ~np.isin(rows, settled)
         results, rows = results[once], rows[once]
         for name in self.shape.result.names or ():
             table[name][rows] = results[name]
@@ -316,8 +318,8 @@ class Slots:
             return
         self.tally.lost_steps += int(results["steps"].sum())
         known = self.table[results["row"]]
-        # What was learnt from under a former master has no bits here.
-        same: Mask = known["arrived"] < 0
+        # A row that was learnt from under a former master, or has failed, has no scores to compare.
+        same: Mask = (known["arrived"] < 0) | (known["state"] == FAILED)
         bits = [known[name] == results[name] for name in ("fitness", "returns", "steps")]
         same |= np.logical_and.reduce([column.all(1) for column in bits])
         for first, second in zip(known[~same], results[~same], strict=True):

@@ -37,6 +37,7 @@ from es_queue.slots import (
     CENTRE,
     ELITE,
     EPISODE_FAILED,
+    FINAL,
     HOST_FAILED,
     STRATEGY_FAILED,
     TRAIN,
@@ -228,7 +229,9 @@ class Player:
         return Answer(results[:done], records, failures)
 
     def _groups(self, rows: Table) -> list[tuple[int, int]]:
-        """(first, stop) of rows to play together: all, but centres may have own statistics."""
+        """(first, stop) of rows to play together: all, but each centre by itself, because it may
+        have its own statistics.
+        """
         if rows["kind"][0] == CENTRE:
             return [(number, number + 1) for number in range(len(rows))]
         return [(0, len(rows))]
@@ -260,7 +263,7 @@ class Player:
         """
         centre = self.strategy.centre(self.published)
         specs = [EpisodeSpec(centre, seed) for seed in seeds]
-        return self._episodes_of(specs, len(KINDS) - 1, on_step)
+        return self._episodes_of(specs, FINAL, on_step)
 
     def _episodes_of(
         self, specs: Sequence[EpisodeSpec | Exception], kind: int, on_step: OnStep | None
@@ -276,7 +279,7 @@ class Player:
                 played.append(outcome)
         return played
 
-    # --- what came of a row
+    # --- the result of a row
 
     def _summarize(
         self, row: Any, result: Any, outcomes: Sequence[Outcome], moments: list[Any]

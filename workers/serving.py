@@ -44,7 +44,7 @@ from workers.metrics import WorkerMetrics, metrics_endpoint, served_metrics
 from workers.parameter_cache import ParameterCache
 from workers.player import Player
 
-#: Why a worker left a run that another one may serve, so that es-worker sends it elsewhere.
+#: The reason to leave that tells es-worker to send this worker to another run.
 CANNOT_JOIN = "it cannot join this run, and another run is training"
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0
@@ -298,7 +298,7 @@ class Service:
                 block = self._next_block()
                 if block is not None:
                     self._process(block)
-                # A process that is too large from the start still plays a slot.
+                # Even a process that is too large from the start plays one block.
                 if control.finish_reason and self.blocks:
                     control.leave(control.finish_reason)
         except Leaving:
@@ -357,8 +357,8 @@ class Service:
         return self._player.has(block)
 
     def _fetch(self, block: Block) -> tuple[Task, Floats] | None:
-        """The open publication; its header from another worker of the host if possible. That of a
-        table that has grown is read again.
+        """The open publication. Its header comes from another worker of the host if possible, from
+        Redis if the table has grown.
         """
         name, known = block.publication, self._player.task
         has_grown = known is not None and known.publication == name

@@ -39,8 +39,8 @@ from es_queue.security.bounded_reads import decode_text as text_of
 #: Bytes of one read of results, of a piece of parameters (so that a slow reader costs the server no
 #: more), and of a part of a publication's results.
 READ, PIECE, PART = 2**23, 2**20, 2**28
-#: Blocks that one script issues, and those of a todo that a look reads: nobody waits for a block of
-#: a longer one.
+#: Most blocks that one script issues, and the longest todo that a look reads. If it is longer, no
+#: worker waits for a block.
 BLOCKS_PER_SCRIPT, MOST_LOOKED_AT = 8192, 65536
 MOST_STAGING_ATTEMPTS, STAGED_SECONDS = 10, 600
 MAX_CONFIG, MAX_CHECKPOINT, MAX_ERRORS = 2**20, 2**31, 200
@@ -408,7 +408,7 @@ class MasterStore(Store):
             *_counted(self.keys.lasting_keys()),
         ]
         self._script("finish", names, arguments)
-        self._send("delete", self.keys.master)  # finish is fenced, the lease fences nobody
+        self._send("delete", self.keys.master)  # finish was fenced; a lease fences nobody
 
     def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """(config, task, checkpoint) from Redis, for resume (rule 11)."""
@@ -600,9 +600,9 @@ class WorkerStore(Store):
             if self._send("exists", self.keys.config):  # a beat must not bring a purged run back
                 self.arrive(about, ttl)
             return
-        # The set may be gone, for others may let it expire; that of a run that has ended must not
-        # come back.
-        # Out of memory, say: what people read may be old, the beat above counted.
+        # The set may have expired. It is made again only while there is a master: that of an ended
+        # run must not come back. If this fails (the server is out of memory), only what people read
+        # is old; the beat above has counted.
         with suppress(redis.exceptions.RedisError):
             self._write(about, ttl, register=bool(has_master))  # twice: yes, but not worth it
 
@@ -624,7 +624,7 @@ class WorkerStore(Store):
         (state, give_way, newest), has_master, has_parameters, *orders = replies
         shutdown, suspended = orders or (False, False)
         asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
-        is_replaced = text_of(newest) not in (None, publication)  # one that is lost opens again
+        is_replaced = text_of(newest) not in (None, publication)  # if lost, it opens again
         closed = bool(publication) and not has_parameters and is_replaced
         return WorkerFlags(
             text_of(state),

@@ -223,8 +223,8 @@ class Learner:
         slots = tables[-1]
         if not self.is_async or state.stage != TRAINING:
             return slots.is_complete()
-        # Nobody claims a block of an older table, so elites must be claimed before that. Their
-        # blocks precede those of training.
+        # When a newer publication opens, no block of this table can be claimed any more, so its
+        # elites must be claimed before. Their blocks precede those of training.
         claimed = not len(slots.rows(ELITE)) or not slots.owed[slots.rows(TRAIN)].all()
         fresh = sum(len(each.fresh()) for each in tables)
         return fresh >= self.batch_size and claimed and slots.is_complete(EVAL, CONFIRM)

@@ -67,8 +67,8 @@ LOGGER = logging.getLogger("es_queue.loop")
 
 SYNC_LABEL = "sync"
 ASYNC_LABEL = "async: not bit-reproducible; --replay repeats the run from its log"
-#: Checkpoints of up to so many bytes are in Redis for each generation, of larger ones every tenth;
-#: Redis takes no value beyond the last (proto-max-bulk-len).
+#: Checkpoints of up to 8 MiB go to Redis in each generation, larger ones in every tenth; none above
+#: 512 MiB, its limit for a value (proto-max-bulk-len).
 REDIS_CHECKPOINT_BYTES, REDIS_CHECKPOINT_EVERY, REDIS_CHECKPOINT_MOST = 8 * 2**20, 10, 2**29
 #: How often the master looks for stragglers when no block waits to be claimed.
 STRAGGLER_SECONDS = 0.25
@@ -76,8 +76,8 @@ STRAGGLER_SECONDS = 0.25
 #: More of them would be played too late on a slow master.
 BLOCKS_PER_WORKER, MOST_BATCHES_AHEAD = 2, 2
 AUDIT_SECONDS = 0.02
-#: Floats of a page of memory. The noise table's pages are read ahead until so many reads for each
-#: page have been made; hardly any page is then left unread.
+#: Floats of a page of memory. The noise table is read ahead until each page has had four reads on
+#: average; hardly any page is then unread.
 PAGE_FLOATS, TOUCHES_PER_PAGE = 1024, 4
 GENERATION_LOST = "Redis has lost this generation: it is published again"
 FORMER_GENERATION_LOST = (
@@ -144,7 +144,7 @@ class Master:
         #: When the run's seconds were last counted, and when this generation's collecting began;
         #: both are put off by pauses.
         self._counted_at = self._collect_began = time.monotonic()
-        self._polled_at = 0.0
+        self._polled_at = time.monotonic()
 
     # --- the loop
 
@@ -293,8 +293,8 @@ class Master:
     # --- collect: until enough slots have a result
 
     def _collect(self, generation: Generation) -> bool:
-        """Collect until the generation can close and the run is not paused. False if its time is
-        up before.
+        """Collect results until the generation can close. Returns False if the time limit passes
+        before. A paused run closes none.
 
         Raises Interrupted, FencedError, RedisError, EnvironmentFailure, StrategyFailure.
         """
@@ -439,7 +439,7 @@ class Master:
             self._issue_new(generation)
             return
         if ended := self._store.ended_outages():
-            # What failed one after the other within a second failed by one cause.
+            # Outages within one look count as one.
             self.recoveries.record(REDIS_AWAY, sum(ended))
         if self._store.outages != self._outages:
             # Nobody is dead shortly after an outage, which interrupts heartbeats (rule 7).
@@ -469,7 +469,7 @@ class Master:
             self._collect_began += self._polled_at - since
         if was_paused and not self._inbox.paused_by:
             self._answered_at = time.time()  # a pause is no stall
-            generation.slots.table["copied"] = False  # it took the copies out of todo
+            generation.slots.table["copied"] = False  # the pause emptied todo, copies too
 
     # --- what people see meanwhile
 
