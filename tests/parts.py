@@ -20,7 +20,7 @@ from es_queue.protocol.messages import KINDS, Block, Task
 from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
-from master.loop.state import FINAL, Best, Counters, RunState
+from master.loop.state import ENDING, Best, Counters, RunState
 from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
@@ -168,7 +168,7 @@ def trained(setup: Setup, generations: int = 3) -> RunState:
         moments=moments,
         best=best,
         counters=counters,
-        stage=FINAL,
+        stage=ENDING,
         reason="target",
         step_limit=4,
         confirm_mean=0.1 + 0.2,

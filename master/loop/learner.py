@@ -57,6 +57,7 @@ from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from master.loop.state import (
     BUDGETS,
     CLOSING,
+    ENDING,
     TARGET,
     TRAINING,
     Best,
@@ -66,7 +67,6 @@ from master.loop.state import (
     RunState,
     vector_digest,
 )
-from master.loop.state import FINAL as ENDING
 
 #: How far below the best an evaluation must be for a rollback, in standard errors of the difference
 #: of the two means: one evaluation in forty falls so far by chance.

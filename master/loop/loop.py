@@ -58,8 +58,7 @@ from master.loop.learner import (
 )
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStatistics
-from master.loop.state import CLOSING, TRAINING, RunState, vector_digest
-from master.loop.state import FINAL as ENDING
+from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.storage import checkpoint
 

@@ -18,7 +18,7 @@ from es_queue.strategies.base import State
 
 Arrays = dict[str, NDArray[Any]]
 
-TRAINING, CLOSING, FINAL = "training", "closing", "final"
+TRAINING, CLOSING, ENDING = "training", "closing", "final"
 #: Why training ends by itself: settings that limit its generations, steps and seconds; its target.
 BUDGETS, TARGET = ("generations", "max_steps", "max_seconds"), "target"
 #: Names of a checkpoint's scalars.

@@ -43,7 +43,7 @@ from master.loop.loop import (
     run_digest,
 )
 from master.loop.recovery_statistics import TAKEOVER
-from master.loop.state import FINAL, RunState, vector_digest
+from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Maintain, Workers
 from master.run.lease import LeaseRenewal
 from master.run.run_services import OwnServices, RunContext, RunView, StopSignal
@@ -206,7 +206,7 @@ class TrainingRun:
         vector = setup.strategy.published(state.strategy)
         is_adoptable = (
             task is not None
-            and state.stage != FINAL
+            and state.stage != ENDING
             and (task.generation, task.noise) == (state.generation, setup.table.digest)
             and look.publication == task.publication
             and task.digest == vector_digest(vector)

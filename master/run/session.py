@@ -34,7 +34,7 @@ from es_queue.util.run_folder import no_run_error
 from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
-from master.loop.state import FINAL, RunState
+from master.loop.state import ENDING, RunState
 from master.run.launch import Launch
 from master.run.lease import Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
@@ -374,7 +374,7 @@ def newest_checkpoint(
             "give another --run-dir to continue the one in Redis, or the --redis-url of this "
             "folder's run"
         )
-    return max(checkpoints, key=lambda pair: (pair[1].generation, pair[1].stage == FINAL))
+    return max(checkpoints, key=lambda pair: (pair[1].generation, pair[1].stage == ENDING))
 
 
 def resumable_settings(values: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.loop import Master
-from master.loop.state import FINAL, RunState, vector_digest
+from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.setup import Setup, prepare_run
 from master.storage import checkpoint
@@ -294,7 +294,7 @@ class World:
         vector = self.setup.strategy.published(state.strategy)
         fits = task is not None and (
             task.generation == state.generation
-            and state.stage != FINAL
+            and state.stage != ENDING
             and look.publication == task.publication
             and task.digest == vector_digest(vector)
         )

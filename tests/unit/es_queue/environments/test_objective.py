@@ -22,7 +22,7 @@ from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.security.user_code import ALLOW, named_modules
 from es_queue.strategies.map_elites import Archive
-from master.loop.state import FINAL
+from master.loop.state import ENDING
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
 from master.storage.checkpoint import Checkpoints
@@ -66,7 +66,7 @@ def test_a_target_ends_the_run() -> None:
     ended, _ = run_ring(config_of(generations=200, target_reward="-0.01", eval_every=5))
     assert (ended.state.reason, ended.state.stage) == (
         "target",
-        FINAL,
+        ENDING,
     ) and ended.state.generation < 100
 
 
