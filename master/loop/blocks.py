@@ -201,8 +201,10 @@ class Issuer:
                         "workers' terminals show how they ended"
                     )
 
-    def issue_lost(self, slots: Slots, look: Look, workers: int) -> None:
-        """Issue the rows that nobody holds."""
+    def issue_lost(self, slots: Slots, look: Look, workers: int, task: bytes) -> None:
+        """Issue the rows that nobody holds, with the header ``task``: Redis may have come back with
+        an older one, of a table without these rows, and workers would drop them for ever.
+        """
         if look.todo is None:
             return
         now = time.monotonic()
@@ -215,7 +217,7 @@ class Issuer:
         rows = np.flatnonzero(lost)
         if len(rows):
             blocks = list(self.cutter.cut(slots, rows, workers, slots.suspects()))
-            self._store.issue(self._token, slots.publication, blocks, front=True)
+            self._store.issue(self._token, slots.publication, blocks, task, front=True)
             self.reissued += len(rows)
 
     def copy_stragglers(self, slots: Slots) -> None:

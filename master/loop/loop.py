@@ -453,7 +453,8 @@ class Master:
             older.is_held = older.publication in held
         if paused:
             return
-        self._issuer.issue_lost(slots, look, self._workers.live_count())
+        task = generation.task.encode()
+        self._issuer.issue_lost(slots, look, self._workers.live_count(), task)
         if look.todo == () and () in map(look.claims.get, self._workers.present):
             self._next_look = min(self._next_look, began + STRAGGLER_SECONDS)
             self._issuer.copy_stragglers(slots)

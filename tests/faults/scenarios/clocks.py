@@ -165,7 +165,8 @@ def renewed(seen: Seen) -> None:
 def ended(row: Row, master: Started, seen: Seen, *, calm: bool, shown: bool) -> None:
     """The run ends with its digest; calm: as if its clocks were right."""
     one = finish(Row(""), master, VALUES)
-    last, notes = master.events("generation")[-1], [note["text"] for note in master.events("note")]
+    last, texts = master.events("generation")[-1], [note["text"] for note in master.events("note")]
+    notes = [text for text in texts if not text.startswith("settings from the recipe")]
     recoveries = seen.progress().get("recoveries", "")
     if calm:
         assert not recoveries and not last["recovered"] and not notes, (recoveries, last, notes)

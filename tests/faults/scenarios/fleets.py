@@ -50,7 +50,7 @@ def other_task(folder: Path) -> dict[str, str]:
     return other_version(
         folder,
         "es_queue/protocol/messages.py",
-        r"(?m)^ +poll(: float|=_real\(raw\[\"poll\"\]\),)\n|, poll|or not 0 < task\.poll <= 60 ",
+        r'(?m)^ +(poll: float|"poll": _real,)\n|or not 0 < task\.poll <= 60 ',
         "",
     )
 
