@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from es_queue.errors import UsageError
 from es_queue.security.web_access import (
@@ -81,18 +80,14 @@ class WorkerMetrics:
             yield metric
 
 
-class SilentHandler(WSGIRequestHandler):
-    """Logs no request: an address may contain the token."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @contextmanager
 def served_metrics(metrics: WorkerMetrics, address: str, first_port: int) -> Iterator[int]:
     """Serve ``metrics`` on the first free port from ``first_port`` on; yields the port. Raises
     OSError if there is none, and UsageError for an unusable token.
     """
+    # start-up: every worker imports this module, and few serve metrics
+    from wsgiref.simple_server import WSGIRequestHandler, make_server
+
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
@@ -113,6 +108,12 @@ def served_metrics(metrics: WorkerMetrics, address: str, first_port: int) -> Ite
 
     class MetricsServer(ThreadingWSGIServer):
         address_family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
+
+    class SilentHandler(WSGIRequestHandler):
+        """Logs no request: an address may contain the token."""
+
+        def log_message(self, *_: Any) -> None:
+            pass
 
     last = min(first_port + PORTS - 1, LAST_PORT)
     for port in range(first_port, last + 1):

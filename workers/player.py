@@ -337,9 +337,8 @@ def failure_code(error: Exception) -> int:
     return HOST_FAILED if isinstance(error, OSError | MemoryError) else EPISODE_FAILED
 
 
-def excessive(episode: Episode | Exception) -> Exception | None:
+def excessive(episode: Episode) -> EpisodeFailed | None:
     """An error for an episode with a return that the master would refuse."""
-    assert isinstance(episode, Episode)
     if max(abs(episode.total), abs(episode.fitness)) <= MOST_RETURN:
         return None
     reason = f"the episode's return is beyond {MOST_RETURN:g}: scale its rewards down"

@@ -94,20 +94,15 @@ class Chosen:
     def newest(self) -> Slots:
         return self.tables[-1]
 
-    def column(self, name: str) -> NDArray[Any]:
-        """A column of the training rows, of all tables in turn."""
-        pairs = zip(self.tables, self.trained, strict=True)
+    def column(self, name: str, of: Sequence[Rows] | None = None) -> NDArray[Any]:
+        """A column of the rows ``of`` each table in turn, by default of the training rows."""
+        pairs = zip(self.tables, self.trained if of is None else of, strict=True)
         return np.concatenate([slots.table[name][rows] for slots, rows in pairs])
 
     def plans(self, of: Sequence[Rows]) -> Integers:
         """int64 [k, 2]: generation and number of each row."""
-        pairs = zip(self.tables, of, strict=True)
-        numbers = np.concatenate([slots.table["number"][rows] for slots, rows in pairs])
-        return np.stack([self.generations(of), numbers.astype(np.int64)], axis=1)
-
-    def elite_column(self, name: str) -> NDArray[Any]:
-        pairs = zip(self.tables, self.elites, strict=True)
-        return np.concatenate([slots.table[name][rows] for slots, rows in pairs])
+        numbers = self.column("number", of).astype(np.int64)
+        return np.stack([self.generations(of), numbers], axis=1)
 
     def generations(self, of: Sequence[Rows]) -> NDArray[np.int64]:
         """The generation of each row's publication, of all tables in turn."""
@@ -405,7 +400,7 @@ class Learner:
 
     def elite_fitness(self, chosen: Chosen) -> Doubles:
         """float64 [k]: fitness in repeated evaluations, at most ``fitness_cap``."""
-        return self._capped(chosen.elite_column("fitness")[:, 0])
+        return self._capped(chosen.column("fitness", chosen.elites)[:, 0])
 
     def _capped(self, fitness: Doubles) -> Doubles:
         values: Doubles = np.ascontiguousarray(fitness)
