@@ -327,7 +327,7 @@ def validate_server(client: redis.Redis, name: str) -> None:
                 f"Redis at {name} is older than version 6.0, but 6.2 or later is needed (or Valkey)"
             ) from None
         raise RedisError(f"Redis at {name} answered with an error: {first_line(error)}") from None
-    for reason in _unfit_reasons(information):
+    for reason in unfit_reasons(information):
         raise RedisError(f"Redis at {name} {reason}")
 
 
@@ -366,24 +366,34 @@ def first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 
-def _unfit_reasons(information: dict[str, Any]) -> list[str]:
-    """Why a server is unsuitable, from INFO only, because managed servers disable CONFIG."""
+def unfit_reasons(information: dict[str, Any]) -> list[str]:
+    """Why a server is unsuitable, from INFO only, because managed servers disable CONFIG. A colon
+    precedes the fix.
+    """
+
+    def number(name: str, missing: int = 0) -> float:
+        value = information.get(name, missing)
+        return value if isinstance(value, int | float) else missing
+
     reasons = []
     version_text = str(information.get("valkey_version") or information.get("redis_version", "0.0"))
-    version = tuple(int(part) for part in version_text.split(".")[:2] if part.isdigit())
+    version = tuple(int(part) for part in version_text.split(".")[:2] if part.isdecimal())
     if version < MIN_VERSION:
-        reasons.append(f"has version {version_text}, but 6.2 or later is needed (or Valkey)")
-    policy = information.get("maxmemory_policy", "noeviction")
-    if int(information.get("maxmemory", 0)) > 0 and policy != "noeviction":
         reasons.append(
-            f"has maxmemory-policy {policy}, which would silently drop parameters and "
-            "claims: set it to noeviction"
+            f"has version {sanitize(version_text, 20)}, which is too old: use 6.2 or later, or "
+            "Valkey"
         )
-    if int(information.get("cluster_enabled", 0)):
+    policy = information.get("maxmemory_policy", "noeviction")
+    if number("maxmemory") > 0 and policy != "noeviction":
+        reasons.append(
+            f"has maxmemory-policy {sanitize(policy, 40)}, which would silently drop parameters "
+            "and claims: set it to noeviction"
+        )
+    if number("cluster_enabled"):
         reasons.append(
             "runs in cluster mode, which neither RQ nor multi-key scripts can use: use a single "
             "server"
         )
-    if information.get("role") == "slave" and int(information.get("slave_read_only", 1)):
+    if information.get("role") == "slave" and number("slave_read_only", 1):
         reasons.append("is a read-only replica: give the URL of its master")
     return reasons

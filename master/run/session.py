@@ -60,7 +60,6 @@ from master.services.redis_url import (
     format_warning,
     is_same_terminal,
     network_warnings,
-    read_exposure,
 )
 from master.status.discovery import unknown_run_error
 from master.storage import checkpoint
@@ -294,7 +293,7 @@ class Session:
         client, name = client_from_url(url), redacted_url(url)
         validate_server(client, name)
         if self._launch.redis_url is not None and not self._launch.insecure:
-            for text in network_warnings(read_exposure(client, name)):
+            for text in network_warnings(client, name):
                 TERMINAL.warning(format_warning(text))
                 if not is_same_terminal():
                     LOGGER.warning(text)

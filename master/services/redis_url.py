@@ -1,10 +1,9 @@
-"""Warnings about a Redis that others can reach or read on the way."""
+"""Who else can reach a Redis, and read its traffic: problems, each with its fix."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from es_queue.protocol.connection import (
@@ -18,128 +17,85 @@ from es_queue.protocol.connection import (
 from es_queue.security.bounded_reads import to_text
 from es_queue.security.sanitize import sanitize
 
-SETTINGS = ("bind", "protected-mode")
 THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
-SILENCE_HINT = "--insecure hides this warning"
+GIVE_USERS = "give it users (python -m es_queue.security.acl FOLDER) or a password"
 
 
-# --- the network
-
-
-@dataclass(frozen=True)
-class NetworkExposure:
-    """Who else can reach a server, and read its traffic.
-
-    local: by a socket, or this machine's own address; strangers: whether it serves clients without
-    a password, None if unknown; settings: the CONFIG values that it reveals
-    information: INFO's fields; secret: whether the URL has a password; encrypted: by TLS; verified:
-    with a check of the server's certificate
+def network_problems(client: Any, name: str) -> list[tuple[str, str]]:
+    """Problems with their fixes, worst first, from a few commands and a connection without
+    credentials. Never raises. A firewall may still protect the server.
     """
-
-    name: str
-    on_socket: bool = False
-    local: bool = False
-    strangers: bool | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    information: Mapping[str, Any] = field(default_factory=dict)
-    secret: bool = False
-    encrypted: bool = False
-    verified: bool = True
-
-
-def read_exposure(client: Any, name: str) -> NetworkExposure:
-    """A few commands, and a connection without credentials. Never raises."""
     on_socket, on_this_machine = is_local(client)
-    has_password = is_password_set(client)
     if on_socket:
-        return NetworkExposure(name, True, True, secret=has_password)
-    serves_anyone = is_open_to_anonymous(client)
-    settings: dict[str, str] = {}
-    information: dict[str, Any] = {}
-    if on_this_machine and serves_anyone:
-        try:
-            for setting in SETTINGS:
-                settings |= {
-                    to_text(key): to_text(value)
-                    for key, value in client.config_get(setting).items()
-                }
-        except ANY_ERROR:  # CONFIG is switched off on managed servers
-            settings = {}
-        try:
-            information = client.info("server")
-        except ANY_ERROR:
-            information = {}
-    return NetworkExposure(
-        name,
-        False,
-        on_this_machine,
-        serves_anyone,
-        settings,
-        information,
-        has_password,
-        is_encrypted(client),
-        verifies_certificate(client),
-    )
-
-
-def network_warnings(exposure: NetworkExposure) -> list[str]:
-    """Worst first."""
-    warnings = []
-    if exposure.strangers and is_exposed(exposure):
-        warnings.append(
-            f"Redis at {exposure.name} can be reached from other machines and requires NO "
-            f"PASSWORD: anyone who can reach it can read, change and end every run, and run "
-            f"code on plain rq workers. Give it users (python -m es_queue.security.acl) "
-            f"or a password, or bind it to this machine; {SILENCE_HINT}"
+        return []
+    problems = []
+    if is_open_to_anonymous(client):
+        settings = read_settings(client) if on_this_machine else {}
+        is_bound_openly = settings.get("protected-mode") == "no" and has_open_addresses(
+            settings.get("bind", "").split()
         )
-    elif (
-        exposure.strangers
-        and exposure.local
-        and not exposure.settings
-        and has_open_listeners(exposure.information)
-    ):
-        warnings.append(
-            f"Redis at {exposure.name} requires no password and listens on addresses beyond "
-            f"this machine; whether other machines can connect is not known, because CONFIG is "
-            f"refused. Give it users (python -m "
-            f"es_queue.security.acl) or a password; {SILENCE_HINT}"
+        if not on_this_machine or is_bound_openly:
+            problems.append(
+                (
+                    f"Redis at {name} can be reached from other machines and requires NO PASSWORD, "
+                    "so anyone who can reach it can read, change and end every run, and run code "
+                    "on plain rq workers",
+                    f"{GIVE_USERS}, or bind it to this machine",
+                )
+            )
+        elif not settings and has_open_listeners(client):
+            problems.append(
+                (
+                    f"Redis at {name} requires no password and listens on addresses beyond this "
+                    "machine; whether other machines can connect is not known, because CONFIG is "
+                    "refused",
+                    GIVE_USERS,
+                )
+            )
+    if is_password_set(client) and not on_this_machine and not is_encrypted(client):
+        problems.append(
+            (
+                f"the password for Redis at {name} crosses the network in plain text",
+                "use rediss:// (TLS) or a tunnel",
+            )
         )
-    if exposure.secret and not exposure.local and not exposure.encrypted:
-        warnings.append(
-            f"the password for Redis at {exposure.name} crosses the network in plain text: "
-            f"use rediss:// (TLS) or a tunnel; {SILENCE_HINT}"
+    if is_encrypted(client) and not verifies_certificate(client):
+        problems.append(
+            (
+                f"the certificate of Redis at {name} is not verified (ssl_cert_reqs=none), so "
+                "anyone on the network path can read and change everything",
+                "name its authority with ?ssl_ca_certs=FILE instead",
+            )
         )
-    if exposure.encrypted and not exposure.verified:
-        warnings.append(
-            f"the certificate of Redis at {exposure.name} is not verified (ssl_cert_reqs=none), "
-            f"so anyone on the network path can read and change everything: name its authority "
-            f"with ?ssl_ca_certs=FILE instead; {SILENCE_HINT}"
-        )
-    return warnings
+    return problems
 
 
-def is_exposed(exposure: NetworkExposure) -> bool:
-    """As far as is known: a firewall may still be before the server."""
-    return not exposure.on_socket and (not exposure.local or is_bound_openly(exposure.settings))
+def network_warnings(client: Any, name: str) -> list[str]:
+    """The problems as es-master prints them."""
+    hint = "--insecure hides this warning"
+    return [f"{problem}: {fix}; {hint}" for problem, fix in network_problems(client, name)]
 
 
-def is_bound_openly(settings: Mapping[str, str]) -> bool:
-    if settings.get("protected-mode") != "no":
-        return False
-    return has_open_addresses(settings.get("bind", "").split())
+def read_settings(client: Any) -> dict[str, str]:
+    """Empty if CONFIG is refused, as it is on managed servers."""
+    try:
+        answers = {**client.config_get("bind"), **client.config_get("protected-mode")}
+    except ANY_ERROR:
+        return {}
+    return {to_text(key): to_text(value) for key, value in answers.items()}
 
 
-def has_open_listeners(information: Mapping[str, Any]) -> bool:
+def has_open_listeners(client: Any) -> bool:
     """Whether INFO, from Redis 7 on, names a listener for other machines."""
-    listeners = [
-        listener
-        for name, listener in information.items()
-        if name.startswith("listener") and isinstance(listener, Mapping)
-    ]
+    try:
+        information = client.info("server")
+    except ANY_ERROR:
+        return False
     return any(
         listener.get("name") in ("tcp", "tls")
         and has_open_addresses([str(listener.get("bind", ""))])
-        for listener in listeners
+        for name, listener in information.items()
+        if name.startswith("listener") and isinstance(listener, Mapping)
     )
 
 

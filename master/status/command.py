@@ -178,7 +178,7 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
     """
     if given.doctor:
         # start-up: only what is asked for
-        from master.doctor.examine import run_doctor
+        from master.status.doctor import run_doctor
 
         return run_doctor(given, lambda: find_servers(given), out, as_json=given.json)
     if given.web is not None:

@@ -190,7 +190,8 @@ class RedisReader:
     """
 
     def __init__(self, url: str, url_flag: str, folder: Path | None = None) -> None:
-        self._client: Any = client_from_url(url)
+        self.client: Any = client_from_url(url)
+        self.url = url
         self.name = redacted_url(url)
         self.folder = folder
         self._url_flag = url_flag
@@ -265,7 +266,7 @@ class RedisReader:
         return sorted(names)[:most], cursor == 0 and len(names) <= most, odd
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def _summarize(self, runs: Sequence[tuple[str, float | None]]) -> list[RunSummary]:
         all_keys = [RunKeys(run) for run, _ in runs]
@@ -307,7 +308,7 @@ class RedisReader:
 
     def _execute(self, questions: Sequence[tuple[Any, ...]]) -> list[Any]:
         try:
-            answers = send_all(self._client, questions)
+            answers = send_all(self.client, questions)
         except (redis.exceptions.RedisError, OSError) as error:
             raise self.to_redis_error(error) from None
         for answer in answers:
@@ -324,7 +325,7 @@ class RedisReader:
             )
         if isinstance(error, redis.exceptions.AuthenticationError):
             return authentication_error(self.name, error)
-        if advice := find_tls_problem(self._client, error):
+        if advice := find_tls_problem(self.client, error):
             return RedisError(f"Redis at {self.name} cannot be used: {advice}")
         return RedisError(f"Redis at {self.name} cannot be read ({reason}); {START_SERVER}")
 

@@ -58,7 +58,6 @@ from master.services.redis_url import (
     format_warning,
     is_same_terminal,
     network_warnings,
-    read_exposure,
 )
 from master.services.start_lines import redis_flags, start_lines
 from master.services.stop_signals import StopSignals
@@ -241,7 +240,7 @@ def start_services(services: LocalServices, paths: RunPaths, launch: Launch) -> 
     with client_from_url(url) as client:
         validate_server(client, redacted_url(url))
         if server is None and not launch.insecure:
-            for text in network_warnings(read_exposure(client, redacted_url(url))):
+            for text in network_warnings(client, redacted_url(url)):
                 print(format_warning(text), file=sys.stderr, flush=True)
                 if not is_same_terminal():
                     LOGGER.warning(text)

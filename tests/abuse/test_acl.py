@@ -15,11 +15,7 @@ import pytest
 import redis
 
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.protocol.connection import client_from_url
 from es_queue.security import acl
-from master.doctor import rights as doctor_rights
-from master.doctor.look import ReadOnlyClient
-from master.status.redis_reader import RedisReader
 from tests.abuse.rights import CELLS, PAGE, may, written
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
@@ -84,55 +80,6 @@ def test_the_table_is_large_and_the_page_shows_it() -> None:
     assert PAGE.read_text("utf-8") == written(PAGE.read_text("utf-8")), (
         "write it anew: python -m tests.abuse.rights"
     )
-
-
-@pytest.mark.parametrize(
-    ("user", "told_by"),
-    [
-        ("master", "everything that masters and workers do"),
-        ("worker", "the rights of a worker"),
-        ("viewer", "can read"),
-    ],
-)
-def test_the_doctor_finds_each_user_fit_for_its_part(guarded: int, user: str, told_by: str) -> None:
-    server = RedisReader(f"redis://{user}:{PASSWORDS[user]}@127.0.0.1:{guarded}", "")
-    look = ReadOnlyClient(server)
-    tried = [
-        look.denied_commands(commands("a-run", "default"))
-        for commands in (doctor_rights.master_commands, doctor_rights.worker_commands)
-    ]
-    found = doctor_rights.check_rights(look.user, *tried, "default")
-    server.close()
-    assert told_by in found.text and found.state != "failed", found
-
-
-def test_what_the_doctor_advises_makes_a_user_fit(guarded: int, tmp_path: Path) -> None:
-    with (
-        serving("valkey", tmp_path) as port,
-        client_from_url(f"redis://127.0.0.1:{port}") as client,
-    ):
-        for role, commands in (
-            ("master", doctor_rights.master_commands),
-            ("worker", doctor_rights.worker_commands),
-        ):
-            client.execute_command(
-                "ACL",
-                "SETUSER",
-                role,
-                "on",
-                f">{PASSWORDS[role]}",
-                "+multi",
-                "+discard",
-                "+info",
-                "+acl|whoami",
-            )
-            server = RedisReader(f"redis://{role}:{PASSWORDS[role]}@127.0.0.1:{port}", "")
-            look = ReadOnlyClient(server)
-            missing = look.denied_commands(commands("a-run", "default"))
-            assert missing
-            client.execute_command("ACL", "SETUSER", role, *acl.selectors_of(role))
-            assert look.denied_commands(commands("a-run", "default")) == []
-            server.close()
 
 
 # --- the files

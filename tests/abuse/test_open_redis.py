@@ -65,7 +65,7 @@ def test_an_open_server_is_warned_of_once_on_stderr_and_once_in_the_log(
         doctor = processes.start(BIN / "es-status", "--doctor", RQ_REDIS_URL=url)
         assert (
             doctor.wait() == 0
-            and "anyone who reaches this server can use it without a password" in doctor.said()
+            and "can be reached from other machines and requires NO PASSWORD" in doctor.said()
         ), doctor.said()
 
 

@@ -1,0 +1,657 @@
+"""es-status --doctor: fifteen checks of Redis, this host and the runs, each with its fix.
+
+It writes nothing to Redis. Environments are created in fresh processes.
+
+Exit code: 3 if a check of Redis failed, else 5 if an environment failed, else 6 for an unknown run,
+else 2 if anything else failed (this host's packages, RQ, the run and its workers), else 0;
+warnings do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import textwrap
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import redis
+
+from es_queue.config.parsing import MAX_JSON, config_from_json
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import (
+    EXIT_DONE,
+    EnvironmentFailure,
+    EsQueueError,
+    NoRunError,
+    RedisError,
+    UsageError,
+)
+from es_queue.files import read_file
+from es_queue.protocol import keys
+from es_queue.protocol.connection import (
+    first_line,
+    has_secret,
+    is_local,
+    is_password_set,
+    unfit_reasons,
+)
+from es_queue.security.acl import DEFAULT_QUEUE
+from es_queue.security.bounded_reads import to_text
+from es_queue.security.passwords import environment_without_redis
+from es_queue.security.sanitize import sanitize
+from es_queue.util import host_info
+from es_queue.util.command_path import format_command
+from es_queue.util.run_folder import runs_folder
+from master.display.format import finite_or_none
+from master.display.log_view import SafeStream, to_encodable
+from master.processes import POLL_SECONDS, Child, ProcessGroup, module_command, signal_name
+from master.services.private_server import server_binary
+from master.services.redis_url import network_problems
+from master.status.health import assess_health, idle_workers
+from master.status.redis_reader import (
+    LONGEST_NAME,
+    ORPHANED,
+    START_SERVER,
+    RedisReader,
+    RunDetails,
+    RunSummary,
+    read_texts,
+)
+from master.status.run_folders import RunFolder
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+SERVER_CHECKS = {"redis", "server", "memory", "writes", "connections", "open"}
+UNKNOWN_RUN = "unknown run"
+#: The most servers, RQ workers and waiting jobs to read.
+MOST_SERVERS, MOST_LISTENERS, MOST_JOBS = 8, 1000, 500
+LEAST_LEFT_BYTES, LEAST_LEFT_FRACTION = 64 * 2**20, 0.10
+CONNECTIONS_PER_WORKER, LEAST_WORKERS = 6, 20
+LEAST_FREE = 500e6
+USUAL_ENVIRONMENTS = (RunConfig(env="CartPole-v1"), RunConfig(env="BipedalWalker-v3"))
+ENVIRONMENT_SECONDS = 60.0
+#: Packages whose version may change a run's numbers, or its messages in Redis.
+COMPARED_PACKAGES = ("es-queue", "numpy", "gymnasium")
+MOST_HOSTS = 6
+NAME_WIDTH, LONGEST_LINE = 12, 2000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of a check. state: ok, warning or failed; fix: empty if none is needed.
+
+    A line break in ``fix`` precedes each command, which gets its own uncut line.
+    """
+
+    name: str
+    state: str
+    text: str
+    fix: str = ""
+
+
+def run_doctor(
+    given: argparse.Namespace,
+    choose: Callable[[], list[RedisReader]],
+    out: SafeStream,
+    *,
+    as_json: bool,
+) -> int:
+    """Returns the exit code. ``choose`` returns the servers, or raises."""
+    findings = []
+    for finding in examine(given, choose):
+        findings.append(finding)
+        if not as_json:
+            print_finding(finding, out)
+    count = Counter(finding.state for finding in findings)
+    if as_json:
+        checks = [{**asdict(one), "fix": one.fix.replace("\n", " ")} for one in findings]
+        summary = {"checks": checks, "failed": count[FAILED], "warnings": count[WARNING]}
+        out.write_line(json.dumps(summary, allow_nan=False))
+    else:
+        out.write_line(
+            f"{len(findings)} checks: {count[OK]} ok, {count[WARNING]} "
+            f"{pluralize('warning', count[WARNING])}, {count[FAILED]} failed"
+        )
+    failed = {finding.name for finding in findings if finding.state == FAILED}
+    if failed & SERVER_CHECKS:
+        return RedisError.exit_code
+    if "environment" in failed:
+        return EnvironmentFailure.exit_code
+    if UNKNOWN_RUN in failed:
+        return NoRunError.exit_code
+    return UsageError.exit_code if failed else EXIT_DONE
+
+
+def examine(
+    given: argparse.Namespace, choose: Callable[[], list[RedisReader]]
+) -> Iterator[Finding]:
+    servers: list[RedisReader] = []
+    try:
+        try:
+            servers = choose()[:MOST_SERVERS]
+            if not servers:
+                server_binary()
+                text = "no Redis is named and no private server runs; es-master starts one per run"
+                yield Finding("redis", OK, text)
+        except EsQueueError as error:
+            yield Finding("redis", FAILED, str(error))
+        runs: dict[RedisReader, list[RunSummary]] = {}
+        unread: dict[RedisReader, RedisError] = {}
+        for server in servers:
+            try:
+                runs[server] = find_runs(server, given.run)
+            except RedisError as error:
+                unread[server] = error
+        # A run's name chooses among the servers, if one of them has it.
+        named = [server for server in servers if given.run is not None and runs.get(server)]
+        for server in named or servers:
+            findings = list(check_server(server))
+            yield from findings
+            if any((one.name, one.state) == ("redis", FAILED) for one in findings):
+                runs.pop(server, None)
+            elif server in unread:
+                yield redis_failure(unread[server])
+        yield from check_packages()
+        yield check_box2d(host_info.box2d_versions())
+        yield check_disks(given.run_dir or given.run_folder or runs_folder(given.runs_dir))
+        is_unknown = not unread and not any(runs.values())
+        yield from examine_runs(given, {one: runs[one] for one in named or runs}, is_unknown)
+    finally:
+        for server in servers:
+            server.close()
+
+
+def find_runs(server: RedisReader, named: str | None) -> list[RunSummary]:
+    """The named run if it is there, else all with a master. Raises RedisError."""
+    if named is None:
+        return [run for run in server.list_runs() if run.is_leased]
+    found = server.find_run(named)
+    return [] if found is None else [found]
+
+
+def redis_failure(error: RedisError) -> Finding:
+    """The sentence has its own fix: about a password, TLS, rights, or a server that is away."""
+    text = str(error)
+    what = text.removesuffix(f"; {START_SERVER}")
+    return Finding("redis", FAILED, what, START_SERVER if what != text else "")
+
+
+# --- Redis
+
+
+def check_server(server: RedisReader) -> Iterator[Finding]:
+    client = server.client
+    try:
+        client.ping()
+        began = time.perf_counter()
+        client.ping()
+        milliseconds = 1000 * (time.perf_counter() - began)
+        yield Finding("redis", OK, f"{server.name} answers a PING in {milliseconds:,.1f} ms")
+        try:
+            information = client.info()
+        except redis.exceptions.ResponseError as error:
+            why = sanitize(first_line(error))
+            yield Finding("server", WARNING, f"unknown: {why}", "let an administrator grant +info")
+        else:
+            yield from check_information(information, is_private=is_local(client)[1])
+        yield from check_network(client, server.name)
+    except (redis.exceptions.RedisError, OSError) as error:
+        yield redis_failure(server.to_redis_error(error))
+
+
+def check_information(information: Mapping[str, Any], is_private: bool) -> Iterator[Finding]:
+    """INFO. is_private: whether only this host reaches the server."""
+
+    def number(name: str) -> float:
+        return finite_or_none(information.get(name)) or 0.0
+
+    valkey = information.get("valkey_version")
+    version = sanitize(valkey or information.get("redis_version", "unknown"), 20)
+    kind = "Valkey" if valkey else "Redis"
+    reasons = unfit_reasons(dict(information))
+    for reason in reasons:
+        what, _, fix = reason.partition(": ")
+        if "noeviction" in fix:
+            fix += ", as administrator:\nredis-cli CONFIG SET maxmemory-policy noeviction"
+        yield Finding("server", FAILED, f"{kind} {what}", fix)
+    if not reasons:
+        yield Finding("server", OK, f"{kind} {version}, a single server that evicts nothing")
+
+    used, limit, machine = map(number, ("used_memory", "maxmemory", "total_system_memory"))
+    whole = limit if limit > 0 else machine
+    left = max(0.0, whole - used)
+    text = f"{format_bytes(used)} used"
+    if whole > 0:
+        place = "left of its limit" if limit > 0 else "left of the machine's"
+        text += f", {format_bytes(left)} {place} {format_bytes(whole)}"
+    if whole > 0 and left < max(LEAST_LEFT_BYTES, LEAST_LEFT_FRACTION * whole):
+        fix = (
+            "raise maxmemory, or remove runs (es-master --purge RUN); a full server refuses writes"
+        )
+        yield Finding("memory", WARNING, text, fix)
+    elif limit <= 0 and not is_private:
+        yield Finding(
+            "memory",
+            WARNING,
+            "no memory limit: a client that fills the memory can crash the server",
+            "set maxmemory in redis.conf to at most half of what its container or machine has, "
+            "with maxmemory-policy noeviction (docker/redis.conf does)",
+        )
+    else:
+        yield Finding("memory", OK, text)
+
+    outcomes = {
+        "aof_last_write_status": "its append-only file",
+        "rdb_last_bgsave_status": "a snapshot",
+    }
+    unwritten = [what for name, what in outcomes.items() if information.get(name, "ok") != "ok"]
+    if unwritten:
+        text = f"the server could not write {unwritten[0]}, and may refuse writes"
+        yield Finding("writes", FAILED, text, "check the server's log and disk")
+    elif number("loading"):
+        text = "the server is still loading its data"
+        yield Finding("writes", WARNING, text, "wait until it is ready")
+    else:
+        after = "after a crash of the server, a run resumes from the checkpoint in its folder"
+        yield Finding("writes", OK, f"no write to its disk has failed; {after}")
+
+    clients, most = number("connected_clients"), number("maxclients")
+    room = int(max(0.0, most - clients) // CONNECTIONS_PER_WORKER)
+    text = f"{clients:,.0f} of {most:,.0f}, room for about {room:,} more workers"
+    if most <= 0:
+        yield Finding("connections", OK, f"{clients:,.0f} now")
+    elif room >= LEAST_WORKERS:
+        yield Finding("connections", OK, text)
+    else:
+        fix = "raise maxclients in redis.conf (a worker uses five or six of them)"
+        yield Finding("connections", WARNING, text, fix)
+
+
+def check_network(client: Any, name: str) -> Iterator[Finding]:
+    """The problems that es-master warns about."""
+    problems = network_problems(client, name)
+    for problem, fix in problems:
+        yield Finding("open", WARNING, problem, fix)
+    if not problems:
+        on_socket, is_here = is_local(client)
+        text = "only this machine reaches it" if is_here else "a password is required"
+        yield Finding("open", OK, f"a Unix socket: {text}" if on_socket else text)
+
+
+# --- this host
+
+
+def check_packages() -> Iterator[Finding]:
+    """Whether Python and ``rq worker``, which also searches the current folder, find our packages,
+    and whether those that they need are installed.
+    """
+    home, versions = host_info.source_root(), host_info.versions()
+    for importer, more in (("Python", []), ("rq worker in this folder", [str(Path.cwd())])):
+        for name in ("es_queue", "master", "workers"):
+            folder = host_info.package_folder(name, more)
+            if folder != home / name:
+                place = "nowhere" if folder is None else sanitize(folder)
+                yield Finding(
+                    "packages",
+                    FAILED,
+                    f"the package {name!r} that {importer} finds is {place}, not es-queue's in "
+                    f"{sanitize(home)}",
+                    "run from another folder, or remove the other package's folder from PYTHONPATH",
+                )
+                return
+    missing = [name for name in host_info.PACKAGES if not host_info.version_of(name)]
+    if missing:
+        text = f"missing: {', '.join(missing)} (installed: {versions})"
+        fix = f"install es-queue again, or\npip install {' '.join(missing)}"
+        yield Finding("packages", FAILED, text, fix)
+    else:
+        yield Finding("packages", OK, f"{versions}, imported from {sanitize(home)}")
+
+
+def check_box2d(provided: str) -> Finding:
+    """provided: the distributions that provide Box2D, joined by ``and``."""
+    if not provided:
+        text = "Box2D is missing: walkers and landers cannot be played"
+        return Finding("box2d", WARNING, text, "install it with\npip install box2d")
+    names = [part.split()[0] for part in provided.split(" and ")]
+    if len(names) == 1:
+        return Finding("box2d", OK, f"{sanitize(provided)} provides Box2D")
+    return Finding(
+        "box2d",
+        WARNING,
+        f"two distributions provide Box2D: {sanitize(provided)}",
+        "keep one of them; both own the same files, so install it again:\n"
+        f"pip uninstall --yes {' '.join(name for name in names if name != 'box2d')}\n"
+        "pip install --force-reinstall --no-deps box2d",
+    )
+
+
+def check_disks(run_dir: Path) -> Finding:
+    places = {"run folder": run_dir, "temporary files": Path(tempfile.gettempdir())}
+    try:
+        # start-up: numpy, which may be broken
+        from es_queue.numerics.noise_table import default_folder
+
+        noise = default_folder()
+        places[f"noise tables in {sanitize(noise)}"] = noise
+    except (EsQueueError, OSError, ImportError) as error:
+        fix = "choose another folder for noise tables with ES_QUEUE_NOISE_DIR"
+        return Finding("disk", FAILED, sanitize(error), fix)
+    free = {what: host_info.free_bytes(place) for what, place in places.items()}
+    text = ", ".join(
+        f"{'unknown' if count is None else format_bytes(count)} ({what})"
+        for what, count in free.items()
+    )
+    short = [what for what, count in free.items() if count is not None and count < LEAST_FREE]
+    if not short:
+        return Finding("disk", OK, f"free: {text}")
+    fix = "a checkpoint or table that does not fit ends a run"
+    return Finding("disk", WARNING, f"free: {text}", f"make room for {' and '.join(short)}: {fix}")
+
+
+def check_environments(configs: Sequence[RunConfig]) -> Iterator[Finding]:
+    """All at once, each in a fresh process that ends at the deadline, with its children."""
+    with tempfile.TemporaryDirectory() as folder, ProcessGroup(grace=0.5) as group:
+        for number, config in enumerate(configs):
+            place = Path(folder, str(number))
+            place.mkdir()
+            (place / "config.json").write_text(config.to_json())
+            command = partial(module_command, "master.status.environment_probe", str(place))
+            environment = environment_without_redis(os.environ)
+            group.start(Child(config.task, command, place / "log", environment))
+        deadline = time.monotonic() + ENVIRONMENT_SECONDS
+        while any(child.process for child in group.children) and time.monotonic() < deadline:
+            group.watch()
+            time.sleep(POLL_SECONDS)
+        findings = [check_environment(child) for child in group.children]
+    yield from findings
+
+
+def check_environment(child: Child) -> Finding:
+    """What a probe wrote is untrusted."""
+    name, text, code = sanitize(child.name, 80), "", child.code
+    try:
+        text, _, trouble = read_file(child.log.with_name("answer"), 2**14).decode().partition("\0")
+    except (OSError, UnicodeDecodeError):
+        if code is None:
+            trouble = f"it hangs: creating it and one step took over {ENVIRONMENT_SECONDS:g} s"
+        elif code > 128:
+            trouble = f"its process was ended by {signal_name(code - 128)}"
+        else:
+            trouble = f"its process ended with code {code} and no result"
+    if not trouble:
+        return Finding("environment", OK, f"{name}: {sanitize(text)}")
+    fix = "make it work on this host, then on the workers' hosts"
+    if "pip install" in trouble:
+        fix = f"install it with\n{sanitize(trouble[trouble.index('pip install') :])}"
+    elif "cannot be imported" in trouble:
+        fix = (
+            "run in the folder of its module, or put that folder on PYTHONPATH, for es-master and "
+            "for each rq worker"
+        )
+    return Finding("environment", FAILED, f"{name}: {sanitize(trouble)}", fix)
+
+
+# --- runs and their workers
+
+
+def examine_runs(
+    given: argparse.Namespace,
+    runs: Mapping[RedisReader, list[RunSummary]],
+    is_unknown: bool,
+) -> Iterator[Finding]:
+    """The named run, else those with a master and the environments that most runs use.
+    is_unknown: all servers were read, and none has a run
+    """
+    if given.run is None or not any(runs.values()):
+        yield from check_environments(USUAL_ENVIRONMENTS)
+        if given.run_folder is not None:
+            yield check_run(RunFolder(given.run_folder).summarize(given.run), None)
+        elif given.run is not None and is_unknown:
+            places = f" at {', '.join(server.name for server in runs)}" if runs else ""
+            text = f"there is no run {given.run}{places}"
+            yield Finding(UNKNOWN_RUN, FAILED, text, "es-status lists the runs")
+    for server, found in runs.items():
+        if not found:
+            yield check_listening(server, None, RunDetails({}, 0, 0))
+        for run in found:
+            try:
+                yield from examine_run(server, run, given.run is not None)
+            except RedisError as error:
+                fix = "run the doctor as a user that can read es:* (+@read)"
+                yield Finding("run", WARNING, f"unknown: {error}", fix)
+
+
+def examine_run(server: RedisReader, run: RunSummary, is_named: bool) -> Iterator[Finding]:
+    if is_named:
+        try:
+            settings = server.read_string(keys.RunKeys(run.run).config, MAX_JSON) or b""
+            yield from check_environments([config_from_json(settings)])
+        except UsageError as error:
+            text = f"the settings of {run.run} cannot be read: {error}"
+            fix = f"use the run's own release of es-queue, in its folder:\n{run.resume}"
+            yield Finding("run", FAILED, text, fix)
+    details = server.read_details(run.run)
+    yield check_run(run, details)
+    yield check_listening(server, run, details)
+    workers = [{"host": "a host", **about} for about in details.workers.values()]
+    if is_working(run) or workers:
+        yield check_workers(run.run, workers)
+    if workers:
+        yield from check_idle(run)
+        yield check_fleet(workers, host_info.versions())
+
+
+def is_working(run: RunSummary) -> bool:
+    return run.is_leased and run.state in (keys.RUNNING, keys.PAUSED)
+
+
+def check_run(run: RunSummary, details: RunDetails | None) -> Finding:
+    """The state as es-status shows it."""
+    health = assess_health(run, details)
+    if health.state in (ORPHANED, keys.FAILED):
+        level = FAILED if health.state == ORPHANED else WARNING
+        text = "has no master" if health.state == ORPHANED else "failed"
+        fix = f"fix that, then continue it with\n{run.resume}"
+        why = health.why or "no reason recorded"
+        return Finding("run", level, f"{run.run} {text}: {why}", fix)
+    if health.code and not health.is_over:
+        fix = f"see its reports:\n{format_command('es-status')} {run.run} --errors"
+        return Finding("run", WARNING, f"{run.run} is {health.state}: {health.why}", fix)
+    return Finding("run", OK, f"{run.run} is {sanitize(run.state, 40)}")
+
+
+def check_idle(run: RunSummary) -> Iterator[Finding]:
+    """A finding only if workers have too little work."""
+    remark, _, fix = idle_workers(run.progress).partition(": ")
+    if remark:
+        yield Finding("idle", WARNING, remark, fix)
+
+
+def check_listening(server: RedisReader, run: RunSummary | None, details: RunDetails) -> Finding:
+    """Whether RQ workers take the seats of the run, or of any run."""
+    queue = (run.progress.get("queue") if run is not None else None) or DEFAULT_QUEUE
+    shown = sanitize(queue, 60)
+    try:
+        suspended, registered, members, waiting = server.ask(
+            [
+                ("exists", keys.RQ_SUSPENDED),
+                ("smembers", keys.RQ_WORKERS),
+                ("smembers", keys.rq_workers(queue)),
+                ("lrange", keys.rq_queue(queue), 0, MOST_JOBS - 1),
+            ]
+        )
+        names = sorted(to_text(name) for name in registered or () if len(name) <= LONGEST_NAME)
+        names = [name for name in names if name.startswith(keys.rq_worker(""))][:MOST_LISTENERS]
+        living = dict(
+            zip(names, read_texts(server.ask, names, ("hostname", "queues")), strict=True)
+        )
+    except RedisError as error:
+        text = f"unknown: {error}"
+        return Finding("listening", WARNING, text, "run the doctor as a user that can read rq:*")
+    listeners = [
+        about.get("hostname", "a host")
+        for name, about in living.items()
+        if about and name.encode() in (members or ())
+    ]
+    seats = [
+        seat
+        for job in waiting or ()
+        if keys.is_seat_id(seat := job.decode("ascii", "replace"))
+        and (run is None or keys.parse_seat_id(seat)[0] == run.run)
+    ]
+    if suspended:
+        fix = format_rq_fix("resume it with", server, "resume")
+        return Finding("listening", FAILED, "RQ is suspended: no worker takes a seat", fix)
+    if listeners:
+        return Finding(
+            "listening",
+            OK,
+            f"{len(listeners)} RQ {pluralize('worker', len(listeners))} on queue {shown} "
+            f"({format_hosts(listeners)}); {len(seats)} open {pluralize('seat', len(seats))}",
+        )
+    if any("refuses" not in about for about in details.workers.values()):
+        text = f"no RQ worker listens on queue {shown}, but es-workers serve the run"
+        return Finding("listening", OK, text)
+    others = {name for about in living.values() for name in about.get("queues", "").split(",")}
+    elsewhere = sanitize(", ".join(sorted(others - {"", queue})), 60)
+    aside = f" ({sum(map(bool, living.values()))} listen on {elsewhere})" if elsewhere else ""
+    where = "this machine" if is_local(server.client)[1] else "any host"
+    state = FAILED if run is not None and is_working(run) else WARNING
+    fix = format_rq_fix(f"start one on {where}:", server, "worker", queue)
+    return Finding("listening", state, f"no RQ worker listens on queue {shown}{aside}", fix)
+
+
+def check_workers(run: str, workers: Sequence[Mapping[str, str]]) -> Finding:
+    refusing = [about for about in workers if about.get("refuses")]
+    joined = len(workers) - len(refusing)
+    if refusing:
+        hosts = {sanitize(about["refuses"]): sanitize(about["host"], 60) for about in refusing}
+        reasons = "; ".join(f"{name}: {reason}" for reason, name in list(hosts.items())[:3])
+        text = f"{joined} joined, {len(refusing)} cannot ({reasons})"
+        fix = "fix that on the named host, or stop its workers"
+        return Finding("workers", WARNING if joined else FAILED, text, fix)
+    if joined:
+        hosts_of = format_hosts(about["host"] for about in workers)
+        return Finding("workers", OK, f"{joined} joined ({hosts_of})")
+    fix = "see the check listening; es-status shows whether other runs have all workers"
+    return Finding("workers", WARNING, f"no worker serves {run}", fix)
+
+
+def check_fleet(workers: Sequence[Mapping[str, str]], here: str) -> Finding:
+    """Whether all compute the same bits, with the same packages as here. here: this host's
+    versions
+    """
+    kinds, others = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    ours = parse_versions(here)
+    for about in workers:
+        if about.get("numerics"):
+            kinds[f"{sanitize(about['numerics'][:8])}…"].append(about["host"])
+        theirs = parse_versions(about.get("versions", ""))
+        for name in COMPARED_PACKAGES:
+            if theirs.get(name, ours.get(name)) != ours.get(name):
+                difference = f"{name} {theirs[name]} (here {ours.get(name, 'none')})"
+                others[difference].append(about["host"])
+    differences = "; ".join(f"{what} on {format_hosts(on)}" for what, on in sorted(others.items()))
+    if len(kinds) > 1:
+        shown = "; ".join(f"{bits} on {format_hosts(on)}" for bits, on in sorted(kinds.items())[:4])
+        return Finding(
+            "fleet",
+            WARNING,
+            f"mixed fleet, {len(kinds)} kinds of arithmetic: {shown}"
+            + (f"; {differences}" if differences else ""),
+            "the run learns equally well, but cannot be repeated to the bit: use one processor "
+            "type and the same packages, or move the other workers to another --queue",
+        )
+    if differences:
+        same = " ".join(f"{name}=={ours[name]}" for name in COMPARED_PACKAGES[1:] if name in ours)
+        fix = "install the same release of es-queue on all hosts, and the same packages:"
+        return Finding("fleet", WARNING, differences, f"{fix}\npip install {same}")
+    bits = f"all workers compute the same bits ({next(iter(kinds), 'not reported yet')})"
+    return Finding("fleet", OK, bits)
+
+
+# --- text
+
+
+def print_finding(finding: Finding, out: SafeStream) -> None:
+    """A line for files and programs; on a terminal, signs and colours, and wrapped texts. Commands
+    are not wrapped, so they can be copied.
+    """
+    fix = [sanitize(part, LONGEST_LINE) for part in finding.fix.split("\n")] if finding.fix else []
+    text = sanitize(finding.text, LONGEST_LINE)
+    if not out.is_terminal:
+        advice = f"; fix: {' '.join(fix)}" if fix else ""
+        out.write_line(f"{finding.state:<9}{finding.name:<{NAME_WIDTH}} {text}{advice}")
+        return
+    # start-up: rich, which JSON does not need
+    from rich.text import Text
+
+    from master.display.terminal import make_console
+
+    console = make_console(out)
+    margin = " " * (2 + 8 + NAME_WIDTH + 1)
+
+    def wrap(words: str, hanging: str = "") -> list[str]:
+        return textwrap.wrap(
+            words,
+            max(40, console.width - 1) - len(margin),
+            subsequent_indent=hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    sign, style = {OK: ("✓", "green"), WARNING: ("▲", "yellow"), FAILED: ("✗", "bold red")}[
+        finding.state
+    ]
+    lines = [*wrap(text), *(wrap(f"fix: {fix[0]}", "     ") if fix else [])]
+    head = Text.assemble(
+        (f"{to_encodable(sign, out.encoding)} {finding.state:<8}", style),
+        (f"{finding.name:<{NAME_WIDTH}} ", "bold"),
+        *lines[:1],
+    )
+    rest = [margin + line for line in lines[1:]] + [f"    {command}" for command in fix[1:]]
+    for line in (head, *map(Text, rest)):
+        console.print(line, soft_wrap=True)
+
+
+def format_rq_fix(what: str, server: RedisReader, *words: str) -> str:
+    """``what`` with the exact line for ``rq``; a URL's secrets do not belong on a command line."""
+    command, first, rest = format_command("rq"), words[0], " ".join(map(quote, words[1:]))
+    if is_password_set(server.client) or has_secret(server.url):
+        what = f"put the whole URL into RQ_REDIS_URL, then {what}"
+        return f"{what}\n{command} {first} {rest}".rstrip()
+    return f"{what}\n{command} {first} --url {quote(server.name)} {rest}".rstrip()
+
+
+def parse_versions(versions: str) -> dict[str, str]:
+    """``numpy 2.4.6, rq 2.12`` by name."""
+    return dict(re.findall(r"([a-z0-9_-]{1,40}) ([^\s,]{1,40})", sanitize(versions)))
+
+
+def format_hosts(names: Iterable[str]) -> str:
+    """``a, b ×2 and 3 more hosts``; a repeated host appears once, with its count."""
+    counts = Counter(sanitize(name, 60) for name in names)
+    labels = [f"{name} ×{count}" if count > 1 else name for name, count in sorted(counts.items())]
+    more = f" and {len(labels) - MOST_HOSTS} more hosts" if len(labels) > MOST_HOSTS else ""
+    return ", ".join(labels[:MOST_HOSTS]) + more
+
+
+def format_bytes(count: float) -> str:
+    for size, unit in ((1e12, "TB"), (1e9, "GB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
+
+
+def pluralize(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
