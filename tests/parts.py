@@ -4,6 +4,9 @@ moved.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -175,3 +178,14 @@ def trained(setup: Setup, generations: int = 3) -> RunState:
         last_evaluation=-1e-300,
         reproducible=False,
     )
+
+
+@contextmanager
+def cores(count: int) -> Iterator[None]:
+    """At most ``count`` of the host's cores for this process."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(usable)[:count]))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)

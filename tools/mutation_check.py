@@ -42,9 +42,6 @@ FAILED = re.compile(r"^(?:FAILED|ERROR|SUBFAILED.*?) (\S+\.py\S*)", re.MULTILINE
 class Mutant:
     """A plausible defect: the text of ``file`` that it replaces, and the tests that must catch it,
     as arguments of pytest.
-
-    feature: the row of docs/reference/features.md that the mutant removes; empty for a defect of
-    the heart, which tests through doors must catch
     """
 
     name: str
@@ -52,7 +49,6 @@ class Mutant:
     original: str
     mutated: str
     tests: tuple[str, ...]
-    feature: str = ""
 
 
 def read_mutants(path: Path = FILE) -> list[Mutant]:
@@ -198,8 +194,7 @@ def main() -> int:
     chosen = [
         one
         for one in read_mutants()
-        if not arguments.words
-        or any(word in f"{one.name} {one.file} {one.feature}" for word in arguments.words)
+        if not arguments.words or any(word in f"{one.name} {one.file}" for word in arguments.words)
     ]
     if wrong := misplaced(ROOT, chosen):
         print(*wrong, sep="\n")

@@ -4,7 +4,6 @@ say nothing.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -57,16 +56,6 @@ def test_the_update_is_that_of_a_naive_loop_over_the_best_pairs(top: int) -> Non
     np.testing.assert_allclose(parameters, looped(FITNESS, kept, 0.3), rtol=1e-5, atol=1e-6)
 
 
-def test_the_step_is_not_divided_by_sigma() -> None:
-    assert np.array_equal(learnt(FITNESS, sigma=0.01)[0], learnt(FITNESS, sigma=1.0)[0])
-
-
-def test_among_equals_the_lower_slots_are_kept() -> None:
-    fitness = np.array([[1.0, 5.0], [5.0, 2.0], [9.0, 0.0], [0.0, 5.0]])
-    assert made(top=2).best_slots(fitness).tolist() == [0, 2]
-    assert made(top=3).best_slots(fitness).tolist() == [0, 1, 2]
-
-
 @given(st.lists(st.tuples(*[st.integers(0, 2)] * 2), min_size=2, max_size=60), st.integers(1, 60))
 @settings(max_examples=100, deadline=None)
 def test_the_kept_are_the_first_of_a_stable_sort_in_slot_order(
@@ -81,30 +70,3 @@ def test_without_spread_among_the_kept_there_is_no_step_and_it_is_counted(value:
     parameters, info = learnt(np.full((3, 2), value), weight_decay=0.5)
     assert np.array_equal(parameters, START)
     assert (info["no_step"], info["update_ratio"], info["gradient_norm"]) == (1, 0, 0)
-
-
-def test_spread_among_pairs_that_were_not_kept_does_not_count() -> None:
-    fitness = np.array(
-        [[0.1, 0.1], [0.1, 0.1], [0.1, 0.1], [-5.0, -8.0]]
-    )  # six 0.1 have a std() above 0
-    assert learnt(fitness, top=3)[1]["no_step"] == 1
-    assert learnt(fitness, top=4)[1]["no_step"] == 0
-
-
-def test_a_failure_counts_as_the_smallest_finite_fitness_of_the_whole_generation() -> None:
-    failed, filled = FITNESS.copy(), FITNESS.copy()
-    best = np.unravel_index(FITNESS.argmax(), FITNESS.shape)
-    failed[best[0], 1 - best[1]] = math.nan
-    filled[best[0], 1 - best[1]] = np.delete(FITNESS.ravel(), 2 * best[0] + 1 - best[1]).min()
-    assert np.array_equal(learnt(failed, top=2)[0], learnt(filled, top=2)[0])
-
-
-@each_case("scale", [2.0**-1000, 2.0**900])
-def test_the_step_does_not_depend_on_the_scale_of_the_rewards(scale: float) -> None:
-    assert np.array_equal(learnt(FITNESS * scale)[0], learnt(FITNESS)[0])
-
-
-def test_settings_of_zero_take_the_walkers() -> None:
-    assert (ARS.SIGMA, ARS.LEARNING_RATE) == (0.03, 0.02)
-    assert made().sigma({}) == 0.03
-    assert np.array_equal(learnt(FITNESS)[0], learnt(FITNESS, learning_rate=0.02)[0])

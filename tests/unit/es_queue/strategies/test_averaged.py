@@ -60,15 +60,6 @@ def test_a_strategy_with_several_centres_is_refused() -> None:
         averaged(Novelty)
 
 
-def test_the_average_stays_where_there_is_no_step() -> None:
-    strategy = made("snes")
-    state = states_of(strategy, 2)[-1]
-    batch = testing.run_generation(strategy, state, 2)
-    after, info = strategy.learn(state, replace(batch, fitness=np.ones_like(batch.fitness)))
-    assert info["no_step"] == 1.0
-    assert np.array_equal(after[AVERAGE], state[AVERAGE])
-
-
 def test_individuals_of_a_users_own_strategy_are_around_the_centre_of_its_search() -> None:
     class Own(SNES):
         name = ""

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Floats
-from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.shaping import utilities
-from tests.cases import each_case
 from tests.unit.es_queue.strategies.test_pgpe import (
     BATCH,
     INDICES,
@@ -38,14 +35,6 @@ def learnt(parts: list[tuple[slice, Floats]], **settings: Any) -> dict[str, np.n
     ]
 
 
-def test_one_part_of_the_states_own_deviations_gives_the_bits_of_a_batch_without_parts() -> None:
-    strategy = made()
-    own = strategy.spread({"sigma": SIGMA})
-    for name, value in learnt([]).items():
-        assert np.array_equal(value, learnt([(slice(None), own)])[name]), name
-        assert np.array_equal(value, learnt([(slice(None), own.copy())])[name]), name
-
-
 def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
     after = learnt([(slice(0, FIRST), OLD), (slice(FIRST, PAIRS), SIGMA)])
     shaped = utilities("centered-rank", BATCH.fitness)
@@ -62,17 +51,3 @@ def test_both_gradients_of_two_parts_are_those_of_a_naive_loop() -> None:
     assert not np.allclose(after["parameters"], learnt([])["parameters"]), (
         "the older deviations make a difference"
     )
-
-
-@each_case("strategy", ["ars", "openai_es"])
-def test_a_step_without_deviations_in_it_is_the_same_for_any_parts(strategy: str) -> None:
-    made = make_strategy(RunConfig(strategy=strategy, population=2 * PAIRS), SIZE)
-    state = made.start(START)
-    nothing = made.spread(state)
-    assert nothing.size == 0
-    parts = [(slice(0, FIRST), nothing), (slice(FIRST, PAIRS), nothing)]
-    plain, mixed = (
-        made.learn(state, Batch(NOISE, INDICES, BATCH.fitness, spreads=some))[0]
-        for some in ((), parts)
-    )
-    assert all(np.array_equal(plain[name], mixed[name]) for name in plain)

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.parsing import config_from_values
-from es_queue.errors import StrategyFailure, UsageError
-from es_queue.strategies import make_strategy
-from es_queue.strategies.novelty import Novelty
+from es_queue.errors import StrategyFailure
 from es_queue.strategies.snes import SNES
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
-from tests.unit.es_queue.strategies.test_strategies import begun, tried
 
 HERE = "tests.unit.es_queue.strategies.test_failing_strategies"
 
@@ -28,26 +24,11 @@ class WrongShape(SNES):
         return np.zeros((len(noise), 1, self.size + 1), np.float32)
 
 
-class WrongType(SNES):
-    """Numbers of twice the length."""
-
-    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
-        return super().ask(published, sigma, noise).astype(np.float64)
-
-
 class NoIndividuals(SNES):
     """It raises on the workers."""
 
     def ask(self, published: Any, sigma: float, noise: Any) -> Any:
         raise KeyError("no such\nsetting")
-
-
-class WrongLater(SNES):
-    """Right when it is tried, wrong in the run."""
-
-    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
-        individuals = super().ask(published, sigma, noise)
-        return individuals[..., :1] if noise.any() else individuals
 
 
 class RaisesLater(SNES):
@@ -66,13 +47,6 @@ class NoImprovement(SNES):
         return {}["sigma"]
 
 
-class NoResult(SNES):
-    """It forgets to return."""
-
-    def tell(self, state: Any, batch: Any) -> Any:
-        return None
-
-
 class NotANumber(SNES):
     """Its parameters are no numbers."""
 
@@ -83,10 +57,6 @@ class NotANumber(SNES):
 
 class Plain(SNES):
     """As it should be."""
-
-
-class Synchronous(Novelty):
-    """It cannot learn from several publications."""
 
 
 def config(kind: type, **values: Any) -> Any:
@@ -107,15 +77,12 @@ def config(kind: type, **values: Any) -> Any:
     ("kind", "sentence"),
     [
         (WrongShape, r"made individuals of shape \(1, 1, \d+\) and type float32: its individuals"),
-        (WrongType, r"and type float64: its individuals must be float32 of shape \(1, 1, \d+\)"),
         (
             NoIndividuals,
             r"failed in ask: KeyError: 'no such\\nsetting' \(test_failing_strategies.py, ",
         ),
-        (WrongLater, r"made individuals of shape \(1, 1\) and type float32"),
         (RaisesLater, r"failed in ask: KeyError: 'lost' \(test_failing_strategies.py"),
         (NoImprovement, r"failed in tell: KeyError: 'sigma' \(test_failing_strategies.py, line"),
-        (NoResult, "failed in tell: TypeError"),
     ],
 )
 def test_a_strategy_that_fails_ends_the_run_with_one_sentence_that_names_it(
@@ -140,26 +107,6 @@ def test_a_new_state_that_is_not_finite_is_said_and_counted_in_each_generation()
     )
     assert all("not_finite" not in record for record in sink.records)
     assert ended.state.generation == 3
-
-
-def test_a_strategy_of_ours_that_raises_keeps_its_traceback() -> None:
-    strategy = make_strategy(quick_config(env=QUAD, strategy="snes", population=8), 12)
-    state = begun(strategy, 1)
-    batch = tried(strategy, state, 1)
-    del state["sigma"]
-    with pytest.raises(KeyError, match="sigma"):
-        strategy.learn(state, batch)
-
-
-def test_an_own_strategy_declares_that_it_may_run_asynchronously() -> None:
-    own = {"env": QUAD, "schedule": "async", "population": 8}
-    plain = config_from_values({**own, "strategy": f"{HERE}:Plain"}, "the test")
-    assert make_strategy(plain, 5).asynchronous
-    other = config_from_values(
-        {**own, "behaviour": "ram", "strategy": f"{HERE}:Synchronous"}, "the test"
-    )
-    with pytest.raises(UsageError, match="use the schedule sync, or set asynchronous = True"):
-        make_strategy(other, 5)
 
 
 def test_an_own_strategy_runs_asynchronously() -> None:

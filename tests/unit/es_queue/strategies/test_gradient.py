@@ -55,17 +55,6 @@ def test_a_strategy_with_one_learnt_sigma_passes_the_shared_suite() -> None:
     testing.check_strategy(SharedSigma)
 
 
-def test_one_learnt_sigma_perturbs_by_it_and_follows_a_new_setting() -> None:
-    strategy = testing.sample_strategy(SharedSigma)
-    state = testing.begin(strategy)
-    assert strategy.sigma(state) == pytest.approx(0.3 * np.exp(-0.3), rel=1e-6)
-    rows = testing.NOISE.rows(np.array([5]), 0, strategy.size)
-    pair = strategy.ask(strategy.published(state), strategy.sigma(state), rows)[0]
-    np.testing.assert_array_equal(pair[0], state["parameters"] + state["sigma"] * rows[0])
-    other = testing.sample_strategy(SharedSigma, sigma=0.6)
-    assert other.migrate_state(state, strategy)["sigma"] == pytest.approx([0.6])
-
-
 @each_case("schedule", ["sync", "async"])
 def test_one_learnt_sigma_runs_in_both_schedules(schedule: str) -> None:
     config = quick_config(

@@ -5,7 +5,6 @@ meta-population and its draw.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.numerics.ordered_sums import ArrayNoise
-from es_queue.numerics.slot_plan import MEMBER, uniform
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.novelty import (
     STAGNATION_LIMIT,
     Novelty,
-    draw_index,
     extend_archive,
     novelty_of,
 )
@@ -83,25 +80,6 @@ def test_novelty_is_the_mean_distance_to_the_nearest_of_the_archive() -> None:
         np.testing.assert_allclose(novelty_of(behaviours, archive, neighbours), wanted, rtol=1e-12)
 
 
-def test_novelty_does_not_depend_on_who_else_is_compared_or_on_the_order_of_the_archive() -> None:
-    archive, behaviours = (
-        RNG.normal(size=(300, 128)).astype(np.float32),
-        RNG.normal(size=(20, 128)).astype(np.float32),
-    )
-    together = novelty_of(behaviours, archive, 10)
-    alone = np.concatenate([novelty_of(one[None], archive, 10) for one in behaviours])
-    assert (
-        together.tobytes() == alone.tobytes() == novelty_of(behaviours, archive[::-1], 10).tobytes()
-    )
-
-
-def test_an_empty_archive_has_no_distance_and_a_failed_individual_no_novelty() -> None:
-    behaviours = np.array([[1, 2], [np.nan, 0], [np.inf, 0]], np.float32)
-    for archive in (np.empty((0, 0), np.float32), np.zeros((1, 2), np.float32)):
-        found = novelty_of(behaviours, archive, 3)
-        assert np.isfinite(found[0]) and np.isnan(found[1:]).all()
-
-
 def test_the_archive_is_bounded_and_its_oldest_go() -> None:
     archive = np.empty((0, 0), np.float32)
     for number in range(5):
@@ -111,19 +89,6 @@ def test_the_archive_is_bounded_and_its_oldest_go() -> None:
     assert extend_archive(archive, np.array([[np.nan, 0], [7, 7]], np.float32), 3)[
         :, 0
     ].tolist() == [3, 4, 7]
-
-
-def test_members_are_drawn_by_their_share_and_alike_where_none_has_one() -> None:
-    weights = np.array([1.0, 0.0, 3.0])
-    found = [draw_index(weights, chance) for chance in np.arange(1000) / 1000]
-    assert (found.count(0), found.count(1), found.count(2)) == (250, 0, 750)
-    assert [draw_index(np.zeros(4), chance) for chance in (0.0, 0.3, 0.6, 1 - 2**-53)] == [
-        0,
-        1,
-        2,
-        3,
-    ]
-    assert draw_index(np.array([0.1] * 3 + [0.0]), 1 - 2**-53) == 2
 
 
 # --- the step
@@ -143,13 +108,6 @@ def test_the_step_follows_the_ranks_of_novelty_and_of_reward(kind: str, weight: 
     np.testing.assert_allclose(
         after["parameters"], START + climbed / (2 * PAIRS), rtol=1e-5, atol=1e-6
     )
-
-
-def test_behaviours_that_are_all_alike_teach_ns_nothing() -> None:
-    strategy = made(novelty="ns", members=1)
-    state = strategy.start(START)
-    after, info = strategy.learn(state, batch(strategy, state, behaviour=np.ones_like(BEHAVIOUR)))
-    assert np.array_equal(after["parameters"], START) and info["gradient_norm"] == 0
 
 
 def test_a_failed_individual_is_the_least_novel() -> None:
@@ -182,20 +140,6 @@ def test_nsra_trusts_the_reward_less_after_long_without_a_better_centre_and_more
 # --- the meta-population
 
 
-def test_members_begin_apart_by_the_runs_seed_alone_and_the_first_at_the_first_parameters() -> None:
-    one, again, other = (
-        made().start(START),
-        made(learning_rate=0.3).start(START),
-        made(seed=6).start(START),
-    )
-    assert np.array_equal(one["members"][0], START) and np.array_equal(
-        one["members"], again["members"]
-    )
-    away = one["members"][1:] - START
-    assert (np.abs(away) > 0).all() and not np.array_equal(one["members"], other["members"])
-    assert 0.2 < np.std(away) / made().SIGMA < 3
-
-
 def draw(member: int) -> Floats:
     return np.random.default_rng(member).normal(size=SIZE).astype(np.float32)
 
@@ -206,18 +150,6 @@ def test_members_of_their_own_begin_with_what_the_policy_draws_for_each() -> Non
     assert np.array_equal(state["members"], [START, draw(1), draw(2)])
     with pytest.raises(UsageError, match="member_init is own, but with the init auto all members"):
         strategy.begin(state, RunningMoments.empty(2), lambda _: START, 2)
-
-
-@each_case("member_init", ["near", "own"])
-def test_a_worker_makes_the_first_members_of_what_is_published(member_init: str) -> None:
-    strategy = made(member_init=member_init)
-    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
-    published = strategy.published(state)
-    assert strategy.centre_count(state) == strategy.max_centres == 1 + MEMBERS
-    for slot in range(1, 1 + MEMBERS):
-        made_member = strategy.centre_of(published, slot, draw)
-        assert np.array_equal(made_member, state["members"][slot - 1])
-    assert np.array_equal(strategy.centre_of(published, 0, draw), START)
 
 
 def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> None:
@@ -240,60 +172,6 @@ def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> Non
             strategy.centre_of(published, 1, draw), state["members"][played]
         )
     assert (state["member_step"] > 0).all()
-
-
-def test_the_step_of_one_member_is_that_of_openai_es() -> None:
-    strategy = made(novelty="nsra", optimizer="adam", members=1, l2=0.01, weight_decay=0.1)
-    reference = make_strategy(
-        replace(strategy.config, strategy="openai_es", novelty="nsr", members=5), SIZE
-    )
-    state, other = strategy.start(START), reference.start(START)
-    for _ in range(3):
-        state, info = strategy.learn(state, batch(strategy, state))
-        other, wanted = reference.learn(other, Batch(NOISE, INDICES, FITNESS))
-        assert state["parameters"].tobytes() == other["parameters"].tobytes()
-        assert {name: info[name] for name in wanted} == wanted
-
-
-def test_the_next_member_is_drawn_by_novelty_from_the_runs_stream() -> None:
-    strategy = made()
-    state = learnt(strategy, strategy.start(START))
-    away = novelty_of(MEASURED, MEASURED, 2)
-    assert int(state["active"]) == draw_index(away, uniform(5, MEMBER, 0))
-    assert (
-        len(
-            {
-                int(learnt(made(seed=seed), made(seed=seed).start(START))["active"])
-                for seed in range(20)
-            }
-        )
-        == MEMBERS
-    )
-
-
-def test_a_member_that_nobody_has_seen_counts_as_the_most_novel() -> None:
-    strategy = made()
-    unseen = np.array([[0, 0], [np.nan, np.nan], [0, 0]], np.float32)
-    found = strategy.updated_archive(
-        strategy.start(START), batch(strategy, strategy.start(START), centre_behaviour=unseen)
-    )
-    assert len(found["archive"]) == 2 and found["behaviours"][:, -1].tolist() == [1, 0, 1]
-    assert {strategy.next_member(found, number) for number in range(50)} == {0, 1, 2}, (
-        "all have none, so all are alike"
-    )
-    apart = np.array([[0, 0], [np.nan, np.nan], [8, 0]], np.float32)
-    found = strategy.updated_archive(
-        strategy.start(START), batch(strategy, strategy.start(START), centre_behaviour=apart)
-    )
-    assert {strategy.next_member(found, number) for number in range(50)} == {0, 1, 2}
-
-
-def test_the_digest_is_of_all_members_in_order() -> None:
-    strategy = made()
-    state = learnt(strategy, strategy.start(START))
-    assert np.array_equal(
-        strategy.digest_input(state, strategy.published(state)), state["members"].ravel()
-    )
 
 
 # --- observation statistics
@@ -328,24 +206,3 @@ def test_each_member_has_its_own_observation_statistics() -> None:
             and np.array_equal(std, frozen.std)
         )
     assert strategy.centre_statistics(strategy.published(state), 0) is None
-
-
-def test_without_normalisation_no_statistics_are_published() -> None:
-    strategy = made(obs_norm=False)
-    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
-    published = strategy.published(state)
-    assert (
-        len(published) == 2 * SIZE
-        and strategy.fits(2 * SIZE, 2)
-        and strategy.centre_statistics(published, 1) is None
-    )
-
-
-def test_a_generation_without_a_step_keeps_the_member_that_played() -> None:
-    strategy = made()
-    state = strategy.begin(strategy.start(START), RunningMoments.empty(2), draw, 2)
-    after = learnt(strategy, learnt(strategy, state), fitness=np.full_like(FITNESS, np.nan))
-    assert int(after["updates"]) == 1
-    seen = RunningMoments(9, np.ones(2), np.ones(2))
-    kept, moments = strategy.exchange_statistics(after, after, seen)
-    assert moments.count == 9 and int(kept["member_count"][int(after["active"])]) == 9

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
@@ -40,14 +38,6 @@ def looped(shaping: str, l2: float) -> np.ndarray:
 def test_the_gradient_is_that_of_a_naive_loop(shaping: str, l2: float) -> None:
     gradient = made(shaping=shaping, l2=l2).gradient(START, BATCH)
     np.testing.assert_allclose(gradient, looped(shaping, l2), rtol=1e-4, atol=1e-6)
-
-
-def test_a_step_of_sgd_without_momentum_is_the_learning_rate_times_the_gradient() -> None:
-    strategy = made(optimizer="sgd", learning_rate=0.5, momentum=0.0)
-    after, info = strategy.learn(strategy.start(START), BATCH)
-    gradient = looped("centered-rank", 0.0)
-    np.testing.assert_allclose(after["parameters"], START + 0.5 * gradient, rtol=1e-5, atol=1e-6)
-    assert info["gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
 
 
 @each_case("sigma", [0.05, 0.4])
@@ -85,26 +75,3 @@ def test_l2_passes_through_adam_and_weight_decay_does_not() -> None:
         START - by_l2["parameters"], 0.01 * np.sign(START), rtol=1e-3, atol=1e-9
     )
     np.testing.assert_allclose(by_decay["parameters"], 0.9 * START, rtol=1e-6)
-
-
-def test_equal_fitness_gives_a_gradient_of_exactly_zero() -> None:
-    equal = Batch(NOISE, BATCH.noise_indices, np.full((PAIRS, 2), 0.1))
-    assert not made().gradient(START, equal).any()
-
-
-def test_a_failed_half_pushes_towards_the_other_half() -> None:
-    fitness = np.zeros((PAIRS, 2))
-    fitness[3, 1] = math.nan
-    gradient = made().gradient(
-        np.zeros(SIZE, np.float32), Batch(NOISE, BATCH.noise_indices, fitness)
-    )
-    epsilon = NOISE.noise[BATCH.noise_indices[3] :][:SIZE]
-    assert float(gradient @ epsilon) > 0
-
-
-def test_settings_of_zero_take_the_strategys_own_and_others_are_taken() -> None:
-    own = made()
-    assert own.sigma(own.start(START)) == OpenaiES.SIGMA
-    assert own.optimizer == made(learning_rate=OpenaiES.LEARNING_RATES["adam"]).optimizer
-    assert own.optimizer != made(learning_rate=0.5).optimizer
-    assert made(sigma=0.7).sigma(own.start(START)) == 0.7

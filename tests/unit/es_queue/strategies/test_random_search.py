@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.ordered_sums import ArrayNoise
@@ -91,53 +90,3 @@ def test_the_elite_is_the_very_vector_that_the_workers_played() -> None:
     assert after["parameters"].tobytes() == tried[0, 0].tobytes()
     assert after["first"].tobytes() == state["first"].tobytes()
     assert (info["no_step"], info["elite_fitness"]) == (0.0, 1.0)
-
-
-def test_first_results_make_no_elite() -> None:
-    strategy = made()
-    state = begun(strategy)
-    after, info = strategy.learn(state, batch(-8.0, -9.0, -7.5))
-    assert after["parameters"].tobytes() == state["parameters"].tobytes()
-    assert (info["no_step"], info["elite_fitness"]) == (1.0, -7.5)
-
-
-def test_without_any_new_result_the_elite_stands() -> None:
-    strategy = made()
-    state = begun(strategy)
-    after, info = strategy.learn(state, batch(math.nan, math.nan, math.nan))
-    assert after["parameters"].tobytes() == state["parameters"].tobytes()
-    assert "elite_fitness" not in info
-
-
-def test_individuals_stand_around_the_first_parameters_whatever_the_elite_is() -> None:
-    strategy = made(sigma=0.5)
-    state = begun(strategy)
-    rows = NOISE.rows(INDICES, 0, SIZE)
-    tried = strategy.ask(strategy.published(state), 0.5, rows)
-    assert (tried.dtype, tried.shape) == (np.float32, (5, 1, SIZE))
-    assert np.array_equal(tried[:, 0], state["first"] + np.float32(0.5) * rows)
-
-
-def test_the_digest_is_of_the_elite_alone() -> None:
-    strategy = made()
-    state = begun(strategy)
-    published = strategy.published(state)
-    assert (
-        strategy.digest_input(state, published).tolist()
-        == strategy.centre(published).tolist()
-        == pytest.approx([0.3] * SIZE)
-    )
-    pgpe = make_strategy(RunConfig(), SIZE)
-    own = pgpe.published(pgpe.start(np.zeros(SIZE, np.float32)))
-    assert pgpe.digest_input({}, own) is own
-
-
-def test_the_number_of_the_standing_elite_leaves_room_for_a_population_that_grows() -> None:
-    assert made().centre_slot == 5
-    assert made(min_steps=9).centre_slot == 40
-    grown = made(min_steps=9, population_max=12)
-    assert grown.candidates(begun(grown), replace(batch(), fitness=np.zeros((5, 1)))).tolist() == [
-        0,
-        1,
-        12,
-    ]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_queue.strategies.shaping import SHAPINGS, utilities, with_failures_lowest
+from es_queue.strategies.shaping import SHAPINGS, utilities
 from tests.cases import each_case
 
 BY_RANK = ("centered-rank", "centered-sign-rank", "log-rank")
@@ -53,18 +53,6 @@ def test_ranks_share_the_mean_utility_of_their_ties_and_failures_come_last(
     )
 
 
-def test_tied_log_ranks_share_utilities_and_do_not_take_that_of_the_mean_rank() -> None:
-    shaped = utilities("log-rank", np.array([1.0, 1.0, 1.0, 0.0]))
-    table = table_of("log-rank", 4)
-    assert shaped[0] == pytest.approx(sum(table[1:]) / 3)
-    assert abs(shaped[0] - table[2]) > 0.05
-
-
-def test_centred_ranks_of_pairs_are_those_of_all_individuals_together() -> None:
-    shaped = utilities("centered-rank", np.array([[10.0, -5.0], [7.0, 1e9]]))
-    np.testing.assert_allclose(shaped, [[1 / 6, -0.5], [-1 / 6, 0.5]])
-
-
 @each_case("shaping", SHAPINGS)
 @each_case("value", [0.1, -7.3, 1e308, math.nan])
 def test_when_all_are_equal_every_utility_is_exactly_zero(shaping: str, value: float) -> None:
@@ -80,45 +68,6 @@ def test_a_failure_counts_as_the_smallest_finite_fitness_where_values_count(
     assert np.array_equal(with_failure, utilities(shaping, np.array([3.0, -2.0, -2.0, 5.0])))
 
 
-@each_case("shaping", BY_RANK)
-@each_case("failed", FAILED)
-def test_a_failure_ranks_below_the_smallest_finite_fitness(shaping: str, failed: float) -> None:
-    shaped = utilities(shaping, np.array([3.0, failed, -2.0, 5.0, 6.0, 7.0, 8.0]))
-    assert np.array_equal(
-        shaped, utilities(shaping, np.array([3.0, -1e9, -2.0, 5.0, 6.0, 7.0, 8.0]))
-    )
-
-
-@each_case("shaping", BY_VALUE)
-def test_one_success_among_failures_teaches_nothing_where_values_count(shaping: str) -> None:
-    assert not utilities(shaping, np.array([0.1, math.nan, math.nan])).any()
-
-
 def test_a_z_score_has_mean_zero_and_population_deviation_one() -> None:
     shaped = utilities("z-score", np.array([1.0, 2.0, 4.0, 9.0]))
     np.testing.assert_allclose(shaped, np.array([-3, -2, 0, 5]) / math.sqrt(38 / 4))
-
-
-@each_case("scale", [1e-320, 1e-160, 1e307])
-def test_a_z_score_does_not_change_with_the_scale_of_the_rewards(scale: float) -> None:
-    fitness = np.array([1.0, 2.0, 4.0, 9.0])
-    np.testing.assert_allclose(
-        utilities("z-score", fitness * scale), utilities("z-score", fitness), rtol=1e-2
-    )
-
-
-def test_sign_leaves_the_sum_of_signs_as_it_is() -> None:
-    fitness = np.array([[-3.0, 12.0], [0.0, 7.0]])
-    assert np.array_equal(utilities("sign", fitness), fitness)
-
-
-@each_case("shaping", SHAPINGS)
-def test_shaping_does_not_change_its_argument(shaping: str) -> None:
-    fitness = np.array([[3.0, math.nan], [1.0, 1.0]])
-    before = fitness.copy()
-    utilities(shaping, fitness)[:] = 99
-    assert np.array_equal(fitness, before, equal_nan=True)
-
-
-def test_without_any_success_the_fill_is_zero() -> None:
-    assert np.array_equal(with_failures_lowest(np.array([math.nan, math.inf])), [0.0, 0.0])

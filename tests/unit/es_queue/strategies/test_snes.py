@@ -80,17 +80,6 @@ def test_a_step_is_the_papers_with_the_share_of_linear_utilities(
     assert info["sigma"] == pytest.approx(math.sqrt(np.square(sigma).mean()), rel=1e-5)
 
 
-def test_one_part_of_the_states_own_deviations_gives_the_bits_of_a_batch_without_parts() -> None:
-    strategy, own = made(), begun(made())
-    plain = strategy.learn(own, BATCH)[0]
-    for spread in (strategy.spread(own), strategy.spread(own).copy()):
-        parts = replace(BATCH, spreads=[(slice(0, 5), spread)])
-        assert all(
-            np.array_equal(value, strategy.learn(own, parts)[0][name])
-            for name, value in plain.items()
-        )
-
-
 def test_each_part_moves_the_centre_by_its_own_deviations_and_all_change_sigma_alike() -> None:
     strategy, own = made(), begun(made())
     old = np.linspace(0.6, 0.2, SIZE).astype(np.float32)
@@ -111,72 +100,4 @@ def test_each_part_moves_the_centre_by_its_own_deviations_and_all_change_sigma_a
     assert np.array_equal(after["sigma"], plain["sigma"])
     assert not np.allclose(after["parameters"], plain["parameters"]), (
         "the older deviations make a difference"
-    )
-
-
-def test_the_rate_of_sigma_can_be_named_and_zero_keeps_sigma() -> None:
-    fitness = (3.0, -1.0, 10.0, 2.5, 0.0)
-    state = begun(made())
-    np.testing.assert_allclose(
-        made(sigma_learning_rate=0.7).learn(state, batch(*fitness))[0]["sigma"],
-        paper(state, [2, 5, 1, 3, 4], 1.0, 0.7)[1],
-        rtol=1e-5,
-    )
-    assert (
-        made(sigma_learning_rate=0.0).learn(state, batch(*fitness))[0]["sigma"].tobytes()
-        == state["sigma"].tobytes()
-    )
-
-
-def test_equals_share_their_utility_whatever_their_slots() -> None:
-    strategy = made()
-    state = begun(strategy)
-    after, _ = strategy.learn(state, batch(1.0, 5.0, 5.0, 0.0, -1.0))
-    one, other = (paper(state, ranks, 1.0, 0.0)[0] for ranks in ([3, 1, 2, 4, 5], [3, 2, 1, 4, 5]))
-    np.testing.assert_allclose(after["parameters"], (one + other) / 2, rtol=1e-5, atol=1e-6)
-
-
-def test_a_failed_individual_is_the_worst() -> None:
-    strategy = made()
-    state = begun(strategy)
-    after, _ = strategy.learn(state, batch(3.0, math.nan, 10.0, 2.5, 0.0))
-    np.testing.assert_allclose(
-        after["parameters"], paper(state, [2, 5, 1, 3, 4], 1.0, 0.0)[0], rtol=1e-5, atol=1e-6
-    )
-
-
-@each_case("fitness", [(2.0,) * 5, (7.0,), (math.nan,) * 5])
-def test_when_none_is_better_there_is_no_step(fitness: tuple[float, ...]) -> None:
-    strategy = made(weight_decay=0.1)
-    state = begun(strategy)
-    after, info = strategy.learn(state, batch(*fitness))
-    assert info["no_step"] == 1
-    assert all(after[name].tobytes() == state[name].tobytes() for name in state)
-
-
-def test_two_individuals_are_enough_and_the_better_one_is_approached() -> None:
-    strategy = made()
-    state = begun(strategy)
-    after, _ = strategy.learn(state, batch(1.0, 0.0))
-    mean, sigma = paper(state, [1, 2], 1.0, (3 + math.log(SIZE)) / (5 * math.sqrt(SIZE)))
-    np.testing.assert_allclose(after["parameters"], mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(after["sigma"], sigma, rtol=1e-5)
-
-
-def test_an_individual_is_the_centre_and_its_own_deviations() -> None:
-    strategy = made()
-    state = begun(strategy)
-    rows = NOISE.rows(INDICES, 0, SIZE)
-    tried = strategy.ask(strategy.published(state), 99.0, rows)
-    assert (tried.dtype, tried.shape) == (np.float32, (5, 1, SIZE))
-    assert np.array_equal(tried[:, 0], state["parameters"] + state["sigma"] * rows)
-
-
-def test_a_named_sigma_is_the_first_of_every_parameter_and_set_scales_what_was_learnt() -> None:
-    assert made(sigma=0.25).start(np.zeros(SIZE, np.float32))["sigma"].tolist() == [0.25] * SIZE
-    state = begun(made())
-    scaled = made(sigma=0.6).migrate_state(state, made())
-    assert made().sigma(scaled) == pytest.approx(0.6)
-    np.testing.assert_allclose(
-        scaled["sigma"] / state["sigma"], 0.6 / made().sigma(state), rtol=1e-6
     )

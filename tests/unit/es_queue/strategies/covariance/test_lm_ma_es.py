@@ -9,7 +9,7 @@ import numpy as np
 from es_queue import testing
 from es_queue.strategies.covariance import LMMAES
 from tests.cases import each_case
-from tests.unit.es_queue.strategies.covariance.tutorial import Floats, Paper, doubles, middle
+from tests.unit.es_queue.strategies.covariance.tutorial import Floats, Paper, doubles
 
 SIZE = 12
 #: So few that all of the paper's c_c,j stay below their bound.
@@ -44,28 +44,3 @@ def test_a_step_is_the_papers(generations: int) -> None:
     for place, direction in enumerate(before["directions"]):
         expected = paper.path(direction, POPULATION / (4**place * SIZE), paper.mean(rows))
         np.testing.assert_allclose(after["directions"][place], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_an_individual_is_the_product_of_the_factors_so_far() -> None:
-    strategy, state, _, rows = middle("lm_ma_es")
-    published = strategy.published(state)
-    assert published.size == SIZE * (1 + 5), "five updates, five factors"
-    individuals = strategy.ask(published, 0.5, rows.astype(np.float32))
-    factors = doubles(state)["directions"][:5]
-    expected = [state["parameters"] + 0.5 * applied(factors, row) for row in rows]
-    np.testing.assert_allclose(individuals[:, 0], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_number_of_paths_can_be_named() -> None:
-    strategy = testing.sample_strategy(LMMAES, directions=2)
-    state = testing.begin(strategy, 6)
-    assert state["directions"].shape == (2, SIZE)
-    assert strategy.fits(len(strategy.published(state)), 0)
-    assert not strategy.fits(SIZE * 4, 0)
-
-
-def test_rates_stay_possible_in_a_population_larger_than_the_policy() -> None:
-    strategy = testing.sample_strategy(LMMAES, population=128)
-    state = testing.begin(strategy, 20)
-    assert all(np.isfinite(array).all() for array in state.values())
-    assert testing.sphere(state["parameters"]) > 0.1 * testing.sphere(np.full(SIZE, 0.1))

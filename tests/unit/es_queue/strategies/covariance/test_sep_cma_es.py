@@ -48,21 +48,3 @@ def diagonal(paper: Paper, before: Floats, path: Floats, rows: Floats, moves: fl
         kept = 1 + paper.c_1 * delta - paper.c_1 - paper.c_mu * sum(paper.weights)
         after[j] = kept * before[j] + paper.c_1 * path[j] ** 2 + paper.c_mu * rank_mu
     return after
-
-
-def test_an_individual_has_its_own_deviations() -> None:
-    strategy, state, _, rows = middle("sep_cma_es")
-    noise = rows.astype(np.float32)
-    individuals = strategy.ask(strategy.published(state), 0.5, noise)
-    steps = np.float32(0.5) * (state["deviations"] * noise)
-    assert np.array_equal(individuals[:, 0], state["parameters"] + steps)
-
-
-def test_variances_stay_positive_however_bad_the_long_individuals_are() -> None:
-    strategy, state, batch, _ = middle("sep_cma_es", population=8)
-    batch.fitness[:] = -np.square(
-        batch.noise.rows(batch.noise_indices, 0, SIZE)[:, :1], dtype=np.float64
-    )
-    for _ in range(200):
-        state, info = strategy.learn(state, batch)
-    assert info["no_step"] == 0 and (state["deviations"] > 0).all()
