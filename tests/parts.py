@@ -14,7 +14,6 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
-from es_queue.environments.stock import StockEnvironment
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normalization import RunningMoments
@@ -93,11 +92,6 @@ def play_slots(
         behaviour = record["behaviour"][:players].tobytes()
         results.append(Result(row, *columns, behaviour, moments))
     return Played(results, list(answer.failures))
-
-
-def wrapped_environment(world: StockEnvironment) -> Any:
-    """The environment of the other library that this one steps."""
-    return world._environment
 
 
 def policy_size(who: Player) -> int:

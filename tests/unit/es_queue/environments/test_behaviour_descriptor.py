@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from es_queue.config.parsing import config_from_values
 from es_queue.environments.behaviour_descriptor import (
     FEET,
     LAST,
@@ -24,16 +23,12 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import find_environment
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.errors import EnvironmentFailure, UsageError
-from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol import messages
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN
 from tests.cases import each_case
 from tests.deceptive import MAZE
 from tests.parts import Result, play_slots, player, task_of
-from tests.ring import quick_config
 from tests.tiny import Script, spec_of
-from workers.episode import EpisodeControl
-from workers.join import join
 from workers.player import Player
 
 WALKER = "BipedalWalker-v3"
@@ -70,35 +65,6 @@ def test_auto_is_what_fits_the_environment(environment: str, fits: str) -> None:
 
 
 @each_case(
-    ("request_", "behaviour", "size", "backend"),
-    [
-        (asked(WALKER), POSITION, 2, "lean"),
-        (asked(WALKER, backend="stock"), POSITION, 2, "stock"),
-        (asked("CartPole-v1"), LAST, 4, "lean"),
-        (asked(MAZE), LAST, 2, "stock"),
-        (asked(MAZE, "tests.deceptive:quarter"), "tests.deceptive:quarter", 2, "stock"),
-        (
-            asked(
-                "CartPole-v1", "tests.unit.es_queue.environments.test_behaviour_descriptor:where"
-            ),
-            "tests.unit.es_queue.environments.test_behaviour_descriptor:where",
-            1,
-            "stock",
-        ),
-    ],
-)
-def test_the_environment_says_what_it_tells_of_an_episode(
-    request_: EnvironmentRequest, behaviour: str, size: int, backend: str
-) -> None:
-    spec = describe(request_)
-    assert (spec.behaviour, spec.behaviour_size, spec.backend) == (behaviour, size, backend)
-
-
-def where(environment: gymnasium.Env[Any, Any]) -> float:
-    return float(environment.unwrapped.state[0])  # type: ignore[attr-defined]
-
-
-@each_case(
     ("request_", "sentence"),
     [
         (
@@ -108,7 +74,6 @@ def where(environment: gymnasium.Env[Any, Any]) -> float:
                 "--backend auto or stock or lean, or the behaviour last-observation"
             ),
         ),
-        (asked(WALKER, backend="any"), "the any back end does not report the final-position"),
         (
             asked(WALKER, "tests.deceptive:quarter", "lean"),
             (
@@ -124,18 +89,9 @@ def where(environment: gymnasium.Env[Any, Any]) -> float:
             ),
         ),
         (
-            asked("CartPole-v1", RAM),
-            "ram of CartPole-v1 cannot be read: CartPoleEnv is not an Atari game and has no ram",
-        ),
-        (
             asked("CartPole-v1", "tests.deceptive:missing"),
             "the behaviour tests.deceptive:missing cannot be imported: AttributeError",
         ),
-        (
-            asked("CartPole-v1", "tests.deceptive:MAZE"),
-            "the behaviour tests.deceptive:MAZE is not a function",
-        ),
-        (asked("CartPole-v1", "tests.deceptive:quarter"), "cannot be read: AttributeError"),
         (
             asked(MAZE, "tests.deceptive:nothing"),
             f"the behaviour has 0 numbers, but must have 1 to {messages.MAX_BEHAVIOUR_NUMBERS}",
@@ -223,57 +179,7 @@ def test_feet_contact_is_the_share_of_steps_in_which_a_leg_touches_the_ground(
     assert open_vector_environment(asked(WALKER, behaviour=FEET)) is None
 
 
-@each_case(
-    ("environment", "values"),
-    [("CartPole-v1", {}), (WALKER, {"wrappers": ("gymnasium.wrappers:ClipAction",)})],
-)
-def test_feet_contact_of_anything_but_a_walker_is_refused(
-    environment: str, values: dict[str, Any]
-) -> None:
-    with pytest.raises(UsageError, match="feet-contact, which is known only for BipedalWalker"):
-        describe(dataclasses.replace(asked(environment, behaviour=FEET), **values))
-
-
 # --- the settings
-
-
-@each_case(
-    ("values", "sentence"),
-    [
-        (
-            {"strategy": "pgpe", "behaviour": LAST},
-            "behaviour is last-observation, but the strategy pgpe does not use it",
-        ),
-        (
-            {"strategy": "novelty", "behaviour": "somewhere"},
-            "use auto or last-observation, final-position, feet-contact, ram or module:function",
-        ),
-        ({"strategy": "novelty", "novelty": "nsx"}, "use ns, nsr or nsra"),
-        ({"strategy": "novelty", "population": 7}, "novelty samples mirrored pairs"),
-        ({"strategy": "novelty", "schedule": "async"}, "novelty learns from whole generations"),
-        ({"strategy": "novelty", "members": 0}, "members is 0"),
-        (
-            {"strategy": "openai_es", "members": 3},
-            "members is 3, but the strategy openai_es does not use it",
-        ),
-        (
-            {
-                "strategy": "novelty",
-                "env": "",
-                "objective": "tests.objectives:sphere",
-                "parameters": 4,
-                "behaviour": LAST,
-            },
-            "an objective returns its own: leave it out",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_novelty_are_refused(
-    values: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(UsageError) as refusal:
-        config_from_values({"env": "CartPole-v1", **values}, "the test")
-    assert sentence.replace("use auto or last", "use auto, last") in str(refusal.value)
 
 
 # --- the worker
@@ -306,20 +212,6 @@ def test_a_slot_tells_with_what_each_individual_ended_and_an_evaluation_nothing(
     ] == [b""]
 
 
-def test_episodes_played_at_once_tell_the_bits_of_those_played_alone() -> None:
-    config = quick_config(**{**NOVEL, "population": 64}, backend="lean", behaviour=LAST)
-    table = NoiseTable.in_memory(config.noise_size)
-    one, other = (join(config, EpisodeControl(), table=table) for _ in range(2))
-    other = Player(
-        *(other.config, other.spec, other.policy, other.strategy, table, other.control, other.env)
-    )
-    task, published = task_of(2 * 8 + 8, 4, parameters=np.linspace(-1, 1, 24))
-    together, alone = (
-        play_slots(who, task, published, TRAIN, 0, 32).results for who in (one, other)
-    )
-    assert together == alone and len({result.behaviour for result in alone}) == 32
-
-
 def test_an_episode_that_ends_with_what_is_not_finite_has_failed() -> None:
     class Infinite(Script):
         def observation(self, step: int) -> np.ndarray:
@@ -329,13 +221,3 @@ def test_an_episode_that_ends_with_what_is_not_finite_has_failed() -> None:
     told = play_slots(who, *task_of(4, 2), TRAIN, 0, 1)
     reason = "the episode's behaviour contains a number that is not finite"
     assert not told.results and reason in told.failures[0].reason
-
-
-def test_a_behaviour_of_another_length_is_a_failure_of_its_slot() -> None:
-    config = quick_config(
-        **NOVEL, env=MAZE, backend="stock", behaviour="tests.deceptive:wild", sigma=1.0
-    )
-    who = join(config, EpisodeControl(), table=NoiseTable.in_memory(config.noise_size))
-    told = play_slots(who, *task_of(2 * 6 + 4, 2), TRAIN, 0, 4)
-    reason = "the behaviour has 2 numbers, but 1 in other episodes"
-    assert any(reason in failure.reason for failure in told.failures)

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from es_queue.environments.envpool import MAX_AT_ONCE, EnvPoolVectorEnvironment
-from es_queue.environments.factory import describe, open_environment, open_vector_environment
+from es_queue.environments.factory import describe, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import Task
 from master.run.setup import prepare_run
-from tests.cases import each_case
 from tests.memory_channel import MemoryServer
 from tests.parts import Played, play_slots
 from tests.ring import NOISE, Sink, make_master, quick_config, run_ring, workers
@@ -113,28 +112,6 @@ def test_slots_that_are_over_are_left_out_and_the_order_is_kept() -> None:
     pool.close()
 
 
-def test_a_pool_applies_no_limit_of_its_own() -> None:
-    worlds = EnvPoolVectorEnvironment("CartPole-v1")
-    worlds.reset([3])
-    still = [
-        bool(worlds.step(np.zeros(1, np.int32), np.array([step % 2]))[2][0]) for step in range(5)
-    ]
-    assert not any(still)
-    pendulum = EnvPoolVectorEnvironment("Pendulum-v1")
-    pendulum.reset([1, 2])
-    assert not any(
-        pendulum.step(np.array([1], np.int32), np.zeros((1, 1), np.float32))[2][0]
-        for _ in range(300)
-    )
-
-
-def test_an_episode_depends_on_nothing_but_its_seed() -> None:
-    one, other = EnvPoolVectorEnvironment(HARDCORE), EnvPoolVectorEnvironment(HARDCORE)
-    one.reset([1, 2, 3])
-    one.step(np.array([0, 2], np.int32), np.ones((2, 4), np.float32))
-    assert np.array_equal(one.reset([9, 4])[1], other.reset([4, 4, 8])[0])
-
-
 @pytest.mark.parametrize(
     ("environment", "actions"),
     [("CartPole-v1", "discrete"), ("Pendulum-v1", "box"), ("LunarLanderContinuous-v3", "box")],
@@ -157,14 +134,6 @@ def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -
         final_episodes=0,
     )
     assert run_ring(config)[0].state.generation == 2
-
-
-@each_case("environment", ["CartPole-v1", NORMAL])
-def test_what_envpool_plays_is_drawn_by_another_back_end(environment: str) -> None:
-    drawn = open_environment(EnvironmentRequest(environment, backend="envpool"), "rgb_array")
-    drawn.reset(1)
-    assert drawn.render() is not None
-    drawn.close()
 
 
 RUN: dict[str, Any] = {

@@ -13,10 +13,7 @@ from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import BODIES, current_id
 from es_queue.errors import EnvironmentFailure
-from master.run.setup import prepare_run
 from tests.cases import each_case
-from tests.parts import TABLE
-from tests.ring import quick_config
 
 with_mujoco = pytest.mark.skipif(
     importlib.util.find_spec("mujoco") is None, reason="MuJoCo is not installed"
@@ -39,40 +36,12 @@ def test_an_old_version_is_answered_with_the_current_one_and_a_sentence(
     assert (f"--env gymnasium:{body}-v4 plays the old version" in sentence) == (version == 4)
 
 
-@each_case(
-    "name",
-    [
-        "Hopper-v5",
-        "Hopper-v9",
-        "Hopper",
-        "CartPole-v0",
-        "Taxi-v3",
-        "Marvin-v0",
-        "ALE/Pong-v5",
-        "so wrong",
-        "",
-    ],
-)
-def test_every_other_id_stays_as_it_is(name: str) -> None:
-    assert current_id(name) == (name, "")
-
-
 @each_case("name", ["Thrower-v2", "Striker-v2", "Thrower", "Striker-v0"])
 def test_what_is_gone_is_refused_with_the_nearest_task(name: str) -> None:
     with pytest.raises(
         EnvironmentFailure, match=f"^{name} cannot be played: .*; the nearest task is Pusher-v5$"
     ):
         describe(EnvironmentRequest(name))
-
-
-@with_mujoco
-def test_the_run_of_an_old_id_is_recorded_as_one_of_the_current() -> None:
-    setup = prepare_run(quick_config(env="InvertedPendulum-v2"), table=TABLE)
-    assert (setup.config.env, setup.spec.id) == ("InvertedPendulum-v5", "InvertedPendulum-v5")
-    assert "this run uses the current one, InvertedPendulum-v5" in setup.spec.note
-    assert prepare_run(setup.config, table=TABLE).spec.note == "", (
-        "a resume has nothing more to say"
-    )
 
 
 @with_mujoco

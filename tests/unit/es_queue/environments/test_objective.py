@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import (
     describe,
-    open_environment,
 )
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.constant import ConstantPolicy
-from es_queue.security.user_code import ALLOW, named_modules
+from es_queue.security.user_code import ALLOW
 from es_queue.strategies.map_elites import Archive
-from master.loop.state import ENDING
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
 from master.storage.checkpoint import Checkpoints
@@ -32,11 +31,16 @@ from tests.cases import each_case
 from tests.objectives import GOAL, arm
 from tests.ring import Sink, run_ring
 from workers.episode import EpisodeControl
-from workers.join import Refusal, join
+from workers.join import join
 from workers.play import cli
 
 SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
 TABLE = NoiseTable.in_memory(2**14)
+ARM: dict[str, Any] = {
+    **{"objective": "tests.objectives:arm", "parameters": 6, "init": "normal", "generations": 6},
+    **{"sigma": 0.3, "behaviour_bounds": "-1:1", "cells": (10, 10), "truncation": 4},
+}
+OF_STRATEGIES = {name for facts in STRATEGIES.values() for name in facts.settings}
 
 
 def config_of(objective: str = SPHERE, **values: Any) -> RunConfig:
@@ -62,22 +66,13 @@ def test_the_sphere_is_climbed_to_its_top() -> None:
     assert ended.state.counters.env_steps == 80 * 16  # a call is a step
 
 
-def test_a_target_ends_the_run() -> None:
-    ended, _ = run_ring(config_of(generations=200, target_reward="-0.01", eval_every=5))
-    assert (ended.state.reason, ended.state.stage) == (
-        "target",
-        ENDING,
-    ) and ended.state.generation < 100
-
-
-@each_case("strategy", ["openai_es", "ars", "pgpe", "snes", "ga", "random_search", "map_elites"])
+@each_case("strategy", STRATEGIES)
 def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_a_resume(
     strategy: str,
 ) -> None:
-    more = {"candidates": 3, "elite_episodes": 4} if strategy in ("ga", "random_search") else {}
-    more |= {"truncation": 4} if strategy == "ga" else {}
-    settings = {"objective": ROSENBROCK, "strategy": strategy, "generations": 6, **more}
-    config = config_of(**(ARM if strategy == "map_elites" else settings))
+    others = OF_STRATEGIES - set(STRATEGIES[strategy].settings)
+    own = {name: value for name, value in ARM.items() if name not in others}
+    config = config_of(**own, strategy=strategy)
     expected, sink = run_ring(config)
     assert len({record["digest"] for record in sink.records[:-1]}) > 1
     assert run_ring(replace(config, block=1), 3)[0].digest == expected.digest
@@ -118,8 +113,6 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
             2,
             "tests.objectives:nothing cannot be imported: AttributeError",
         ),
-        ("tests.nowhere:sphere", 2, "tests.nowhere:sphere cannot be imported: ModuleNotFoundError"),
-        ("tests.objectives:crooked", 2, "tests.objectives:crooked is not a function"),
         ("tests.objectives:greedy", 2, r"it must take \(vector, seed\), or \(vector\)"),
         (
             "tests.objectives:strange",
@@ -131,11 +124,6 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
             "tests.objectives:undefined",
             2,
             "tests.objectives:undefined returned nan for its first vector: it must return a finite",
-        ),
-        (
-            "tests.objectives:sphere",
-            5,
-            "tests.objectives:sphere fails with its first vector: ValueError",
         ),
         (
             "tests.objectives:misshapen",
@@ -175,18 +163,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
             "the length of its vector"
         ),
     ),
-    ({"objective": "sphere"}, "objective is 'sphere': use module:function"),
     (
         {"objective": "", "env": "X-v0", "parameters": 4},
         (
             "parameters is 4, but the environment decides how many its policy has: leave it out, "
             "or use objective instead of env"
         ),
-    ),
-    (
-        {"policy": "mlp"},
-        "objective is tests.objectives:sphere, but policy is set, and an objective has no "
-        "environment and no policy: leave policy out",
     ),
     (
         {"action_noise": 0.1},
@@ -218,36 +200,6 @@ def test_a_run_begins_where_the_function_says_else_at_zero_or_as_init_says() -> 
     drawn = ConstantPolicy(4000).initial(5, "normal")
     assert drawn.dtype == np.float32 and abs(drawn.mean()) < 0.1 and abs(drawn.std() - 1) < 0.1
     assert not np.array_equal(drawn, ConstantPolicy(4000).initial(6, "normal"))
-
-
-def test_the_function_gets_the_vector_and_the_seed_of_the_episode(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heard: list[tuple[list[float], int]] = []
-    monkeypatch.setenv(ALLOW, f"tests,{__name__}")
-    monkeypatch.setattr(
-        "tests.objectives.sphere",
-        lambda vector, seed: heard.append((vector.tolist(), seed)) or 2.5,
-    )
-    world = open_environment(EnvironmentRequest(SPHERE, parameters=4))
-    world.reset(7)
-    assert world.step(np.zeros(4, np.float32))[1:] == (2.5, True)
-    assert heard == [([0.0] * 4, 7)]
-
-
-def test_an_objective_may_take_only_the_vector() -> None:
-    world = open_environment(EnvironmentRequest("tests.objectives:steady", parameters=2))
-    world.reset(7)
-    assert world.step(np.ones(2, np.float32))[1:] == (-2.0, True)
-
-
-def test_a_worker_imports_an_objective_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert named_modules(config_of()) == ["tests.objectives"]
-    monkeypatch.setenv(ALLOW, "installed")
-    with pytest.raises(
-        Refusal, match=r"the run names the module tests.objectives, which is not allowed here"
-    ):
-        join(config_of(), EpisodeControl(), table=TABLE)
 
 
 def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
@@ -283,19 +235,8 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
     assert warm.strategy["parameters"].tobytes() == saved.parameters.tobytes()
 
 
-ARM: dict[str, Any] = {
-    "objective": "tests.objectives:arm",
-    "parameters": 6,
-    "strategy": "map_elites",
-    "behaviour_bounds": "-1:1",
-    "cells": (10, 10),
-    "sigma": 0.3,
-    "generations": 6,
-}
-
-
 def test_an_objective_returns_the_behaviour_that_an_archive_is_filled_by() -> None:
-    config = config_of(**ARM)
+    config = config_of(**{**ARM, "strategy": "map_elites", "truncation": 0})
     outcome, _ = run_ring(config, 2)
     archive = Archive.of(config, outcome.state.strategy)
     assert len(archive) > 8

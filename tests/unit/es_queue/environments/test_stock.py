@@ -17,11 +17,9 @@ from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.observation_layout import make_encoder
 from es_queue.environments.stock import (
-    action_adapter,
-    action_spec,
     observation_tree,
 )
-from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.errors import UsageError
 from tests.cases import each_case
 
 CLEAN = (
@@ -133,23 +131,12 @@ def test_a_stock_world_plays_what_gymnasium_plays(environment: str) -> None:
             break
 
 
-def test_the_world_applies_no_step_limit() -> None:
-    world = open_environment(EnvironmentRequest("Pendulum-v1"))
-    world.reset(0)
-    assert not any(world.step(np.zeros(1, np.float32))[2] for _ in range(250))
-
-
 def test_a_users_environment_is_made_anew_for_each_episode(ageing: str) -> None:
     world = open_environment(EnvironmentRequest(ageing))
     assert [world.reset(seed)[0] for seed in range(3)] == [1, 1, 1]
     world.close()
     kind = type(gymnasium.make(ageing).unwrapped)
     assert (kind.made, kind.closed) == (4, 3)
-
-
-def test_an_environment_in_wrappers_is_made_anew_for_each_episode() -> None:
-    wrapped = EnvironmentRequest("CartPole-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
-    assert not describe(wrapped).clean_reset
 
 
 def test_wrappers_are_applied_in_their_order(ageing: str) -> None:
@@ -190,26 +177,6 @@ def test_observations_become_flat_float32(
     tree = observation_tree(space, "Own-v0")
     encoded = make_encoder(tree)(observation)
     assert (encoded.tolist(), encoded.dtype, tree.size) == (flat, np.float32, len(flat))
-
-
-def test_a_box_of_integers_gets_the_nearest_ones() -> None:
-    adapted = action_adapter(spaces.Box(0, 9, (2,), np.int16))(np.array([2.6, 7.2], np.float32))
-    assert (adapted.tolist(), adapted.dtype) == ([3, 7], np.int16)
-
-
-def test_other_spaces_are_refused_with_a_sentence() -> None:
-    with pytest.raises(EnvironmentFailure, match="observations of Own-v0 are a Text"):
-        observation_tree(spaces.Text(3), "Own-v0")
-    with pytest.raises(EnvironmentFailure, match="actions of Own-v0 are a Tuple"):
-        action_spec(spaces.Tuple([spaces.Discrete(2)]), "Own-v0")
-
-
-def test_a_stock_world_draws_itself() -> None:
-    world = open_environment(EnvironmentRequest("CartPole-v1"), "rgb_array")
-    world.reset(1)
-    picture = world.render()
-    assert picture is not None and (picture.shape, picture.dtype) == ((400, 600, 3), np.uint8)
-    world.close()
 
 
 def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None:
