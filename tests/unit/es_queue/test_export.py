@@ -18,6 +18,7 @@ from es_queue.errors import UsageError
 from es_queue.export import export_bytes
 from es_queue.files import read_npz
 from es_queue.policies import make_policy
+from es_queue.policies.actions import ActionMap
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
@@ -140,7 +141,7 @@ def compared(
         expected = bound(saved.statistics.normalize(seen) if saved.config.obs_norm else seen)
         raw, acted, *memory = run(seen, *memory)
         assert raw.dtype == np.float32 and raw.shape == expected.shape
-        own = saved._actions.act(raw)
+        own = ActionMap(action, saved.config.action_bound).act(raw)
         assert (
             acted.shape == own.shape
             and acted.dtype == own.dtype

@@ -37,8 +37,14 @@ from workers.play import cli
 SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
 TABLE = NoiseTable.in_memory(2**14)
 ARM: dict[str, Any] = {
-    **{"objective": "tests.objectives:arm", "parameters": 6, "init": "normal", "generations": 6},
-    **{"sigma": 0.3, "behaviour_bounds": "-1:1", "cells": (10, 10), "truncation": 4},
+    "objective": "tests.objectives:arm",
+    "parameters": 6,
+    "init": "normal",
+    "generations": 6,
+    "sigma": 0.3,
+    "behaviour_bounds": "-1:1",
+    "cells": (10, 10),
+    "truncation": 4,
 }
 OF_STRATEGIES = {name for facts in STRATEGIES.values() for name in facts.settings}
 
@@ -67,7 +73,7 @@ def test_the_sphere_is_climbed_to_its_top() -> None:
 
 
 @each_case("strategy", STRATEGIES)
-def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_a_resume(
+def test_every_strategy_gives_the_same_bits_for_one_worker_and_three(
     strategy: str,
 ) -> None:
     others = OF_STRATEGIES - set(STRATEGIES[strategy].settings)
@@ -76,12 +82,6 @@ def test_every_strategy_gives_the_same_bits_for_one_worker_and_three_and_across_
     expected, sink = run_ring(config)
     assert len({record["digest"] for record in sink.records[:-1]}) > 1
     assert run_ring(replace(config, block=1), 3)[0].digest == expected.digest
-    half, _ = run_ring(replace(config, generations=3))
-    resumed = replace(half.state, stage="training", reason="")
-    rest, _ = run_ring(replace(config, block=3), 2, resumed)
-    assert (
-        rest.digest == expected.digest
-    )  # the half run evaluated once more, so its best may be another
 
 
 def test_a_function_that_fails_costs_its_slot_alone() -> None:

@@ -15,10 +15,9 @@ import pytest
 
 import es_queue
 from es_queue.errors import RunFolderError
-from es_queue.numerics import noise_table, normals
-from es_queue.numerics.noise_table import NoiseTable, default_size, exclusive_lock
+from es_queue.numerics import noise_table
+from es_queue.numerics.noise_table import NoiseTable, exclusive_lock
 from es_queue.numerics.normals import table_digest
-from tests.cases import each_case
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 SIZE = 100_000
@@ -43,17 +42,6 @@ def table() -> NoiseTable:
 
 
 # --- rows
-
-
-def test_rows_are_the_slices_that_their_indices_name(table: NoiseTable) -> None:
-    indices = np.array([0, 7, 7, SIZE - 50], dtype=np.int64)
-    rows = table.rows(indices, 10, 50)
-    assert rows.dtype == np.float32
-    assert all(
-        np.array_equal(row, table.row(index, 50)[10:])
-        for row, index in zip(rows, indices, strict=True)
-    )
-    assert table.rows(np.empty(0, dtype=np.int64), 0, 5).shape == (0, 5)
 
 
 def test_an_index_is_accepted_exactly_when_its_slice_lies_in_the_table() -> None:
@@ -93,15 +81,6 @@ def test_the_file_holds_the_same_table_as_memory(table: NoiseTable, folder: Path
     assert table_digest(stored.row(0, SIZE)) == stored.digest
 
 
-def test_the_second_to_open_maps_the_first_ones_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = NoiseTable.open(SIZE, folder)
-    monkeypatch.setattr(noise_table, "create_if_missing", None)
-    second = NoiseTable.open(SIZE, folder)
-    assert (second.path, second.digest) == (first.path, first.digest)
-
-
 def test_folder_and_files_are_the_users_own(folder: Path) -> None:
     path = NoiseTable.open(10, folder).path
     assert path is not None
@@ -113,16 +92,8 @@ def truncate(path: Path) -> None:
     os.truncate(path, 4 * SIZE - 4)
 
 
-def lose_description(path: Path) -> None:
-    path.with_suffix(".json").unlink()
-
-
 def break_description(path: Path) -> None:
     path.with_suffix(".json").write_bytes(b"\xff{")
-
-
-def list_for_description(path: Path) -> None:
-    path.with_suffix(".json").write_text("[1]")
 
 
 def describe_another(path: Path) -> None:
@@ -132,7 +103,7 @@ def describe_another(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [truncate, lose_description, break_description, list_for_description, describe_another],
+    [truncate, break_description, describe_another],
 )
 def test_a_damaged_table_is_made_again(table: NoiseTable, folder: Path, damage: object) -> None:
     path = NoiseTable.open(SIZE, folder).path
@@ -168,18 +139,6 @@ def test_another_users_file_is_refused(folder: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(RunFolderError, match="belongs to another user"):
         NoiseTable.open(10, folder)
-
-
-def test_a_write_that_fails_leaves_no_half_table(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(RunFolderError, match="No space left on device; set ES_QUEUE_NOISE_DIR"):
-        NoiseTable.open(SIZE, folder)
-    assert [path.suffix for path in folder.iterdir()] == [".lock"]
 
 
 def test_too_little_space_is_said_before_anything_is_written(
@@ -290,28 +249,3 @@ def test_a_maker_that_was_killed_holds_nobody_up(table: NoiseTable, folder: Path
 
 
 # --- the default size
-
-
-@each_case(
-    ("parameters", "size"),
-    [
-        (0, 2**22),
-        (1, 2**22),
-        (2**16, 2**22),
-        (2**16 + 1, 2**23),
-        (4_000_000, 250_000_000),
-        (200_000_000, 400_000_000),
-    ],
-)
-def test_the_default_size_grows_with_the_policy(parameters: int, size: int) -> None:
-    assert default_size(parameters) == size
-
-
-def test_single_runs_are_those_of_the_whole_table_in_both_halves_of_every_chunk() -> None:
-    size = 2 * normals.CHUNK + 1000
-    values = NoiseTable.in_memory(size, 7).row(0, size)
-    chunk = normals.CHUNK
-    edges = [0, chunk // 2 - 64, chunk // 2, chunk - 64, chunk, 2 * chunk, size // 64 * 64 - 64]
-    starts = np.array([*edges, *np.random.default_rng(1).integers(0, size // 64, 100) * 64][::-1])
-    made = normals.runs(7, starts).tolist()
-    assert made == [values[start : start + 64].tolist() for start in starts]

@@ -4,8 +4,6 @@ batch.
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,44 +53,12 @@ def test_a_small_spread_around_a_large_mean_is_not_lost():
     np.testing.assert_allclose(running.freeze(5.0).std, rows.std(axis=0), rtol=0.02)
 
 
-def test_rows_are_summed_in_their_order_and_not_pairwise():
-    rows = np.random.default_rng(2).normal(0, 1, (999, 3))
-    total = np.zeros(3)
-    for row in rows:
-        total = total + row
-    assert Moments.of(rows).mean.tobytes() == (total / 999).tobytes()
-
-
-def test_merged_moments_are_those_of_all_rows_together():
-    parts = episodes(4)
-    running, whole = merged(parts), Moments.of(np.concatenate(parts))
-    assert running.count == whole.count
-    np.testing.assert_allclose(running.mean, whole.mean, rtol=1e-12)
-    np.testing.assert_allclose(running.m2, whole.m2, rtol=1e-12)
-
-
-def test_the_same_order_gives_the_same_bits_and_another_order_the_same_numbers():
-    parts = episodes(5, count=12)
-    first, again, other = merged(parts), merged(parts), merged(parts[::-1])
-    assert (first.mean.tobytes(), first.m2.tobytes()) == (again.mean.tobytes(), again.m2.tobytes())
-    np.testing.assert_allclose(other.mean, first.mean, rtol=1e-12)
-    np.testing.assert_allclose(other.m2, first.m2, rtol=1e-12)
-
-
 @each_case("bad", [np.nan, np.inf, 1e200])
 def test_an_episode_that_would_spoil_the_statistics_for_ever_is_left_out(bad):
     running = merged(episodes(8))
     rows = np.ones((4, 5))
     rows[2, 3] = bad
     assert running.merge(Moments.of(rows)) is running
-
-
-def test_frozen_statistics_are_the_population_deviation_cast_to_float32():
-    parts = episodes(10)
-    frozen, rows = merged(parts).freeze(5.0), np.concatenate(parts).astype(np.float64)
-    assert frozen.mean.dtype == frozen.std.dtype == np.float32
-    np.testing.assert_allclose(frozen.mean, rows.mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(frozen.std, rows.std(axis=0), rtol=1e-6)
 
 
 def test_the_variance_has_a_floor_inside_the_root():
@@ -122,25 +88,6 @@ def test_one_row_and_many_have_the_same_bits(size, count, clip, seed):
         expected = np.clip(expected, np.float32(-clip), np.float32(clip)) if clip else expected
         assert together[row].tobytes() == expected.tobytes()
     assert rows.tobytes() == before
-
-
-def test_what_is_not_a_number_is_not_clipped_away():
-    frozen = FrozenStatistics.identity(2, 5.0)
-    assert np.isnan(frozen.normalize(np.array([np.nan, 1], np.float32))[0])
-
-
-def test_a_checkpoint_brings_back_every_bit():
-    running = merged(episodes(11))
-    file = io.BytesIO()
-    np.savez(file, **running.to_arrays())
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as arrays:
-        again = RunningMoments.from_arrays(arrays)
-    assert again.count == running.count
-    assert (again.mean.tobytes(), again.m2.tobytes()) == (
-        running.mean.tobytes(),
-        running.m2.tobytes(),
-    )
 
 
 def test_statistics_are_finite_in_float32_whatever_was_merged():

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 import es_queue
-from es_queue.numerics import fingerprint, normals, threads
+from es_queue.numerics import fingerprint, normals
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.normals import (
     CHUNK,
     ChunkGenerator,
-    checksums,
     directions,
     radii,
     table_digest,
 )
 from tests.cases import each_case
+from tests.parts import cores
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 SIZE = 2 * CHUNK + 5001
@@ -60,7 +60,7 @@ def digests() -> list[str]:
 
 @pytest.fixture(scope="module")
 def many() -> np.ndarray:
-    return NoiseTable.in_memory(2**24).row(0, 2**24)
+    return NoiseTable.in_memory(2**20).row(0, 2**20)
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +76,8 @@ def test_the_bytes_of_a_seed_never_change_without_a_new_recipe(table: NoiseTable
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
-@each_case(
-    "disabled",
-    [
-        fingerprint.features_beyond_avx2(),
-        fingerprint.features_beyond_avx2() + " X86_V3 AVX2 FMA3",
-        "",
-    ],
-)
-def test_older_and_newer_processors_make_the_same_bytes(disabled: str) -> None:
+def test_older_and_newer_processors_make_the_same_bytes() -> None:
+    disabled = fingerprint.features_beyond_avx2() + " X86_V3 AVX2 FMA3"
     settings = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}",
@@ -105,22 +98,14 @@ def test_older_and_newer_processors_make_the_same_bytes(disabled: str) -> None:
     )
 
 
-@pytest.mark.parametrize("cores", [1, 3])
-def test_threads_and_batches_change_no_bit(
-    table: NoiseTable, monkeypatch: pytest.MonkeyPatch, cores: int
-) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_number_of_cores_changes_no_bit(table: NoiseTable, count: int) -> None:
     maker = ChunkGenerator(table.seed)
     alone = np.concatenate([maker.chunk(number).copy() for number in reversed(range(3))][::-1])
-    monkeypatch.setattr(normals, "BATCH", 1)
-    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
-    again = NoiseTable.in_memory(SIZE)
+    with cores(count):
+        again = NoiseTable.in_memory(SIZE)
     assert np.array_equal(again.row(0, SIZE), alone[:SIZE])
     assert again.digest == table.digest
-
-
-@each_case("size", [1, CHUNK // 2, CHUNK - 1, CHUNK, CHUNK + 1])
-def test_a_smaller_table_is_a_prefix_of_a_larger_one(table: NoiseTable, size: int) -> None:
-    assert np.array_equal(NoiseTable.in_memory(size).row(0, size), table.row(0, size))
 
 
 # --- the numbers are what exact arithmetic makes of the bits
@@ -160,18 +145,6 @@ def test_the_numbers_are_distributed_as_the_standard_normal(many: np.ndarray) ->
     cumulative = np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in ordered[::512]])
     distance = np.abs(cumulative - np.arange(len(many))[::512] / len(many)).max()
     assert distance < 1.63 / math.sqrt(len(many)) + 1 / len(many)  # Kolmogorov, 1 %
-
-
-def test_no_chunk_repeats_another(many: np.ndarray) -> None:
-    work = np.empty(CHUNK // 2, np.uint64)
-    assert len({checksums(chunk, work) for chunk in many.reshape(-1, CHUNK)}) == len(many) // CHUNK
-
-
-def test_seeds_and_chunks_have_streams_of_their_own() -> None:
-    streams = [
-        ChunkGenerator(seed).chunk(number).copy() for seed in (0, 1, 2**64 - 1) for number in (0, 1)
-    ]
-    assert np.abs(np.corrcoef(streams) - np.eye(6)).max() < 5 / math.sqrt(CHUNK)
 
 
 # --- the digest

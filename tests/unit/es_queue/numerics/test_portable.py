@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from es_queue.numerics.portable import recombination_weights, squared_less_one, steady_exp
+from es_queue.numerics.portable import steady_exp
 
 
 def test_the_exponential_is_exact_to_a_few_units_in_the_last_place() -> None:
@@ -32,15 +32,3 @@ def test_the_exponential_ends_in_nothing_or_infinity() -> None:
             math.inf,
             math.inf,
         ]
-
-
-def test_recombination_weights_add_up_to_nothing_and_fall_with_the_rank() -> None:
-    weights = recombination_weights(10)
-    assert abs(weights.sum()) < 1e-15 and (np.diff(weights[:6]) < 0).all()
-    assert (weights[6:] == -0.1).all()
-
-
-def test_the_square_less_one_is_float32() -> None:
-    out = np.empty(3, np.float32)
-    squared_less_one(np.array([0, 1, 2], np.float32), out)
-    assert out.tolist() == [-1, 0, 3]

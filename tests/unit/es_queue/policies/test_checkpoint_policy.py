@@ -18,7 +18,7 @@ from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.policies import make_policy
-from es_queue.policies.actions import ActionMap, NonFiniteOutput
+from es_queue.policies.actions import ActionMap
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from es_queue.pretrained import path_of
 from tests.cases import each_case
@@ -110,42 +110,24 @@ def test_a_discrete_observation_is_one_hot_from_its_start():
             policy.act(outside)
 
 
-def test_an_observation_of_another_size_is_refused():
-    policy = SavedPolicy.from_arrays(*checkpoint())
-    with pytest.raises(UsageError, match="3 numbers, but must have 4"):
-        policy.act(np.zeros(3))
-
-
-def test_a_policy_that_breaks_down_says_so():
-    policy = SavedPolicy.from_arrays(*checkpoint())
-    with pytest.raises(NonFiniteOutput):
-        policy.act([np.nan] * 4)
-
-
 @each_case(
     ("changes", "sentence"),
     [
         ({"parameters": None}, "no array 'parameters'"),
-        ({"obs_std": None}, "no array 'obs_std'"),
         ({"parameters": np.zeros(7, np.float32)}, r"float32 \[7\], not float32 \[37\]"),
         ({"obs_mean": np.zeros(3, np.float32)}, r"'obs_mean' is float32 \[3\], not float32 \[4\]"),
         (
             {"parameters": np.full(37, np.nan, np.float32)},
             "'parameters' holds a number that is not finite",
         ),
-        ({"parameters": np.full(37, 1.0)}, "'parameters' is float64"),
         ({"obs_std": np.zeros(4, np.float32)}, "above zero"),
-        ({"parameters": np.zeros((1, 37), np.float32)}, "not float32"),
-        ({"parameters": np.zeros(37, np.int64)}, "not float32"),
         ({"config": None}, "no 'config'"),
         ({"config": {"policy": "none"}}, "policy"),
         ({"config": {**CONFIG.to_dict(), "activation": "sin"}}, "sin"),
         ({"config": {**CONFIG.to_dict(), "hidden": [10**9, 10**9]}}, "hidden"),
         ({"config": {**CONFIG.to_dict(), "action_bound": "tanh"}}, "finite bounds"),
-        ({"config": 3}, "does not describe a policy"),
         ({"format": None}, "it is not of format 1"),
         ({"observation": None}, "no 'observation'"),
-        ({"observation_size": "many"}, "does not describe a policy"),
         ({"action": {"kind": "box"}}, "no 'shape'"),
         ({"action": {**BOX.to_dict(), "kind": "text"}}, "does not describe a policy"),
         ({"discrete_observation": 9, "observation_start": 0}, "do not make 4 numbers"),
@@ -182,18 +164,6 @@ def test_a_list_of_seeds_is_refused_with_what_makes_a_policy_of_it():
     ):
         load_policy(path_of("Acrobot-v1"))
     assert load_policy(path_of("CartPole-v1")).act([0.0] * 4) in (0, 1)
-
-
-def test_a_missing_file_is_refused_with_a_sentence(tmp_path):
-    with pytest.raises(RunFolderError, match="No such file"):
-        load_policy(tmp_path / "none.npz")
-
-
-def damaged(path):
-    data = bytearray(path.read_bytes())
-    middle = data.find(b"parameters.npy") + 150
-    data[middle : middle + 20] = bytes(20)
-    path.write_bytes(data)
 
 
 @each_case(

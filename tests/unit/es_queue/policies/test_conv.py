@@ -16,8 +16,6 @@ from es_queue.policies import Policy, make_policy
 from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.layers.activations import ACTIVATIONS
 from es_queue.policies.layers.conv_layout import ARCHITECTURES
-from es_queue.policies.layers.image_shape import ImageShape
-from es_queue.policies.net2wider import widen
 from master.run.setup import MOST_NORMALISED, resolve_config
 from tests.cases import each_case
 
@@ -119,78 +117,6 @@ def test_a_policy_is_convolutions_a_hidden_layer_and_outputs_in_the_documented_l
     )
 
 
-@pytest.mark.parametrize("kind", ["nature", "uber", "uber-large", "cshenton", "conv-lstm"])
-def test_torch_computes_the_same(kind: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
-    policy = made(kind, SMALL)
-    parameters, seen = restless(policy, 1), abs(drawn(5, 3, policy.observation_size))
-    begin = policy.bind(parameters).begin()
-    ours = np.stack([begin(one) for one in seen])
-    layers = [
-        (torch.from_numpy(weights.copy()), torch.from_numpy(bias.copy()) if len(bias) else None)
-        for weights, bias in policy.layout.layers(parameters[0])
-    ]
-    activate = getattr(torch.nn.functional, policy.activation)
-    x = torch.from_numpy(seen.reshape(3, *SMALL))
-    for layer, (weights, bias) in zip(policy.layout.convolutions, layers, strict=False):
-        size = layer.filters.kernel
-        filters = weights.reshape(size, size, layer.channels, layer.filters.count).permute(
-            3, 2, 0, 1
-        )
-        x = torch.nn.functional.pad(x, (*layer.horizontal_padding, *layer.vertical_padding))
-        x = activate(torch.nn.functional.conv2d(x, filters, bias, layer.filters.stride))
-    x = x.permute(0, 2, 3, 1).flatten(1)
-    look, *state, (last, last_bias) = layers[len(policy.layout.convolutions) :]
-    if policy.layout.cell:
-        cell = torch.nn.LSTM(look[0].shape[0], policy.layout.architecture.units)
-        given = {
-            "weight_ih_l0": look[0].T,
-            "weight_hh_l0": state[0][0].T,
-            "bias_ih_l0": look[1],
-            "bias_hh_l0": state[0][1],
-        }
-        cell.load_state_dict(given)
-        x = cell(x)[0]
-    else:
-        x = activate(torch.nn.functional.linear(x, look[0].T, look[1]))
-    theirs = torch.nn.functional.linear(x, last.T, last_bias)
-    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
-
-
-@each_case("kind", ARCHITECTURES)
-def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> None:
-    policy = made(kind, SMALL)
-    parameters, seen = restless(policy, 5), abs(drawn(7, 3, 5, policy.observation_size))
-    together = policy.bind(parameters)
-    alone = [policy.bind(row[None]).begin() for row in parameters]
-    for step in seen:
-        assert (
-            together(step).tobytes()
-            == np.stack([act(one) for act, one in zip(alone, step, strict=True)]).tobytes()
-        )
-
-
-def test_an_episode_of_the_recurrent_one_remembers_nothing_of_the_one_before() -> None:
-    policy = made("conv-lstm", SMALL)
-    bound, seen = policy.bind(restless(policy, 1)), abs(drawn(1, 2, policy.observation_size))
-    fresh = bound.begin()(seen[0])
-    later = bound.act_one(seen[0])
-    assert not np.array_equal(fresh, later)
-    assert np.array_equal(bound.begin()(seen[0]), fresh)
-
-
-@each_case("kind", ARCHITECTURES)
-def test_first_parameters_are_a_function_of_the_seed_and_put_out_little(kind: str) -> None:
-    policy = made(kind, SMALL)
-    first = policy.initial(3, "auto")
-    assert np.array_equal(first, policy.initial(3, "auto")) and not np.array_equal(
-        first, policy.initial(4, "auto")
-    )
-    out = policy.bind(first[None]).begin()(abs(drawn(1, policy.observation_size)))
-    assert 0 < abs(out).max() < 0.5
-    assert not policy.initial(3, "zero").any()
-
-
 @each_case("shape", [(), (3, 4, 5, 6)])
 def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]) -> None:
     with pytest.raises(
@@ -198,30 +124,6 @@ def test_what_is_no_picture_is_refused_with_what_would_do(shape: tuple[int, ...]
         match=r"policy is nature, which takes images .* use linear, mlp, rnn, lstm or gru",
     ):
         make_policy(RunConfig(policy="nature"), 360, discrete(2), shape)
-
-
-def test_colours_may_come_last_and_frames_first() -> None:
-    assert made("cshenton", (210, 160, 3)).layout.image_shape == ImageShape(
-        210, 160, 3, channels_first=False
-    )
-    assert made("nature", (4, 84, 84)).layout.image_shape == ImageShape(
-        84, 84, 4, channels_first=True
-    )
-    assert made("conv-lstm", (42, 42)).layout.image_shape == ImageShape(
-        42, 42, 1, channels_first=True
-    )
-
-
-def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:
-    policy = made("uber", SMALL)
-    trained, first = policy.initial(1, "auto"), policy.initial(2, "auto")
-    assert np.array_equal(widen(policy, trained, made("uber", SMALL), first), trained)
-    with pytest.raises(UsageError, match="a uber policy cannot grow"):
-        widen(policy, trained, made("uber", SMALL, 7), first)
-    with pytest.raises(
-        UsageError, match="a uber policy cannot become a nature one: use --policy uber"
-    ):
-        widen(policy, trained, made("nature", SMALL), first)
 
 
 @each_case(

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
 from es_queue.policies.checkpoint_policy import load_policy
-from es_queue.policies.net2wider import widen
 from es_queue.security.user_code import ALLOW, named_modules
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
@@ -51,14 +50,16 @@ def test_the_documented_policy_learns_and_gives_the_same_bits_for_any_workers(
     config = quick_config(
         policy=example,
         population=24,
-        eval_every=5,
+        step_limit="60",
+        eval_step_limit=60,
+        eval_every=4,
         eval_episodes=4,
-        generations=15,
+        generations=12,
         target_reward="none",
         final_episodes=4,
     )
     expected, sink = run_ring(config, checkpoints=Checkpoints(tmp_path))
-    assert max(one["eval_mean"] or 0 for one in sink.records) > 100
+    assert max(one["eval_mean"] or 0 for one in sink.records) > 40
     assert run_ring(replace(config, block=1, backend="stock"), 3)[0].digest == expected.digest
     assert main([str(tmp_path)]) == 0
     assert "equal to the recorded evaluation to the last digit" in capsys.readouterr().out
@@ -107,14 +108,6 @@ def test_a_checkpoint_imports_no_module_that_is_not_allowed(
     assert load_policy(path, trust=True).act(np.zeros(4)) in (0, 1)
 
 
-def test_an_own_policy_can_begin_where_another_run_ended(example: str) -> None:
-    small, large = (make_policy(RunConfig(policy=example), 4, TWO) for _ in range(2))
-    learnt = np.arange(small.size, dtype=np.float32)
-    assert widen(small, learnt, large, np.zeros(large.size, np.float32)).tolist() == learnt.tolist()
-    with pytest.raises(UsageError, match="my_policies:Quadratic policy cannot"):
-        widen(small, learnt, make_policy(RunConfig(policy=example), 5, TWO), learnt)
-
-
 # --- what is refused
 
 
@@ -128,10 +121,6 @@ class Plain(NumpyPolicy):
         return parameters * observation.sum()
 
 
-class Abstract(NumpyPolicy):
-    """It does not say how to act."""
-
-
 class Empty(Plain):
     def __init__(self, observation_size: int, outputs: int) -> None:
         super().__init__(observation_size, outputs, size=0)
@@ -140,13 +129,6 @@ class Empty(Plain):
 class Foreign(Plain):
     def __init__(self, observation_size: int, outputs: int) -> None:
         super().__init__(observation_size + 1, outputs)
-
-
-class Forgetful(Plain):
-    """It has no size of memory."""
-
-    def __init__(self, observation_size: int, outputs: int) -> None:
-        super().__init__(observation_size, outputs, memory_size=-1)
 
 
 class Short(Plain):
@@ -165,11 +147,6 @@ class Writing(Plain):
         return parameters
 
 
-class Greedy(Plain):
-    def __init__(self, observation_size: int) -> None:
-        super().__init__(observation_size, 2)
-
-
 class Diary(Plain):
     """It remembers across episodes."""
 
@@ -183,16 +160,6 @@ class Diary(Plain):
 class Random(Plain):
     def initial(self, seed: int, init: str) -> np.ndarray:
         return np.random.default_rng().normal(size=self.size).astype(np.float32)
-
-
-class Infinite(Plain):
-    def initial(self, seed: int, init: str) -> np.ndarray:
-        return np.full(self.size, np.inf, np.float32)
-
-
-class Doubles(Plain):
-    def initial(self, seed: int, init: str) -> np.ndarray:
-        return np.zeros(self.size)
 
 
 class Crowded(Policy):
@@ -209,40 +176,19 @@ class Crowded(Policy):
         return BoundPolicy(len(rows), lambda x: rows[0], lambda x: rows + np.float32(len(rows)))
 
 
-class Wide(Crowded):
-    """It puts out float64."""
-
-    def bind(self, parameters: np.ndarray) -> BoundPolicy:
-        rows = self.checked(parameters).astype(np.float64)
-        return BoundPolicy(len(rows), lambda x: rows[0], lambda x: rows)
-
-
 @each_case(
     ("name", "sentence"),
     [
         ("Nothing", "cannot be imported: AttributeError"),
-        (
-            "Abstract",
-            (
-                "is neither a class that extends es_queue.policies.NumpyPolicy and defines act, "
-                "nor a torch.nn.Module"
-            ),
-        ),
         ("HERE", "is neither a class"),
-        ("Path", "is neither a class"),
         ("Empty", "has the size 0, but must have a whole number from 1 to 268435456"),
         ("Foreign", "has the observation_size 5, but must have 4"),
-        ("Forgetful", "has the memory_size -1"),
         ("Short", "fails in a test: ValueError: act returned 1 numbers, but must return 2"),
         ("Raising", r"fails in a test: KeyError: 'the\nkey'"),
         ("Writing", "fails in a test: ValueError: output array is read-only"),
-        ("Greedy", "fails in a test: TypeError"),
         ("Diary", "gives different bits for many individuals at once"),
         ("Random", "has different initial parameters each time"),
-        ("Infinite", "has initial parameters float32[2], but must have 2 finite float32"),
-        ("Doubles", "has initial parameters float64[2], but must have 2 finite float32"),
         ("Crowded", "gives different bits for many individuals at once than for single ones"),
-        ("Wide", "returns float64[3, 2] for 3 individuals, but must return float32[3, 2]"),
     ],
 )
 def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) -> None:
@@ -257,15 +203,6 @@ def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) 
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"use linear, mlp.* or module:Class"):
         config_from_values({"env": "X-v0", "policy": text}, "the test")
-
-
-def test_its_name_is_kept_in_a_runs_settings() -> None:
-    config = config_from_values({"env": "X-v0", "policy": f"{HERE}:Plain"}, "the test")
-    assert config_from_json(config.to_json()) == config
-    with pytest.raises(UsageError, match="an objective has no environment and no policy"):
-        config_from_values(
-            {"objective": "a:b", "parameters": 3, "policy": f"{HERE}:Plain"}, "the test"
-        )
 
 
 class Shaped(Plain):

@@ -14,6 +14,7 @@ from es_queue.policies import Policy, make_policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
 from es_queue.policies.net2wider import widen
+from es_queue.policies.recurrent import RecurrentPolicy
 from es_queue.policies.selected_inputs import SelectedInputsPolicy
 from tests.cases import each_case
 
@@ -59,20 +60,6 @@ def test_a_wider_perceptron_of_more_observations_acts_as_before(
     )
 
 
-def test_a_perceptron_without_biases_can_grow_and_gain_them() -> None:
-    small = MlpPolicy(3, 2, (4,), "tanh", biases=False)
-    acts_alike(small, MlpPolicy(5, 2, (6,), "tanh", biases=False))
-    acts_alike(small, MlpPolicy(5, 2, (6,), "tanh"))
-
-
-def test_the_same_policy_keeps_every_bit() -> None:
-    policy = MlpPolicy(3, 2, (4,), "tanh")
-    parameters = RNG.normal(size=policy.size).astype(np.float32)
-    np.testing.assert_array_equal(
-        widen(policy, parameters, policy, policy.initial(1, "auto")), parameters
-    )
-
-
 @each_case(
     ("small", "large", "sentence"),
     [
@@ -80,6 +67,11 @@ def test_the_same_policy_keeps_every_bit() -> None:
             LinearPolicy(3, 2),
             MlpPolicy(3, 2, (4,), "tanh"),
             "a linear policy cannot become a mlp one",
+        ),
+        (
+            RecurrentPolicy("gru", 3, 2, (4,)),
+            RecurrentPolicy("gru", 3, 2, (8,)),
+            "a gru policy cannot grow: observations, layers and actions must be equal",
         ),
         (
             LinearPolicy(3, 2),
@@ -95,11 +87,6 @@ def test_the_same_policy_keeps_every_bit() -> None:
             MlpPolicy(3, 2, (4,), "tanh"),
             MlpPolicy(3, 2, (3,), "tanh"),
             "hidden layers have 4 units, which do not fit into 3",
-        ),
-        (
-            MlpPolicy(3, 2, (4,), "tanh"),
-            MlpPolicy(3, 2, (4, 4), "tanh"),
-            "4 units, which do not fit into 4,4",
         ),
         (
             MlpPolicy(3, 2, (4,), "tanh"),

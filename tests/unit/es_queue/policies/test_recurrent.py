@@ -5,15 +5,12 @@ bits that need no company.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
-from es_queue.errors import UsageError
 from es_queue.policies import make_policy
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.policies.layers.cells import CELLS
-from es_queue.policies.net2wider import widen
 from es_queue.policies.recurrent import RecurrentPolicy
 from tests.cases import each_case
 
@@ -29,15 +26,6 @@ def restless(policy: RecurrentPolicy, count: int) -> np.ndarray:
     return np.stack(
         [policy.initial(seed, "normal") + 0.2 * drawn(seed, policy.size) for seed in range(count)]
     )
-
-
-@each_case("kind", CELLS)
-def test_the_parameters_are_those_of_torch_s_layers(kind: str) -> None:
-    policy = make_policy(RunConfig(policy=kind, hidden=(16, 8)), 5, BOX)
-    assert isinstance(policy, RecurrentPolicy)
-    gates = GATES[kind]
-    assert policy.size == gates * (16 * (5 + 16 + 2) + 8 * (16 + 8 + 2)) + 8 * 2 + 2
-    assert policy.memory_size == (2 if kind == "lstm" else 1) * 24
 
 
 def logistic(x: np.ndarray) -> np.ndarray:
@@ -73,64 +61,6 @@ def test_a_policy_is_its_equations_in_the_documented_layout(kind: str) -> None:
         np.testing.assert_allclose(act(x), h @ w.reshape(4, 2) + b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", CELLS)
-def test_torch_computes_the_same_through_several_layers(kind: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
-    policy = RecurrentPolicy(kind, 5, 2, (6, 6))
-    parameters, seen = restless(policy, 1), drawn(2, 7, 5)
-    begin = policy.bind(parameters).begin()
-    ours = np.stack([begin(x) for x in seen])
-    layers = [
-        (torch.from_numpy(weights[0].copy()), torch.from_numpy(bias[0].copy()))
-        for weights, bias in policy.layers(parameters)
-    ]
-    module = getattr(torch.nn, kind.upper())(5, 6, 2)
-    names = [
-        f"{part}_{side}_l{number}"
-        for number in (0, 1)
-        for side in ("ih", "hh")
-        for part in ("weight", "bias")
-    ]
-    module.load_state_dict(
-        dict(
-            zip(
-                names,
-                (one for weights, bias in layers[:-1] for one in (weights.T, bias)),
-                strict=True,
-            )
-        )
-    )
-    theirs = torch.nn.functional.linear(
-        module(torch.from_numpy(seen))[0], layers[-1][0].T, layers[-1][1]
-    )
-    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
-
-
-@each_case("hidden", [(16,), (1,), (33, 7), (64, 64)])
-@each_case("kind", CELLS)
-def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(
-    kind: str, hidden: tuple[int, ...]
-) -> None:
-    policy = RecurrentPolicy(kind, 24, 4, hidden)
-    parameters, seen = restless(policy, 9), drawn(7, 5, 9, 24)
-    together = policy.bind(parameters)
-    alone = [policy.bind(row[None]).begin() for row in parameters]
-    for step in seen:
-        assert (
-            together(step).tobytes()
-            == np.stack([act(one) for act, one in zip(alone, step, strict=True)]).tobytes()
-        )
-
-
-@each_case("kind", CELLS)
-def test_an_episode_remembers_nothing_of_the_one_before(kind: str) -> None:
-    policy = RecurrentPolicy(kind, 3, 2, (4, 4))
-    bound, seen = policy.bind(restless(policy, 1)), drawn(1, 3)
-    fresh = bound.begin()(seen)
-    assert not np.array_equal(bound.act_one(seen), fresh)
-    assert np.array_equal(bound.begin()(seen), fresh)
-
-
 @each_case("kind", CELLS)
 def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_them(
     kind: str,
@@ -157,36 +87,3 @@ def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_t
     first, second = saved.act(np.ones(3)), saved.act(np.ones(3))
     saved.begin()
     assert not np.array_equal(first, second) and np.array_equal(saved.act(np.ones(3)), first)
-
-
-@each_case("kind", CELLS)
-def test_first_parameters_put_out_little_and_an_lstm_keeps_what_it_remembers(kind: str) -> None:
-    policy = RecurrentPolicy(kind, 3, 2, (4, 5))
-    first = policy.initial(3, "auto")
-    assert (
-        np.array_equal(first, policy.initial(3, "auto"))
-        and abs(policy.bind(first[None]).begin()(drawn(1, 3))).max() < 0.1
-    )
-    biases = [bias[0] for _, bias in policy.layers(first[None])]
-    assert sum(bias.sum() for bias in biases) == (9 if kind == "lstm" else 0)
-    if kind == "lstm":
-        assert biases[0][4:8].tolist() == [1] * 4 and biases[2][5:10].tolist() == [1] * 5
-    assert not policy.initial(3, "zero").any()
-
-
-def test_a_trained_one_goes_on_as_it_is_and_does_not_grow() -> None:
-    policy = RecurrentPolicy("gru", 3, 2, (4,))
-    trained = policy.initial(1, "auto")
-    assert np.array_equal(
-        widen(policy, trained, RecurrentPolicy("gru", 3, 2, (4,)), policy.initial(2, "auto")),
-        trained,
-    )
-    wider = RecurrentPolicy("gru", 3, 2, (8,))
-    with pytest.raises(
-        UsageError,
-        match="a gru policy cannot grow: observations, layers and actions must be equal",
-    ):
-        widen(policy, trained, wider, wider.initial(2, "auto"))
-    other = RecurrentPolicy("lstm", 3, 2, (4,))
-    with pytest.raises(UsageError, match="a gru policy cannot become a lstm one: use --policy gru"):
-        widen(policy, trained, other, other.initial(2, "auto"))

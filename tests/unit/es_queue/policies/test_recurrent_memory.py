@@ -11,8 +11,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.policies import BoundPolicy, Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
 from tests.cases import each_case
-from tests.doors.test_episodes import alone, play, rules, same, together
-from workers.episode import Episode, EpisodeSpec
+from tests.doors.test_episodes import alone, rules, same, together
+from workers.episode import EpisodeSpec
 
 
 class Running(Policy):
@@ -49,12 +49,6 @@ def test_memory_goes_with_its_game_while_others_end() -> None:
         together(rules(300), remembering(), policy=Running()), remembering(), strict=True
     ):
         assert same(one, alone(rules(300), game, policy=Running()))
-
-
-def test_an_episode_remembers_nothing_of_the_one_before() -> None:
-    games = [EpisodeSpec(np.array([0.5, 0.9], np.float32), 20, observe=True)] * 2
-    first, again = play(rules(), games, None, statistics=None, policy=Running())
-    assert isinstance(first, Episode) and same(first, again)
 
 
 @each_case("shape", [[3, 4], [0, 4], [-2, -3]])

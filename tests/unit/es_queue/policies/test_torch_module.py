@@ -14,7 +14,6 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.policies import make_policy
 from es_queue.security.user_code import ALLOW
 from master.storage.checkpoint import Checkpoints
@@ -79,22 +78,6 @@ class Normed(Net):
         self.norm = torch.nn.BatchNorm1d(outputs)
 
 
-class Double(Net):
-    def __init__(self, observation_size: int, outputs: int) -> None:
-        super().__init__(observation_size, outputs)
-        self.double()
-
-
-class Paired(Net):
-    def forward(self, x: Any) -> Any:
-        return self.layers(x), None
-
-
-class Narrow(Net):
-    def __init__(self, observation_size: int, outputs: int) -> None:
-        super().__init__(observation_size, 1)
-
-
 class Nothing(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, observation_size: int, outputs: int) -> None:
         super().__init__()
@@ -114,15 +97,6 @@ class Nothing(torch.nn.Module):  # type: ignore[misc]
                 "which are not parameters"
             ),
         ),
-        (
-            "Double",
-            (
-                "has a parameter that is not float32 in the main memory: layers.0.weight is "
-                "torch.float64 on cpu"
-            ),
-        ),
-        ("Paired", "the module returns a tuple, but must return a tensor [1, 3]"),
-        ("Narrow", "the module returns 1 numbers, but must return 3"),
         ("Nothing", "has the size 0"),
     ],
 )
@@ -190,12 +164,6 @@ def test_first_parameters_come_from_the_seed_alone_and_torchs_generator_is_put_b
     )
     with pytest.raises(UsageError, match="use auto, zero or normal"):
         policy.initial(9, "orthogonal")
-
-
-def test_torch_has_one_thread_where_arithmetic_has_one() -> None:
-    torch.set_num_threads(2)
-    limit_blas_threads()
-    assert torch.get_num_threads() == 1
 
 
 def test_the_documented_module_learns_on_the_ring_to_the_same_bits(

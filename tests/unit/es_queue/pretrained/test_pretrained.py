@@ -13,7 +13,6 @@ import pytest
 
 from es_queue import pretrained
 from es_queue.numerics.fingerprint import array_digest
-from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.pretrained.__main__ import main as adding
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
@@ -82,13 +81,6 @@ def test_each_repeats_its_recorded_evaluation(
     )
 
 
-def test_there_is_a_list_of_seeds_among_them() -> None:
-    assert {pretrained.path_of(one).suffix for one in pretrained.environment_names()} == {
-        ".npz",
-        ".json",
-    }
-
-
 def test_a_list_of_seeds_can_be_taken_away_as_it_is(tmp_path: Path) -> None:
     assert main(["--pretrained", "Acrobot-v1", "--export", str(tmp_path / "mine.json")]) == 0
     assert (tmp_path / "mine.json").read_bytes() == pretrained.path_of("Acrobot-v1").read_bytes()
@@ -105,10 +97,6 @@ def test_it_is_said_who_made_it_and_what_there_is(capsys: pytest.CaptureFixture[
     for argv in ([], ["--pretrained", "CartPole-v1", "some.npz"]):
         assert main(argv) == 2
         assert "give either a CHECKPOINT or --pretrained ENV" in capsys.readouterr().err
-
-
-def test_one_can_be_loaded_and_acts() -> None:
-    assert load_policy(pretrained.path_of("CartPole-v1")).act(np.array([0, 0, 0.2, 0])) == 1
 
 
 @each_case(("strategy", "ending"), [("pgpe", ".npz"), ("ga", ".json")])

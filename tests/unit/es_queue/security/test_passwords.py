@@ -20,7 +20,6 @@ from es_queue.security.passwords import (
     MAX_BYTES,
     PASSWORD,
     PASSWORD_FILE,
-    environment_without_redis,
     is_readable_by_others,
     password_from_environment,
     password_of,
@@ -153,18 +152,6 @@ def test_the_flag_goes_before_the_environment_and_two_that_differ_are_refused(
             with pytest.raises(UsageError, match="two different passwords") as different:
                 with_password(url, given)
             assert MARK not in str(different.value) + str(refused.value)
-
-
-def test_a_child_that_is_told_its_redis_anew_gets_no_second_password() -> None:
-    assert environment_without_redis(
-        {
-            PASSWORD: HARD,
-            PASSWORD_FILE: "x",
-            "HOME": "/",
-            "RQ_REDIS_URL": "redis://:x@h",
-            "REDIS_URL": "redis://h",
-        }
-    ) == {"HOME": "/"}
 
 
 # --- URLs that a password has torn

@@ -40,28 +40,14 @@ def test_what_argparse_refuses_is_one_sentence_with_option_value_and_advice(
     assert str(refusal.value).endswith("; es-test --help lists all options")
 
 
-HELP = "from {module} import main; main(['{flag}'])"
-
-
-@each_case(
-    ("module", "flag", "unbuffered"),
-    [
-        ("master.cli.main", "--help", ""),
-        ("master.cli.main", "--help", "1"),
-        ("master.cli.main", "--help-all", ""),
-        ("master.status.command", "--help", ""),
-        ("workers.play.cli", "--version", ""),
-    ],
-)
-def test_help_that_nobody_reads_ends_quietly(module: str, flag: str, unbuffered: str) -> None:
+def test_help_that_nobody_reads_ends_quietly() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
         ended = subprocess.run(
-            [sys.executable, "-c", HELP.format(module=module, flag=flag)],
+            [sys.executable, "-c", "from master.cli.main import main; main(['--help-all'])"],
             stdout=closed,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (0, b"")

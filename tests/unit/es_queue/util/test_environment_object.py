@@ -95,12 +95,3 @@ def test_an_id_that_only_the_program_has_registered_is_refused_with_the_way_out(
     with pytest.raises(UsageError, match="'module:Here-v0'"):
         environment_settings("Here-v0")
     assert environment_settings(f"{HERE}:Here-v0") == {"env": f"{HERE}:Here-v0"}
-
-
-def test_an_environment_of_the_program_itself_is_refused_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    program = type("Program", (Plain,), {"__module__": "__main__"})
-    monkeypatch.setitem(gymnasium.registry, "Here-v0", EnvSpec("Here-v0", program))
-    with pytest.raises(UsageError, match="'module:Here-v0'"):
-        environment_settings(gymnasium.make("Here-v0", disable_env_checker=True))
