@@ -6,7 +6,7 @@ umask 077
 [ ! -e /keys/redis/users.acl ] || exit 0
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
-python3 -m es_queue.security.acl "$fresh/keys" >/dev/null
+python3 -m es_queue.acl "$fresh/keys" >/dev/null
 for user in master worker viewer; do
   cp "$fresh/keys/$user.password" "/keys/$user/$user.password"
 done

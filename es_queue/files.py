@@ -12,11 +12,12 @@ import json
 import math
 import os
 import stat
+import struct
 import tomllib
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from es_queue.errors import DecodeError, RunFolderError
 
@@ -198,3 +199,30 @@ def npz_headers(archive: zipfile.ZipFile) -> dict[str, tuple[tuple[int, ...], An
                 raise ValueError("an array is not of plain numbers, or has another size")
         headers[member.filename.removesuffix(".npy")] = shape, dtype
     return headers
+
+
+# --- frames on a pipe to a process of the master's: msgpack after its length in four bytes
+
+LENGTH = struct.Struct(">I")
+
+
+def write_frame(stream: IO[bytes], frame: Any) -> None:
+    # start-up: load_policy needs only numpy
+    import msgpack
+
+    data = msgpack.packb(frame)
+    stream.write(LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> Any:
+    """None at the end, also in the middle of a frame."""
+    # start-up: load_policy needs only numpy
+    import msgpack
+
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    size = LENGTH.unpack(head)[0]
+    data = stream.read(size)
+    return msgpack.unpackb(data, max_bin_len=size, max_str_len=size) if len(data) == size else None

@@ -27,7 +27,7 @@ from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_s
 from es_queue.policies import initial_parameters
 from es_queue.policies.base import Policy
 from es_queue.policies.checkpoint_policy import policy_from_meta
-from es_queue.security.user_code import is_trusted, named_modules, require_trust
+from es_queue.user_code import is_trusted, named_modules, require_trust
 
 KIND = "es-queue seed list"
 #: Bytes of a file: 100,000 mutations with a sigma each take about three million.

@@ -20,7 +20,7 @@ from typing import Self
 
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import read_end
-from es_queue.security.private_directory import no_link
+from es_queue.private_files import no_link
 from master import bound
 
 POLL_SECONDS = 0.02

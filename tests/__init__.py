@@ -5,7 +5,7 @@ comes before anything imports numpy.
 import os
 
 from es_queue.numerics.fingerprint import fix_numeric_environment
-from es_queue.security.user_code import ALLOW
+from es_queue.user_code import ALLOW
 
 fix_numeric_environment()
 

@@ -12,8 +12,8 @@ import hypothesis
 import pytest
 import redis
 
+from es_queue import private_files
 from es_queue.protocol.connection import client_from_url
-from es_queue.security import private_directory
 from master.display.notes import LOGGER, TERMINAL, NoteHandler
 from master.services.private_server import PrivateServer
 from tests.leaks import leaks_in
@@ -53,7 +53,7 @@ def pytest_runtest_teardown() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(UMASK)
-    private_directory._first_umask = None
+    private_files._first_umask = None
     for logger in (LOGGER, TERMINAL):
         for handler in logger.handlers[:]:
             if isinstance(handler, NoteHandler):

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.protocol.timing import Clocks
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.listeners import CheckpointWriter, Outcome, SinkListener

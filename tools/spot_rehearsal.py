@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from es_queue.security.passwords import environment_without_redis
+from es_queue.credentials import environment_without_redis
 from master.services.private_server import PrivateServer
 
 BIN = Path(sys.executable).parent

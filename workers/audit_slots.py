@@ -14,8 +14,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError
+from es_queue.files import read_frame, write_frame
 from es_queue.numerics.fingerprint import fix_numeric_environment
-from es_queue.util.pipe_frames import read_frame, write_frame
 
 if TYPE_CHECKING:
     from workers.player import Player

@@ -29,31 +29,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from es_queue.command_line import (
+    PASSWORD_FILE_OPTION,
+    CommandParser,
+    add_options,
+    add_version,
+)
 from es_queue.config.parsing import COMMAND_LINE
+from es_queue.credentials import token_from_environment
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, RunFolderError, UsageError
+from es_queue.host import checked_workers, default_workers
 from es_queue.numerics.fingerprint import fix_numeric_environment
+from es_queue.private_files import no_link
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
     client_from_url,
     first_line,
     is_outage,
+    named_url,
     redacted_url,
     tested_client,
 )
-from es_queue.protocol.keys import RUNNING
-from es_queue.protocol.redis_url import named_url
-from es_queue.protocol.timing import clocks_from_environment
-from es_queue.security.private_directory import no_link
-from es_queue.security.sanitize import sanitize
-from es_queue.security.web_access import token_from_environment
-from es_queue.util.command_parser import (
-    PASSWORD_FILE_OPTION,
-    CommandParser,
-    add_options,
-    add_version,
-)
-from es_queue.util.cores import checked_workers, default_workers
+from es_queue.protocol.keys import RUNNING, clocks_from_environment
+from es_queue.text import sanitize
 from workers.metrics import metrics_endpoint
 
 EPILOG = """examples:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from es_queue.protocol.keys import PAUSED, RUNNING
+from es_queue import host
+from es_queue.protocol.keys import PAUSED, RUNNING, Clocks
 from es_queue.protocol.store import WorkerStore
-from es_queue.protocol.timing import Clocks
-from es_queue.util import host_info
 from workers.episode import EpisodeControl, Leaving
 
 REPORT_SECONDS = 10.0
@@ -249,18 +248,18 @@ def worker_info(clocks: Clocks) -> dict[str, str]:
     """
 
     def packages() -> str:
-        folder = host_info.package_folder("workers")
-        folders = [host_info.source_root(), *((folder.parent,) if folder else ())]
+        folder = host.package_folder("workers")
+        folders = [host.source_root(), *((folder.parent,) if folder else ())]
         return " and ".join(dict.fromkeys(map(str, folders)))
 
     sources: dict[str, Callable[[], str]] = {
-        "versions": host_info.versions,
-        "box2d": host_info.box2d_versions,
-        "envpool": lambda: host_info.version_of("envpool"),
+        "versions": host.versions,
+        "box2d": host.box2d_versions,
+        "envpool": lambda: host.version_of("envpool"),
         "packages": packages,
         "beat_ttl": lambda: f"{clocks.beat_ttl:g}",
-        "threads": lambda: str(host_info.blas_threads()),
-        "cpu": host_info.cpu_model,
+        "threads": lambda: str(host.blas_threads()),
+        "cpu": host.cpu_model,
     }
     found = dict.fromkeys(sources, "")
     for name, ask in sources.items():

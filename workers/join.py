@@ -35,8 +35,8 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import Task
 from es_queue.protocol.store import WorkerStore
-from es_queue.security.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from es_queue.strategies import make_strategy
+from es_queue.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from workers.episode import EpisodeControl, Leaving, play_episode
 from workers.player import Player
 

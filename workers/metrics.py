@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from es_queue.errors import UsageError
-from es_queue.security.web_access import (
+from es_queue.credentials import (
     has_token,
     is_host_allowed,
     listening_hosts,
     token_from_environment,
 )
+from es_queue.errors import UsageError
 from workers.episode import EpisodeControl
 from workers.heartbeat import resident_memory
 

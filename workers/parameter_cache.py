@@ -10,9 +10,8 @@ from pathlib import Path
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.private_files import host_private_directory, replacing, take_lock
 from es_queue.protocol.messages import MAX_TASK, PUBLICATION
-from es_queue.security.private_directory import host_private_directory, replacing
-from es_queue.util.file_lock import take_lock
 
 Data = bytes | memoryview
 MIN_SHARED_BYTES = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file

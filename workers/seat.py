@@ -13,9 +13,8 @@ from typing import Any
 
 from es_queue.errors import EsQueueError
 from es_queue.numerics.fingerprint import fix_numeric_environment
-from es_queue.protocol.keys import PAUSED, RUNNING, parse_seat_id
-from es_queue.protocol.timing import clocks_from_environment
-from es_queue.security.sanitize import sanitize
+from es_queue.protocol.keys import PAUSED, RUNNING, clocks_from_environment, parse_seat_id
+from es_queue.text import sanitize
 
 
 def take() -> None:
@@ -37,7 +36,7 @@ def take() -> None:
         return
     fix_numeric_environment()
     # start-up: after the next seat was opened
-    from es_queue.security.user_code import without_current_folder
+    from es_queue.user_code import without_current_folder
 
     with without_current_folder():
         # start-up: numpy, whose threads must be fixed before it loads

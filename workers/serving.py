@@ -29,14 +29,13 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import limit_blas_threads
-from es_queue.protocol.connection import clone_client
+from es_queue.private_files import host_private_directory
+from es_queue.protocol.connection import Retry, clone_client
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import Block, Task
-from es_queue.protocol.retry import Retry
 from es_queue.protocol.store import WorkerStore
-from es_queue.protocol.timing import Clocks
-from es_queue.security.private_directory import host_private_directory
-from es_queue.security.sanitize import sanitize
 from es_queue.slots import worker_mark
+from es_queue.text import sanitize
 from workers.episode import EpisodeControl, Leaving
 from workers.heartbeat import Heartbeat, Pace, leave_in_outage, send_report, worker_info
 from workers.join import Refusal, join, load_config, load_task, validate_admission

@@ -8,7 +8,7 @@ from typing import Any
 from es_queue.config.run_config import flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import UsageError
-from es_queue.util.suggestions import format_suggestion
+from es_queue.text import format_suggestion
 
 #: What --resume may change: how long a run continues and how its end is measured, not its training.
 BUDGET_OPTIONS = ("generations", "max_steps", "max_seconds", "target_reward", "final_episodes")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from es_queue.errors import form_error
-from es_queue.util.number_ranges import LARGEST_WHOLE, parse_finite, parse_whole
+from es_queue.text import LARGEST_WHOLE, parse_finite, parse_whole
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from es_queue.errors import UsageError
-from es_queue.util.number_ranges import parse_number_ranges
+from es_queue.text import parse_number_ranges
 
 MOST_NUMBERS, HIGHEST_NUMBER = 2**16, 2**24
 

@@ -8,7 +8,7 @@ from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.config.validation import checked_value, validate_combinations
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import parse_json
-from es_queue.util.suggestions import format_suggestion
+from es_queue.text import format_suggestion
 
 MAX_JSON = 2**20
 #: Names the source of a setting in error sentences.

@@ -22,7 +22,7 @@ from es_queue.config.declarations import (
     option,
 )
 from es_queue.environments import BACKENDS, format_backends
-from es_queue.util.suggestions import format_suggestion
+from es_queue.text import format_suggestion
 
 AUTO = "auto"
 NONE = "none"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from es_queue.config.scaling import scale_factors
 from es_queue.errors import form_error
-from es_queue.util.number_ranges import parse_finite, parse_whole
+from es_queue.text import parse_finite, parse_whole
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig

@@ -30,7 +30,7 @@ from es_queue.config.observe import parse_observe
 from es_queue.config.run_config import ASYNC, AUTO, flag_name, option_fields, users_of
 from es_queue.config.schedules import parse_schedule
 from es_queue.errors import UsageError
-from es_queue.util.suggestions import format_suggestion
+from es_queue.text import format_suggestion
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig

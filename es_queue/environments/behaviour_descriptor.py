@@ -19,7 +19,7 @@ from es_queue.environments.registry import MARVIN, WALKER_V2, WALKER_V3, Registe
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
-from es_queue.security.user_code import load_function
+from es_queue.user_code import load_function
 
 GymEnvironment = gymnasium.Env[Any, Any]
 Measure = Callable[[GymEnvironment], Any]

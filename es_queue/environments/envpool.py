@@ -17,7 +17,7 @@ from es_queue.environments import ENVPOOL
 from es_queue.environments.interface import VectorEnvironment
 from es_queue.errors import EnvironmentFailure, MissingPackage
 from es_queue.numerics.arrays import Doubles, Floats, Mask
-from es_queue.security.user_code import describe_error
+from es_queue.user_code import describe_error
 
 #: Episodes of one pool. Each call has a price of its own, so more are faster: for BipedalWalker 64
 #: by a tenth against 32, beyond that by little.

@@ -50,7 +50,7 @@ from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.environments.stock import StockEnvironment
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.policies.actions import ActionMap
-from es_queue.security.user_code import describe_error
+from es_queue.user_code import describe_error
 
 _WALKER_ACTION = ActionSpec("box", shape=(4,), low=(-1.0,) * 4, high=(1.0,) * 4)
 _WALKER_OBSERVATION = 24

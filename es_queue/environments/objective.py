@@ -22,7 +22,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Floats
-from es_queue.security.user_code import describe_error, load_function
+from es_queue.user_code import describe_error, load_function
 
 
 class ObjectiveEnvironment:

@@ -19,7 +19,7 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.numerics.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.policies.actions import ActionMap
-from es_queue.security.user_code import describe_error
+from es_queue.user_code import describe_error
 
 #: Observations of the batch, and how many steps lie between two of them: neighbours are nearly the
 #: same.

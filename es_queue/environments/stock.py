@@ -36,7 +36,7 @@ from es_queue.environments.registry import RegisteredEnvironment, format_missing
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.security.user_code import describe_error, load_attribute
+from es_queue.user_code import describe_error, load_attribute
 
 Adapter = Callable[[Any], Any]
 

@@ -27,8 +27,7 @@ from es_queue.errors import EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normals import RECIPE as RECIPE
 from es_queue.numerics.normals import RUN, generate_table, runs
-from es_queue.security.private_directory import cache_folder, replacing
-from es_queue.util.file_lock import take_lock
+from es_queue.private_files import cache_folder, replacing, take_lock
 
 DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1

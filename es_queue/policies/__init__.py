@@ -13,7 +13,7 @@ from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
 from es_queue.policies.numpy_policy import NumpyPolicy
-from es_queue.util.lazy_classes import LazyClasses
+from es_queue.user_code import LazyClasses
 
 __all__ = ["POLICIES", "BoundPolicy", "NumpyPolicy", "Policy", "initial_parameters", "make_policy"]
 

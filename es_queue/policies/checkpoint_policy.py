@@ -27,8 +27,8 @@ from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
-from es_queue.security.user_code import modules_named_by, require_trust
-from es_queue.util.run_folder import checkpoint_path
+from es_queue.run_folder import checkpoint_path
+from es_queue.user_code import modules_named_by, require_trust
 
 REFERENCE = "reference"
 #: The arrays of a policy; a checkpoint of a generation also has those that a resume needs.

@@ -12,7 +12,7 @@ from es_queue.errors import EsQueueError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import MAX_PARAMETERS, Policy
 from es_queue.policies.torch_module import TorchPolicy
-from es_queue.security.user_code import describe_error, load_attribute
+from es_queue.user_code import describe_error, load_attribute
 
 MAX_MEMORY = 2**20
 TRIED_INDIVIDUALS, TRIED_STEPS = 3, 3

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.security.user_code import named_modules
+from es_queue.user_code import named_modules
 
 FOLDER = Path(__file__).parent
 #: By ending: the policy itself, and a list of seeds.

@@ -1,35 +1,38 @@
-"""Redis clients with explicit timeouts and without silent re-sending.
+"""Redis clients with explicit timeouts, which never re-send silently, and Retry, which does.
 
-redis-py re-sends a command whose reply was lost, and may wait a minute for it. ``redis_channel``
-states for each command whether it may be sent twice, so the clients themselves never retry.
+redis-py re-sends a command whose reply was lost, and may wait a minute for it. A comment ``twice:``
+states of each command whether it may be sent twice.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import random
 import re
 import socket
 import ssl
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from es_queue.errors import RedisError
-from es_queue.security.passwords import FLAG, PASSWORD_FILE, password_of
-from es_queue.security.passwords import password_from_environment as password_from_environment
-from es_queue.security.passwords import with_password as with_password
-from es_queue.security.sanitize import sanitize
+from es_queue.credentials import FLAG, PASSWORD_FILE, password_of
+from es_queue.credentials import with_password as with_password
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol.messages import WORKER_ID
+from es_queue.text import sanitize
 
 SOCKET_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 MIN_VERSION = (6, 2)
 
-# What is worth trying again: the server is away, restarting, still loading, full, busy with a
-# script, or a replica for now.
+# What is worth trying again: the server is away, loading, full, busy, or a replica for now.
 OUTAGE_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -38,8 +41,7 @@ OUTAGE_ERRORS = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.MasterDownError,
 )
-# The same as replies; their word stands first, after a pipeline's "caused error:", or after a dash
-# in a script's error.
+# The same as replies: the first word, or after a pipeline's "caused error:" or a script's dash.
 TRANSIENT_ERROR = re.compile(
     r"(?:^|: |-)(?:READONLY|MISCONF|UNBLOCKED|MASTERDOWN|LOADING|OOM|BUSY)\b"
 )
@@ -52,7 +54,6 @@ SAFE_MESSAGES = (
     "cryptography is not installed.",
 )
 
-# All that a command may end in: outages, and a server that refuses (READONLY, NOPERM, MISCONF …).
 ANY_ERROR = redis.exceptions.RedisError
 
 
@@ -81,13 +82,11 @@ def refused_error(error: Exception, what: str = "a command") -> RedisError:
 
 
 def connection_arguments() -> dict[str, Any]:
-    """Arguments of every es-queue client. Each has its own Retry, because clients must not share
-    one.
-    """
+    """Arguments of every es-queue client, each with its own Retry."""
     return {
         "socket_timeout": SOCKET_SECONDS,
         "socket_connect_timeout": CONNECT_SECONDS,
-        "retry": Retry(NoBackoff(), 0),
+        "retry": redis.retry.Retry(NoBackoff(), 0),
         "retry_on_error": [],
         "health_check_interval": 0,
         "decode_responses": False,
@@ -95,8 +94,8 @@ def connection_arguments() -> dict[str, Any]:
 
 
 def client_from_url(url: str) -> redis.Redis:
-    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, whose text repeats
-    nothing of the URL except a TLS file's name.
+    """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, which repeats nothing of
+    the URL but a TLS file's name.
     """
     if is_torn(url):
         raise RedisError(
@@ -128,9 +127,7 @@ def client_from_url(url: str) -> redis.Redis:
 
 
 def tested_client(url: str) -> redis.Redis:
-    """``client_from_url`` after one PING. Raises RedisError if TLS prevents the connection or the
-    password is refused; other failures may pass.
-    """
+    """``client_from_url`` after one PING. Raises RedisError for a problem of TLS or password."""
     client = client_from_url(url)
     try:
         client.ping()
@@ -143,7 +140,7 @@ def tested_client(url: str) -> redis.Redis:
 
 
 def _describe_url_error(error: Exception) -> str:
-    """The error in a URL, without repeating any part of it, which may be a password."""
+    """The error in a URL, without any part of it, which may be a password."""
     message = str(error)
     if "schemes" in message:
         return message.split(";")[0]
@@ -162,9 +159,7 @@ def _describe_url_error(error: Exception) -> str:
 
 
 class RedisWithPassword(redis.Redis):
-    """For RQ_CONNECTION_CLASS: ``rq`` itself then takes the password from ES_QUEUE_REDIS_PASSWORD
-    or ES_QUEUE_REDIS_PASSWORD_FILE.
-    """
+    """For RQ_CONNECTION_CLASS: ``rq`` itself then takes the password from es-queue's variables."""
 
     @classmethod
     def from_url(cls, url: str, *arguments: Any, **more: Any) -> redis.Redis:
@@ -172,9 +167,7 @@ class RedisWithPassword(redis.Redis):
 
 
 def clone_client(connection: redis.Redis) -> redis.Redis:
-    """An es-queue client for the server of RQ's connection, with the same TLS, user and
-    database.
-    """
+    """An es-queue client for the server, user and database of RQ's connection."""
     pool = connection.connection_pool
     arguments = {**pool.connection_kwargs, **connection_arguments()}
     arguments.pop("client_name", None)
@@ -259,9 +252,8 @@ def is_password_set(client: redis.Redis) -> bool:
 
 
 def redacted_url(url: str) -> str:
-    """The URL for display, without its password and the part after a "?".
-
-    A user without a password may be a misplaced password, and is hidden.
+    """The URL for display, without its password, the part after a "?", and a user without a
+    password, which may be a misplaced one.
     """
     if is_torn(url):
         return f"{url.partition(':')[0]}://***"
@@ -274,15 +266,8 @@ def redacted_url(url: str) -> str:
     return f"{parts.scheme}://{redacted_user}{separator}{host}{parts.path}"
 
 
-def redact_user(name: str) -> str:
-    """A safe name without its user, which may be a misplaced password if it was refused."""
-    return re.sub(r"^(\w+)://[^@/:][^@/]*@", r"\1://***@", name)
-
-
 def is_torn(url: str) -> bool:
-    """Whether a password with "/", "?" or "#" broke the URL: the part before "@" is then not a
-    host.
-    """
+    """Whether a password with "/", "?" or "#" broke the URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -297,10 +282,6 @@ def is_torn(url: str) -> bool:
 def has_secret(url: str) -> bool:
     """Whether the URL has a secret, which belongs in the environment, not on a command line."""
     return redacted_url(url) != url
-
-
-def url_from_environment() -> str | None:
-    return os.environ.get("RQ_REDIS_URL") or os.environ.get("REDIS_URL") or None
 
 
 def validate_server(client: redis.Redis, name: str) -> None:
@@ -333,7 +314,7 @@ def validate_server(client: redis.Redis, name: str) -> None:
 
 def authentication_error(name: str, error: Exception) -> RedisError:
     """The error of a server that requires a user or password, or refused it. name: a safe one"""
-    name = redact_user(name)
+    name = re.sub(r"^(\w+)://[^@/:][^@/]*@", r"\1://***@", name)  # a user may be a password
     if "HELLO" in str(error) or "NOAUTH" in str(error):
         where = f"put it in the URL, in RQ_REDIS_URL, or in a file ({FLAG}, {PASSWORD_FILE})"
         return RedisError(
@@ -397,3 +378,234 @@ def unfit_reasons(information: dict[str, Any]) -> list[str]:
     if information.get("role") == "slave" and number("slave_read_only", 1):
         reasons.append("is a read-only replica: give the URL of its master")
     return reasons
+
+
+# --- the Redis that the user names
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+SHOWN_PASSWORD = (
+    "every user of this host can read the password on the command line: remove it from "
+    "--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
+)
+
+
+def url_from_environment() -> str | None:
+    return os.environ.get("RQ_REDIS_URL") or os.environ.get("REDIS_URL") or None
+
+
+def named_url(
+    flag: str | None, password_file: str | None, warn: Callable[[str], None]
+) -> str | None:
+    """The URL of the flag, else of the environment, with its password; None if there is none.
+
+    warn: called about an unsafe place of the password. Raises UsageError, which contains no URL.
+    """
+    for source, url in {
+        "--redis-url": flag,
+        "RQ_REDIS_URL": os.environ.get("RQ_REDIS_URL"),
+        "REDIS_URL": os.environ.get("REDIS_URL"),
+    }.items():
+        if url and not url.startswith(SCHEMES):
+            raise UsageError(
+                f"{source} is not a Redis address: use redis://host:port/db, rediss:// for "
+                "TLS, or unix://path"
+            )
+        if url:
+            return add_password(url, flag, password_file, warn)
+    if password_file is not None:
+        raise UsageError(
+            "--redis-password-file belongs to a named Redis, and a private server needs no "
+            "password: give --redis-url or set RQ_REDIS_URL"
+        )
+    return None
+
+
+def add_password(
+    url: str, flag: str | None, password_file: str | None, warn: Callable[[str], None]
+) -> str:
+    if flag and password_of(flag) is not None:
+        warn(SHOWN_PASSWORD)
+    return with_password(url, None if password_file is None else Path(password_file), warn)
+
+
+# --- sending again
+
+OUTAGE_SECONDS = 120.0
+
+T = TypeVar("T")
+
+
+def backoff_delays() -> Iterator[float]:
+    """Growing, jittered pauses between tries, in seconds."""
+    pause = 0.02
+    while True:
+        yield pause * (0.5 + random.random() / 2)
+        pause = min(1.0, pause * 2)
+
+
+class Retry:
+    """Repeats a command until the server responds; only for commands that may be sent twice.
+
+    on_outage: called after each failure with the seconds of the outage; its exception ends it
+    outages: failures so far; last_error: the server's last refusal, empty if it did not respond
+
+    Raises RedisError when the server stays away or refuses the command.
+    """
+
+    def __init__(
+        self, seconds: float = OUTAGE_SECONDS, on_outage: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self.seconds = seconds
+        self.on_outage = on_outage
+        self.outages = 0
+        self.last_error = ""
+        self._since: float | None = None
+        self._refusing = False
+        self._ended: deque[float] = deque(maxlen=1000)
+
+    def give_up_after(self, seconds: float) -> None:
+        """Limit the time to retry, without callbacks."""
+        self.seconds, self.on_outage = seconds, lambda _: None
+
+    def pop_ended_outages(self) -> list[float]:
+        """Seconds of each outage that ended since the last call; none during another one."""
+        if self._since is not None:
+            return []
+        seconds = list(self._ended)
+        self._ended.clear()
+        return seconds
+
+    def record_failure(self, error: Exception, began: float | None = None) -> float:
+        """Record that a command that began at that monotonic time failed in an outage; returns the
+        outage's seconds so far.
+        """
+        return self._record_outage("" if is_silence(error) else first_line(error), began)
+
+    def record_refusal(self, reason: str) -> None:
+        """Record that the server refuses writes, which reads do not end; an empty reason does."""
+        self._refusing = bool(reason)
+        if reason:
+            self.on_outage(self._record_outage(reason))
+        else:
+            self._record_success()
+
+    def _record_outage(self, reason: str, began: float | None = None) -> float:
+        self.outages += 1
+        self.last_error = reason
+        if self._since is None:
+            self._since = time.monotonic() if began is None else began
+        return time.monotonic() - self._since
+
+    def _record_success(self) -> None:
+        if self._since is not None and not self._refusing:
+            self._ended.append(time.monotonic() - self._since)
+            self._since = None
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        began = time.monotonic()
+        for pause in backoff_delays():
+            try:
+                result = call()
+                self._record_success()
+                return result
+            except redis.exceptions.AuthenticationError as error:
+                raise RedisError(f"Redis refused the user or password: {error}") from None
+            except redis.exceptions.RedisError as error:
+                if not is_outage(error):
+                    raise refused_error(error) from None
+                lasted = self.record_failure(error, began)
+                elapsed = time.monotonic() - began
+                if elapsed > self.seconds:
+                    raise RedisError(
+                        f"Redis has been unreachable or full for {elapsed:.0f} s: "
+                        f"{first_line(error)}"
+                    ) from None
+                self.on_outage(lasted)
+                time.sleep(pause)
+        raise AssertionError("pauses never end")
+
+
+# --- reads of values that others write: a key of another type counts as missing
+
+#: The fields of a worker's hash that a master reads; the others are for people.
+WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy", "late")
+MAX_FIELD = 2**15  # bytes
+
+
+def none_on_wrong_type(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:
+        if str(error).startswith("WRONGTYPE"):
+            return None
+        raise
+
+
+def read_list(client: Any, key: str, start: int, stop: int) -> list[bytes] | None:
+    """LRANGE; None for a key that is not a list."""
+    entries: list[bytes] | None = none_on_wrong_type(
+        lambda: client.lrange(key, start, stop)
+    )  # twice: yes
+    return entries
+
+
+def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes | None:
+    """None if it is missing, or too long."""
+    value: bytes | None = (
+        client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None
+    )  # twice: yes
+    return value
+
+
+def read_hashes(
+    client: Any, names: Sequence[str], fields: Sequence[str]
+) -> list[dict[bytes, bytes]]:
+    """These fields of each hash; empty for a missing key, or no hash. Raises all other errors: an
+    outage must not look like a missing key.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.hmget(name, fields)  # twice: yes
+    replies = pipeline.execute(raise_on_error=False) if names else []
+    for reply in replies:
+        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
+            raise reply
+    return [
+        {
+            field.encode(): value
+            for field, value in zip(fields, reply, strict=True)
+            if value is not None and len(value) <= MAX_FIELD
+        }
+        if isinstance(reply, list)
+        else {}
+        for reply in replies
+    ]
+
+
+def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
+    pipeline = client.pipeline(transaction=False)
+    for key in names.values():
+        pipeline.exists(key)  # twice: yes
+    return {
+        name
+        for name, there in zip(names, pipeline.execute() if names else [], strict=True)
+        if there
+    }
+
+
+def read_worker_ids(client: Any, key: str) -> list[str]:
+    """The sorted ids in a run's set of workers."""
+    members = none_on_wrong_type(lambda: client.smembers(key)) or ()  # twice: yes
+    names = [name.decode("ascii", "replace") for name in members]
+    return sorted(name for name in names if WORKER_ID.fullmatch(name))
+
+
+def decode_text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def decode_hash(data: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+        for name, value in data.items()
+    }

@@ -8,22 +8,18 @@ nonce, so RQ's ``unique=True``, which needs scripting rights, is not used.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
-from redis.backoff import AbstractBackoff
-from redis.retry import Retry
 from rq import Queue
 
 from es_queue.protocol import keys
-from es_queue.protocol.connection import OUTAGE_ERRORS, clone_client, is_outage
+from es_queue.protocol.connection import is_outage
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
 MAX_SEATS = 10**12 - 1  # as a seat's id has it
-T = TypeVar("T")
 MAX_IDS_READ = 500  # seats are looked for among this many waiting jobs at each end of the queue
 
 
@@ -165,62 +161,3 @@ def close_seats(client: redis.Redis, queue: str, run: str) -> int:
             pipeline.execute()
             closed += 1
     return closed
-
-
-# --- RQ's own bookkeeping through an outage
-
-
-class ReconnectBackoff(AbstractBackoff):
-    """Waits up to a second between attempts, without limit, and logs once per minute.
-
-    ``should_stop``: whether the reply is no longer needed; then raises the outage's error.
-    """
-
-    MAX_PAUSE, WARN_EVERY = 1.0, 60
-
-    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None]) -> None:
-        self._should_stop, self._warn = should_stop, warn
-
-    def __deepcopy__(self, _: object) -> ReconnectBackoff:
-        """redis-py copies each connection's backoff."""
-        return self
-
-    def compute(self, failures: int) -> float:
-        """Seconds to wait after that many consecutive failures. Raises ConnectionError when it
-        gives up.
-        """
-        if self._should_stop():
-            raise redis.exceptions.ConnectionError(
-                "Redis is unreachable, and this worker is stopping"
-            )
-        if failures % self.WARN_EVERY == 1:
-            self._warn("Redis is unreachable; retrying until it returns")
-        return float(min(self.MAX_PAUSE, 0.05 * 2.0 ** min(failures, 10)))
-
-
-class OutageRetry(Retry):
-    """Also retries after replies that are an outage only by their text, such as BUSY."""
-
-    def call_with_retry(self, do: Callable[[], T], *arguments: Any, **more: Any) -> T:
-        """Like redis-py's, which decides by an error's class whether to try again."""
-
-        def call() -> T:
-            try:
-                return do()
-            except redis.exceptions.ResponseError as error:
-                if is_outage(error):
-                    raise redis.exceptions.BusyLoadingError(str(error)) from error
-                raise
-
-        return super().call_with_retry(call, *arguments, **more)
-
-
-def reconnecting_client(
-    connection: redis.Redis, should_stop: Callable[[], bool], warn: Callable[[str], None]
-) -> redis.Redis:
-    """A client for RQ's bookkeeping, whose commands may all be sent twice: it repeats each one
-    until Redis responds.
-    """
-    client = clone_client(connection)
-    client.set_retry(OutageRetry(ReconnectBackoff(should_stop, warn), -1, OUTAGE_ERRORS))
-    return client

@@ -27,14 +27,11 @@ import redis
 from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, FencedError, RedisError
-from es_queue.protocol import keys
-from es_queue.protocol.connection import is_outage, refused_error
+from es_queue.protocol import connection, keys
+from es_queue.protocol.connection import Retry, decode_hash, is_outage, refused_error
+from es_queue.protocol.connection import decode_text as text_of
 from es_queue.protocol.keys import RUNNING
 from es_queue.protocol.messages import MAX_TASK, Block
-from es_queue.protocol.retry import Retry
-from es_queue.security import bounded_reads
-from es_queue.security.bounded_reads import decode_hash
-from es_queue.security.bounded_reads import decode_text as text_of
 
 #: Bytes of one read of results, of a piece of parameters (so that a slow reader costs the server no
 #: more), and of a part of a publication's results.
@@ -118,7 +115,7 @@ class Store:
     def progress_field(self, name: str) -> str | None:
         """A field of the run's progress as a master last wrote it; None if missing or too long."""
         return text_of(
-            self.retry(partial(bounded_reads.read_field, self._client, self.keys.progress, name))
+            self.retry(partial(connection.read_field, self._client, self.keys.progress, name))
         )  # twice: yes
 
 
@@ -451,12 +448,12 @@ class MasterStore(Store):
         """
 
         def read() -> dict[str, dict[str, str]]:
-            names = bounded_reads.read_worker_ids(self._client, self.keys.workers)
+            names = connection.read_worker_ids(self._client, self.keys.workers)
             unknown = [name for name in names if name not in known]
             places = [self.keys.worker(name) for name in unknown]
-            hashes = bounded_reads.read_hashes(self._client, places, bounded_reads.WORKER_FIELDS)
+            hashes = connection.read_hashes(self._client, places, connection.WORKER_FIELDS)
             abouts = dict(zip(unknown, hashes, strict=True))
-            present = bounded_reads.existing_names(
+            present = connection.existing_names(
                 self._client, {name: self.keys.worker(name) for name in names if name in known}
             )
             infos = {
@@ -490,16 +487,14 @@ class MasterStore(Store):
     def errors(self) -> list[str]:
         """The newest reports of workers."""
         entries = self.retry(
-            lambda: bounded_reads.read_list(self._client, self.keys.errors, -20, -1)
+            lambda: connection.read_list(self._client, self.keys.errors, -20, -1)
         )  # twice: yes
         return [str(text_of(entry)) for entry in entries or []]
 
     def requests(self) -> list[bytes]:
         """Requests from other terminals, oldest first, unchecked; a bounded number."""
         entries = self.retry(
-            lambda: bounded_reads.read_list(
-                self._client, self.keys.commands, 0, MAX_REQUESTS_READ - 1
-            )
+            lambda: connection.read_list(self._client, self.keys.commands, 0, MAX_REQUESTS_READ - 1)
         )  # twice: yes
         if entries is None:  # a key of another type, which would never be emptied
             self._send("unlink", self.keys.commands)

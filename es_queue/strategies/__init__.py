@@ -13,7 +13,6 @@ from es_queue.config.scaling import scaled
 from es_queue.config.schedules import rate_factors
 from es_queue.config.validation import validate_strategy
 from es_queue.errors import UsageError
-from es_queue.security.user_code import load_attribute
 from es_queue.strategies.base import (
     Batch,
     NoiseRows,
@@ -22,7 +21,7 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
-from es_queue.util.lazy_classes import LazyClasses
+from es_queue.user_code import LazyClasses, load_attribute
 
 __all__ = [
     "STRATEGIES",

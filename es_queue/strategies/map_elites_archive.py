@@ -25,7 +25,7 @@ from es_queue.files import read_npz
 from es_queue.numerics.arrays import Doubles, Floats, Integers, typed_array
 from es_queue.numerics.slot_plan import MEMBER, uniforms
 from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
-from es_queue.util.run_folder import checkpoint_path
+from es_queue.run_folder import checkpoint_path
 
 State = dict[str, NDArray[Any]]
 GRID, CVT = "grid", "cvt"

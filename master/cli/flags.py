@@ -10,20 +10,20 @@ from dataclasses import Field
 from functools import cache
 from typing import Any, ClassVar
 
-from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
-from es_queue.config.changeable import CHANGEABLE, RESUMABLE
-from es_queue.config.declarations import PolicyFacts, StrategyFacts
-from es_queue.config.recipes import recipe_names
-from es_queue.config.run_config import flag_name, option_fields, option_text, users_of
-from es_queue.errors import UsageError
-from es_queue.util.command_parser import (
+from es_queue.command_line import (
     PASSWORD_FILE_OPTION,
     CommandParser,
     add_options,
     add_runs_folder,
     add_version,
 )
-from es_queue.util.suggestions import format_suggestion
+from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
+from es_queue.config.changeable import CHANGEABLE, RESUMABLE
+from es_queue.config.declarations import PolicyFacts, StrategyFacts
+from es_queue.config.recipes import recipe_names
+from es_queue.config.run_config import flag_name, option_fields, option_text, users_of
+from es_queue.errors import UsageError
+from es_queue.text import format_suggestion
 
 DESCRIPTION = """\
 Train a policy with Evolution Strategies on RQ workers.

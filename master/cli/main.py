@@ -28,7 +28,7 @@ LONGEST_ERROR = 4000
 
 def format_error(error: Exception) -> str:
     # start-up: only an error needs it
-    from es_queue.security.sanitize import sanitize
+    from es_queue.text import sanitize
 
     return f"es-master: {sanitize(error, LONGEST_ERROR)}"
 
@@ -102,7 +102,7 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
     if args.verb == REPLAY:
         # start-up: of this request
-        from es_queue.util.run_folder import no_run_error
+        from es_queue.run_folder import no_run_error
         from master.run.run_paths import existing_paths
         from master.storage.replay import replay_run
 
@@ -120,7 +120,7 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
     # start-up: Ctrl-C first
-    from es_queue.security.private_directory import close_new_files
+    from es_queue.private_files import close_new_files
 
     close_new_files(launch.shared)
     if launch.seeds:
@@ -152,7 +152,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.config.run_config import NONE
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
-    from es_queue.protocol.timing import clocks_from_environment
+    from es_queue.protocol.keys import clocks_from_environment
     from master.display.notes import TERMINAL, NoteHandler
     from master.run.session import Session, resumable_settings
     from master.services.stop_signals import StopSignals
@@ -201,7 +201,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
 
 if __name__ == "__main__":
     # start-up: Ctrl-C first
-    from es_queue.security.user_code import leave_current_folder
+    from es_queue.user_code import leave_current_folder
 
     leave_current_folder()
     sys.exit(main())

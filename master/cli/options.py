@@ -14,10 +14,10 @@ from es_queue.config.run_config import NONE, flag_name, option_fields
 from es_queue.config.validation import checked_value, number_or_text
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import MAX_TOML, parse_toml, read_file
-from es_queue.protocol.redis_url import named_url
-from es_queue.security.user_code import modules_named_by, require_trust
-from es_queue.util.cores import checked_workers, default_workers
-from es_queue.util.number_ranges import parse_number_ranges
+from es_queue.host import checked_workers, default_workers
+from es_queue.protocol.connection import named_url
+from es_queue.text import parse_number_ranges
+from es_queue.user_code import modules_named_by, require_trust
 from master.cli.flags import (
     launch_names,
     make_parser,

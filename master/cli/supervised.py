@@ -84,7 +84,7 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
 
 if __name__ == "__main__":
     # start-up: Ctrl-C first
-    from es_queue.security.user_code import leave_current_folder
+    from es_queue.user_code import leave_current_folder
 
     leave_current_folder()
     sys.exit(main())

@@ -16,25 +16,24 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from es_queue.command_line import format_command
 from es_queue.config.parsing import config_from_json
 from es_queue.errors import EXIT_DONE, NoRunError, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
-from es_queue.protocol.control_client import ControlClient
-from es_queue.protocol.control_messages import (
+from es_queue.protocol.control import (
     CONTINUE,
     MAX_NAME,
     PAUSE,
     SET,
     STOP,
+    ControlClient,
     ControlRequest,
 )
-from es_queue.protocol.keys import ACTIVE_STATES, STOPPED
+from es_queue.protocol.keys import ACTIVE_STATES, STOPPED, clocks_from_environment
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import clocks_from_environment
-from es_queue.security.sanitize import sanitize
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import NamedRun, no_run_error, read_run_name
+from es_queue.run_folder import NamedRun, no_run_error, read_run_name
+from es_queue.text import sanitize
 from master.control.control_arguments import ATTACH, PURGE, ControlArgs
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change

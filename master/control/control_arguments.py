@@ -10,7 +10,7 @@ from es_queue.config.changeable import validate_changes
 from es_queue.config.parsing import COMMAND_LINE
 from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
-from es_queue.protocol.control_messages import CONTINUE, LATEST, PAUSE, STOP
+from es_queue.protocol.control import CONTINUE, LATEST, PAUSE, STOP
 from es_queue.protocol.keys import RUN_ID
 
 ATTACH, PURGE, REPLAY = "attach", "purge", "replay"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from es_queue.errors import DecodeError
-from es_queue.protocol.control_messages import CONTINUE, PAUSE, SET, STOP, ControlRequest
+from es_queue.protocol.control import CONTINUE, PAUSE, SET, STOP, ControlRequest
 from es_queue.protocol.keys import PAUSED, RUNNING
 from es_queue.protocol.store import MasterStore
 from master.loop.config_timeline import format_settings

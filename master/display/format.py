@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Real
 
+from es_queue.command_line import format_command
 from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import RunConfig, default_of
 from es_queue.config.scaling import LARGEST_SCALE
-from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import named_modules
-from es_queue.util.command_path import format_command
+from es_queue.text import sanitize
+from es_queue.user_code import named_modules
 
 Value = float | int | str | None
 Record = dict[str, Value]

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TextIO
 
+from es_queue.command_line import discard_output
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
-from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import discard_output
+from es_queue.text import sanitize
 from master.display.format import (
     Record,
     Value,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 
 LOGGER = logging.getLogger("es_queue")
 LOGGER.setLevel(logging.INFO)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from es_queue.config.episode_rules import parse_target
 from es_queue.config.run_config import RunConfig
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import (
     Record,
     fill,

@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.processes import Child, ProcessGroup
 
 LOGGER = logging.getLogger("es_queue.display")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import format_idle_workers
 from master.display.notes import LimitedNotes
 

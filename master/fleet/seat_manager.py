@@ -17,7 +17,7 @@ from typing import Any
 import redis
 
 from es_queue.errors import EnvironmentFailure, RedisError
-from es_queue.protocol import keys
+from es_queue.protocol import connection, keys
 from es_queue.protocol.seats import (
     FAILURE_SECONDS,
     close_seats,
@@ -28,8 +28,7 @@ from es_queue.protocol.seats import (
     waiting_seat_ids,
 )
 from es_queue.protocol.store import MasterStore
-from es_queue.security import bounded_reads
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.notes import LimitedNotes
 from master.fleet.seat_cleaning import SeatCleaner
 
@@ -235,12 +234,12 @@ class FailedSeats:
         result = self._read_result(seat)
         # Where its horse was killed, RQ itself has overwritten the name in the job.
         worker = (
-            bounded_reads.read_field(self._client, keys.rq_job(seat), "worker_name", LONGEST_NAME)
+            connection.read_field(self._client, keys.rq_job(seat), "worker_name", LONGEST_NAME)
             or result.get(b"worker_name")
             or b"unknown"
         )
         key = keys.rq_worker(worker[:LONGEST_NAME].decode("ascii", "replace"))
-        host = bounded_reads.read_field(self._client, key, "hostname", LONGEST_NAME)
+        host = connection.read_field(self._client, key, "hostname", LONGEST_NAME)
         name = f"worker {shown(worker)} on {shown(host or b'an unknown host')}"
         text = decode_traceback(result.get(b"exc_string", b""))
         if is_import_failure(text):
@@ -254,7 +253,7 @@ class FailedSeats:
 
     def _read_result(self, seat: str) -> dict[bytes, bytes]:
         results = keys.rq_results(seat)
-        newest = bounded_reads.none_on_wrong_type(lambda: self._client.xrevrange(results, count=1))
+        newest = connection.none_on_wrong_type(lambda: self._client.xrevrange(results, count=1))
         return newest[0][1] if newest else {}
 
 

@@ -22,12 +22,12 @@ from typing import IO, Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
+from es_queue.credentials import environment_without_redis
 from es_queue.errors import EnvironmentFailure
+from es_queue.files import read_frame, write_frame
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from es_queue.security.passwords import environment_without_redis
 from es_queue.slots import OWED, Rows, Slots, Table, format_slot
-from es_queue.util.pipe_frames import read_frame, write_frame
 from master.loop.blocks import blocks_of_rows
 from master.processes import Child, ProcessGroup
 

@@ -32,7 +32,6 @@ from es_queue.numerics.normalization import FrozenStatistics
 from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
 from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.protocol.messages import MAX_BLOCK, Task
-from es_queue.security.sanitize import sanitize
 from es_queue.slots import (
     ANSWERED,
     CENTRE,
@@ -54,6 +53,7 @@ from es_queue.slots import (
     spans_to_bytes,
 )
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from es_queue.text import sanitize
 from master.loop.state import (
     BUDGETS,
     CLOSING,

@@ -16,9 +16,9 @@ import numpy as np
 
 from es_queue.config.run_config import ASYNC
 from es_queue.errors import EnvironmentFailure
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import KINDS, Task, token_number
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import Clocks
 from es_queue.slots import (
     CONFIRM,
     EVAL,

@@ -11,9 +11,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import KINDS
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import Clocks
 from es_queue.slots import Slots, worker_mark
 from master.display.format import Record, busy_workers
 from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage

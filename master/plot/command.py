@@ -10,10 +10,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from es_queue.command_line import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
-from es_queue.security.private_directory import replacing
-from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
+from es_queue.private_files import replacing
+from es_queue.text import sanitize
 from master.display.format import LARGEST_DRAWN
 from master.plot.curves import draw_curves, draw_panels
 from master.plot.individuals import draw_archive, draw_cloud

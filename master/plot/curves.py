@@ -18,7 +18,7 @@ from es_queue.numerics.aggregates import (
     means,
 )
 from es_queue.numerics.arrays import Doubles
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import drawable_or_none
 from master.plot.runs import AXES, IGNORED_SETTINGS, RunCurves
 

@@ -13,9 +13,9 @@ import numpy as np
 from es_queue.config.run_config import AUTO
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Doubles
-from es_queue.security.sanitize import sanitize
+from es_queue.slot_record import SlotRecord, read_record, record_path, recorded_generations
 from es_queue.strategies.map_elites import load_archive
-from es_queue.util.slot_record import SlotRecord, read_record, record_path, recorded_generations
+from es_queue.text import sanitize
 from master.display.format import LARGEST_DRAWN
 
 if TYPE_CHECKING:

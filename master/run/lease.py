@@ -12,10 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from es_queue.errors import FencedError, RedisError, RunBusyError
-from es_queue.protocol.keys import ACTIVE_STATES
+from es_queue.protocol.keys import ACTIVE_STATES, Clocks
 from es_queue.protocol.messages import token_number
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import Clocks
 from master.display.notes import TERMINAL
 
 LOGGER = logging.getLogger("es_queue.run")

@@ -16,6 +16,7 @@ from shlex import quote
 from typing import Any
 
 import es_queue
+from es_queue import host
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
 from es_queue.config.run_config import NONE, RunConfig, default_of, flag_name
@@ -23,9 +24,8 @@ from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import DecodeError
 from es_queue.files import parse_json, read_file
-from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import named_modules
-from es_queue.util import host_info
+from es_queue.text import sanitize
+from es_queue.user_code import named_modules
 from master.run.launch import format_warm_start
 from master.storage.checkpoint import write_atomically
 
@@ -86,7 +86,7 @@ def describe_session(config: RunConfig) -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": package_versions(config),
         "code": code_revision(Path.cwd()),
-        "es_queue_code": code_revision(host_info.source_root()),
+        "es_queue_code": code_revision(host.source_root()),
         "machine": describe_machine(),
     }
 
@@ -97,8 +97,7 @@ def package_versions(config: RunConfig) -> dict[str, str]:
     distributions = packages_distributions() if modules else {}
     named = [name for module in sorted(modules) for name in distributions.get(module, ())]
     installed = {
-        name: host_info.version_of(name)
-        for name in (*host_info.PACKAGES, *ENVIRONMENT_PACKAGES, *named)
+        name: host.version_of(name) for name in (*host.PACKAGES, *ENVIRONMENT_PACKAGES, *named)
     }
     return {
         "es-queue": es_queue.__version__,
@@ -116,7 +115,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "system": platform.platform(),
-        "cpu": host_info.cpu_model(),
+        "cpu": host.cpu_model(),
         "cores": cores,
         "memory_gib": memory,
     }

@@ -13,20 +13,19 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from es_queue.command_line import format_command
 from es_queue.config.run_config import ASYNC
 from es_queue.environments.observation_layout import format_parts
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError, StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol import keys
-from es_queue.protocol.connection import clone_client, redacted_url
+from es_queue.protocol.connection import Retry, clone_client, redacted_url
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.protocol.messages import Task
-from es_queue.protocol.retry import Retry
 from es_queue.protocol.store import MasterStore
-from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import loose_modules
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
+from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
+from es_queue.text import sanitize
+from es_queue.user_code import loose_modules
 from master.control.inbox import ControlInbox
 from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
+from es_queue.private_files import make_run_folder, refuse_open_parents
 from es_queue.protocol import keys
-from es_queue.security.private_directory import make_run_folder, refuse_open_parents
-from es_queue.util.run_folder import NamedRun, find_run, refuse_links, runs_folder
+from es_queue.run_folder import NamedRun, find_run, refuse_links, runs_folder
 from master.run.launch import Launch
 
 LOGGER = logging.getLogger("es_queue.run")

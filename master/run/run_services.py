@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from es_queue.protocol.timing import Clocks
-from es_queue.util.cores import default_workers
+from es_queue.host import default_workers
+from es_queue.protocol.keys import Clocks
 from master.display.format import Record
 from master.loop.listeners import Sink
 from master.run.launch import Launch

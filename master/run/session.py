@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from es_queue.command_line import format_command
 from es_queue.config.algorithms.choice import format_choice
 from es_queue.config.changeable import RESUMABLE
 from es_queue.config.run_config import RunConfig, option_fields
@@ -19,18 +20,16 @@ from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
+    Retry,
     client_from_url,
     redacted_url,
     refused_error,
     validate_server,
 )
-from es_queue.protocol.keys import FAILED, STOPPED
-from es_queue.protocol.retry import Retry
+from es_queue.protocol.keys import FAILED, STOPPED, Clocks
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import Clocks
-from es_queue.security.user_code import allowing, named_modules, require_trust
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import no_run_error
+from es_queue.run_folder import no_run_error
+from es_queue.user_code import allowing, named_modules, require_trust
 from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings

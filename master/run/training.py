@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
-from es_queue.util.suggestions import format_suggestion, nearest_names
+from es_queue.text import format_suggestion, nearest_names
 from master.display.format import format_mean_std
 
 if TYPE_CHECKING:
+    from es_queue.environments.registry import GivenEnvironment
     from es_queue.policies.checkpoint_policy import SavedPolicy
-    from es_queue.util.environment_object import GivenEnvironment
     from master.run.run_paths import RunPaths
 
 GenerationCallback = Callable[[dict[str, Any]], bool | None]
@@ -104,10 +104,10 @@ def train(
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.changeable import validate_resume_changes
-    from es_queue.protocol.timing import clocks_from_environment
-    from es_queue.security.passwords import with_password
-    from es_queue.security.user_code import named_modules
-    from es_queue.util.cores import checked_workers
+    from es_queue.credentials import with_password
+    from es_queue.host import checked_workers
+    from es_queue.protocol.keys import clocks_from_environment
+    from es_queue.user_code import named_modules
     from master.display.log_view import SafeStream
     from master.display.python_view import PythonView, line_display, notebook_display
     from master.display.reporter import Reporter
@@ -166,7 +166,7 @@ def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunCo
     # start-up: numpy, whose threads must be fixed before it loads
     from es_queue.config.parsing import config_from_values
     from es_queue.config.resolution import resolve
-    from es_queue.util.environment_object import environment_settings
+    from es_queue.environments.registry import environment_settings
 
     settings = {} if env is None else environment_settings(env)
     if config is None:

@@ -14,7 +14,7 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.normalization import RunningMoments
 from es_queue.policies.checkpoint_policy import SavedPolicy, read_policy
 from es_queue.policies.net2wider import widen
-from es_queue.util.run_folder import checkpoint_path
+from es_queue.run_folder import checkpoint_path
 from master.loop.state import RunState
 from master.run.setup import Setup
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import es_queue
+from es_queue.credentials import environment_without_redis
 from es_queue.numerics.fingerprint import numeric_environment
-from es_queue.security.passwords import environment_without_redis
 from master.processes import Child, ProcessGroup, module_command
 from master.services.private_server import PrivateServer
 

@@ -16,13 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from es_queue.acl import DEFAULT_QUEUE, QUEUE_NAME, WORKER, format_user_line
 from es_queue.errors import RedisError, UsageError
 from es_queue.files import read_file
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.security.acl import DEFAULT_QUEUE, QUEUE_NAME, WORKER, format_user_line
-from es_queue.security.private_directory import is_closed, is_private
-from es_queue.security.sanitize import sanitize
-from es_queue.util.file_lock import try_lock
+from es_queue.private_files import is_closed, is_private, try_lock
+from es_queue.text import sanitize
 from master.processes import Child, ProcessGroup
 from master.services.tcp_access import (
     ALL_ADDRESSES,

@@ -14,11 +14,10 @@ from es_queue.protocol.connection import (
     is_password_set,
     verifies_certificate,
 )
-from es_queue.security.bounded_reads import to_text
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize, to_text
 
 THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
-GIVE_USERS = "give it users (python -m es_queue.security.acl FOLDER) or a password"
+GIVE_USERS = "give it users (python -m es_queue.acl FOLDER) or a password"
 
 
 def network_problems(client: Any, name: str) -> list[tuple[str, str]]:

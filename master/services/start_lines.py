@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from es_queue.command_line import format_command
+from es_queue.credentials import FLAG, PASSWORD_FILE, password_of
 from es_queue.protocol.connection import RedisWithPassword, has_secret, redacted_url
-from es_queue.security.passwords import FLAG, PASSWORD_FILE, password_of
-from es_queue.security.user_code import ALLOW, INSTALLED
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import NamedRun
+from es_queue.run_folder import NamedRun
+from es_queue.user_code import ALLOW, INSTALLED
 from master.services.private_server import PrivateServer
 from master.services.tcp_access import join_instructions
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import urlsplit
 
+from es_queue.acl import WORKER
 from es_queue.errors import RedisError, UsageError
 from es_queue.files import read_file
-from es_queue.security.acl import WORKER
-from es_queue.security.private_directory import (
+from es_queue.private_files import (
     cache_folder,
     create_new,
     host_private_directory,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from rich.text import Text
 
-from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageError
-from es_queue.protocol.keys import RUNS, checked_run_id
-from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import (
+from es_queue.command_line import (
     PASSWORD_FILE_OPTION,
     CommandParser,
     add_options,
     add_runs_folder,
     add_version,
 )
-from es_queue.util.run_folder import find_run, read_run_name, refuse_links, runs_folder
+from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageError
+from es_queue.protocol.keys import RUNS, checked_run_id
+from es_queue.run_folder import find_run, read_run_name, refuse_links, runs_folder
+from es_queue.text import sanitize
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
 from master.status.discovery import RunSources, find_servers, find_sources, password_warnings

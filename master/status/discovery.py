@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from es_queue.credentials import password_of, with_password
 from es_queue.errors import NoRunError, RedisError, UsageError
-from es_queue.protocol.connection import url_from_environment
-from es_queue.protocol.redis_url import SHOWN_PASSWORD
-from es_queue.security.passwords import password_of, with_password
-from es_queue.util.run_folder import NamedRun, find_run, no_run_error, refuse_links, runs_folder
+from es_queue.protocol.connection import SHOWN_PASSWORD, url_from_environment
+from es_queue.run_folder import NamedRun, find_run, no_run_error, refuse_links, runs_folder
 from master.status.redis_reader import (
     RedisReader,
     RunDetails,

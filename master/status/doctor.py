@@ -26,8 +26,12 @@ from typing import Any
 
 import redis
 
+from es_queue import host
+from es_queue.acl import DEFAULT_QUEUE
+from es_queue.command_line import format_command
 from es_queue.config.parsing import MAX_JSON, config_from_json
 from es_queue.config.run_config import RunConfig
+from es_queue.credentials import environment_without_redis
 from es_queue.errors import (
     EXIT_DONE,
     EnvironmentFailure,
@@ -45,13 +49,8 @@ from es_queue.protocol.connection import (
     is_password_set,
     unfit_reasons,
 )
-from es_queue.security.acl import DEFAULT_QUEUE
-from es_queue.security.bounded_reads import to_text
-from es_queue.security.passwords import environment_without_redis
-from es_queue.security.sanitize import sanitize
-from es_queue.util import host_info
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import runs_folder
+from es_queue.run_folder import runs_folder
+from es_queue.text import sanitize, to_text
 from master.display.format import finite_or_none
 from master.display.log_view import SafeStream, to_encodable
 from master.processes import POLL_SECONDS, Child, ProcessGroup, module_command, signal_name
@@ -161,7 +160,7 @@ def examine(
             elif server in unread:
                 yield redis_failure(unread[server])
         yield from check_packages()
-        yield check_box2d(host_info.box2d_versions())
+        yield check_box2d(host.box2d_versions())
         yield check_disks(given.run_dir or given.run_folder or runs_folder(given.runs_dir))
         is_unknown = not unread and not any(runs.values())
         yield from examine_runs(given, {one: runs[one] for one in named or runs}, is_unknown)
@@ -294,10 +293,10 @@ def check_packages() -> Iterator[Finding]:
     """Whether Python and ``rq worker``, which also searches the current folder, find our packages,
     and whether those that they need are installed.
     """
-    home, versions = host_info.source_root(), host_info.versions()
+    home, versions = host.source_root(), host.versions()
     for importer, more in (("Python", []), ("rq worker in this folder", [str(Path.cwd())])):
         for name in ("es_queue", "master", "workers"):
-            folder = host_info.package_folder(name, more)
+            folder = host.package_folder(name, more)
             if folder != home / name:
                 place = "nowhere" if folder is None else sanitize(folder)
                 yield Finding(
@@ -308,7 +307,7 @@ def check_packages() -> Iterator[Finding]:
                     "run from another folder, or remove the other package's folder from PYTHONPATH",
                 )
                 return
-    missing = [name for name in host_info.PACKAGES if not host_info.version_of(name)]
+    missing = [name for name in host.PACKAGES if not host.version_of(name)]
     if missing:
         text = f"missing: {', '.join(missing)} (installed: {versions})"
         fix = f"install es-queue again, or\npip install {' '.join(missing)}"
@@ -346,7 +345,7 @@ def check_disks(run_dir: Path) -> Finding:
     except (EsQueueError, OSError, ImportError) as error:
         fix = "choose another folder for noise tables with ES_QUEUE_NOISE_DIR"
         return Finding("disk", FAILED, sanitize(error), fix)
-    free = {what: host_info.free_bytes(place) for what, place in places.items()}
+    free = {what: host.free_bytes(place) for what, place in places.items()}
     text = ", ".join(
         f"{'unknown' if count is None else format_bytes(count)} ({what})"
         for what, count in free.items()
@@ -448,7 +447,7 @@ def examine_run(server: RedisReader, run: RunSummary, is_named: bool) -> Iterato
         yield check_workers(run.run, workers)
     if workers:
         yield from check_idle(run)
-        yield check_fleet(workers, host_info.versions())
+        yield check_fleet(workers, host.versions())
 
 
 def is_working(run: RunSummary) -> bool:

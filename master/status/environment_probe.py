@@ -21,7 +21,7 @@ def main() -> None:
     from es_queue.environments.interface import EnvironmentRequest
     from es_queue.environments.observation_layout import format_parts
     from es_queue.errors import EsQueueError
-    from es_queue.security.user_code import INSTALLED, named_modules, refused_module
+    from es_queue.user_code import INSTALLED, named_modules, refused_module
 
     text = trouble = ""
     try:

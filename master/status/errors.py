@@ -11,9 +11,8 @@ from rich.text import Text
 
 from es_queue.files import read_end
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import to_text
-from es_queue.security.sanitize import sanitize
-from es_queue.util.run_folder import ERROR_REPORTS_FILE
+from es_queue.run_folder import ERROR_REPORTS_FILE
+from es_queue.text import sanitize, to_text
 from master.display.format import finite_or_none
 from master.status.redis_reader import RedisReader, RunDetails, RunSummary
 from master.status.render import BAD, FAINT, STRONG, Page, PagePart

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, STOPPING
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import (
     LARGEST_WHOLE,
     finite_or_none,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import to_text
+from es_queue.text import to_text
 from master.display.format import finite_or_none
 from master.status.redis_reader import (
     LONGEST_VALUE,

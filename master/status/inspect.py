@@ -11,8 +11,7 @@ from rich.text import Text
 
 from es_queue.errors import UsageError
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import to_text
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize, to_text
 from master.display.format import format_duration
 from master.display.terminal import FittingTable
 from master.status.redis_reader import LONGEST_NAME, PROGRESS_FIELDS, RedisReader

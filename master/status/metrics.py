@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import finite_or_none
 from master.status.health import HEALTHY
 

@@ -23,10 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import waitress
 
-from es_queue.errors import EsQueueError, UsageError
-from es_queue.protocol.keys import RUN_ID, checked_run_id
-from es_queue.security.sanitize import sanitize
-from es_queue.security.web_access import (
+from es_queue.credentials import (
     HOST,
     TOKEN,
     TOKEN_FILE,
@@ -38,6 +35,9 @@ from es_queue.security.web_access import (
     plain_host,
     token_from_environment,
 )
+from es_queue.errors import EsQueueError, UsageError
+from es_queue.protocol.keys import RUN_ID, checked_run_id
+from es_queue.text import sanitize
 from master.display.log_view import SafeStream
 from master.services.tcp_access import Address, is_address, parse_address
 from master.status.metrics import format_metrics

@@ -11,6 +11,7 @@ from typing import Any
 
 import redis
 
+from es_queue.command_line import format_command
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.connection import (
     OUTAGE_ERRORS,
@@ -21,9 +22,8 @@ from es_queue.protocol.connection import (
     redacted_url,
 )
 from es_queue.protocol.keys import ACTIVE_STATES, RUN_ID, RUNS, RunKeys
-from es_queue.security.bounded_reads import to_text
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import NamedRun, find_run
+from es_queue.run_folder import NamedRun, find_run
+from es_queue.text import to_text
 from master.display.format import finite_or_none
 from master.run.lease import format_host
 from master.services.private_server import PrivateServer

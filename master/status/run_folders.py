@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from es_queue.command_line import format_command
 from es_queue.files import read_end, read_file
 from es_queue.protocol.keys import FAILED, FINISHED, RUN_ID, RUNNING, STOPPED
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import (
+from es_queue.run_folder import (
     CHECKPOINT_NAME,
     ERROR_REPORTS_FILE,
     FAILURE_FILE,

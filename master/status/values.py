@@ -19,7 +19,7 @@ from es_queue.files import npz_headers, parse_json, read_npz
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.keys import RUN_ID, RUNS
 from es_queue.protocol.messages import KINDS, Block, Task
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.storage.metrics_files import parse_json_lines
 
 #: Where every key of es-queue begins.

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import (
     finite_or_none,
     format_bar,

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from es_queue.errors import EsQueueError
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import format_duration
 from master.display.log_view import SafeStream
 from master.display.terminal import make_console

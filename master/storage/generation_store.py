@@ -2,7 +2,7 @@
 
 The replay log has every generation: the input of its update (``master.storage.replay_log``).
 Records of individuals, with the parameters that they were perturbed from, exist for the newest
-generations and for some older ones (``es_queue.util.slot_record``). ``es-master --replay`` reads
+generations and for some older ones (``es_queue.slot_record``). ``es-master --replay`` reads
 the log; es-play, ``es-plot --cloud`` and films read the records.
 """
 
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.numerics.arrays import Integers
-from es_queue.slots import ANSWERED, Rows
-from es_queue.util.slot_record import (
+from es_queue.slot_record import (
     MAX_PUBLISHED_BYTES,
     SlotRecord,
     record_path,
     recorded_generations,
 )
+from es_queue.slots import ANSWERED, Rows
 from master.loop.learner import Chosen, Learner
 from master.loop.listeners import Generation, Listener, Report, try_write
 from master.storage.checkpoint import surplus_generations, write_atomically

@@ -25,8 +25,8 @@ from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.normalization import RunningMoments
+from es_queue.private_files import no_link
 from es_queue.protocol.messages import publication_generation
-from es_queue.security.private_directory import no_link
 from master.loop.state import Change
 
 LOGGER = logging.getLogger("es_queue.storage")

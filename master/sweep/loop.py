@@ -22,9 +22,11 @@ from typing import Any
 from redis import Redis
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
+from es_queue.command_line import format_command
 from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.resolution import format_recipe, resolve
 from es_queue.config.run_config import NONE, RunConfig
+from es_queue.credentials import environment_without_redis
 from es_queue.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -32,6 +34,8 @@ from es_queue.errors import (
     RunBusyError,
     UsageError,
 )
+from es_queue.host import default_workers
+from es_queue.private_files import take_lock
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
@@ -39,12 +43,8 @@ from es_queue.protocol.connection import (
     redacted_url,
     validate_server,
 )
-from es_queue.security.passwords import environment_without_redis
-from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import allowing, loose_modules, named_modules, require_trust
-from es_queue.util.command_path import format_command
-from es_queue.util.cores import default_workers
-from es_queue.util.file_lock import take_lock, write_pid
+from es_queue.text import sanitize
+from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
 from master.display.log_view import SafeStream
 from master.display.notes import NoteHandler
 from master.processes import Child, ProcessGroup, module_command, signal_name
@@ -185,7 +185,7 @@ def lead(
         raise RunBusyError(
             f"study {study.run} is led by another es-master: stop that one, or wait until it ends"
         )
-    write_pid(lock, os.getpid())
+    os.pwrite(lock, b"%-20d" % os.getpid(), 0)
     view = make_view(SafeStream(sys.stdout), study, launch)
     services = LocalServices(None if named is not None else private_server(paths, launch))
     failure = EXIT_DONE

@@ -13,7 +13,7 @@ from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.files import FORMAT, parse_json, read_file
 from es_queue.numerics.aggregates import Aggregates, aggregate
 from es_queue.protocol import keys
-from es_queue.util.run_folder import STUDY_FILE
+from es_queue.run_folder import STUDY_FILE
 from master.display.format import finite_or_none
 from master.processes import Child
 from master.storage.checkpoint import write_atomically

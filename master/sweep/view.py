@@ -9,7 +9,7 @@ from typing import Any
 
 from es_queue.config.scaling import scaled
 from es_queue.numerics.aggregates import Interval
-from es_queue.security.sanitize import sanitize
+from es_queue.text import sanitize
 from master.display.format import (
     finite_or_none,
     format_compact,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from es_queue import acl
 from es_queue.protocol.connection import client_from_url
-from es_queue.security import acl
 from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import BIN, Processes, Seen, Started, flags
 from tests.leaks import digest, simple_password

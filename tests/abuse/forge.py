@@ -17,7 +17,7 @@ from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.protocol import keys
-from es_queue.protocol.control_messages import ControlRequest
+from es_queue.protocol.control import ControlRequest
 from es_queue.protocol.messages import Block, Task, publication_generation, token_number
 from es_queue.slots import TRAIN, Span, spans_to_bytes
 from master.storage import checkpoint

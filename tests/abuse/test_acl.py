@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from es_queue import acl
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.security import acl
 from tests.abuse.rights import CELLS, PAGE, may, written
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
@@ -88,7 +88,7 @@ def test_the_table_is_large_and_the_page_shows_it() -> None:
 def test_the_template_is_what_the_code_says_and_lets_nobody_in() -> None:
     text = (HOUSE / "docker/users.acl").read_text("ascii")
     assert text == acl.format_acl({}), (
-        "write it anew: python -c 'from es_queue.security import acl; print(acl.format_acl({}), "
+        "write it anew: python -c 'from es_queue import acl; print(acl.format_acl({}), "
         'end="")\' > docker/users.acl'
     )
     assert (
@@ -105,7 +105,7 @@ def test_one_command_makes_users_with_fresh_passwords_that_are_their_owners_alon
 ) -> None:
     folder = tmp_path / "keys"
     done = subprocess.run(
-        [sys.executable, "-m", "es_queue.security.acl", str(folder)],
+        [sys.executable, "-m", "es_queue.acl", str(folder)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -168,4 +168,4 @@ def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sen
         (["a", "--queue", "*"], "--queue is '*': use "),
     ):
         assert acl.main(words) == 2
-        assert capsys.readouterr().err.startswith(f"es_queue.security.acl: {problem}")
+        assert capsys.readouterr().err.startswith(f"es_queue.acl: {problem}")

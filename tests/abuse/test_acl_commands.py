@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from es_queue.security import acl
+from es_queue import acl
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
 

@@ -145,7 +145,7 @@ def test_a_library_that_looks_for_an_optional_package_does_not_find_a_neighbour(
 ) -> None:
     program = (
         "import os\n"
-        "from es_queue.security.user_code import allowing\n"
+        "from es_queue.user_code import allowing\n"
         "with allowing(['zoo']):\n"
         "    import zoo\n"
         "    import redis\n"  # looks for hiredis and xxhash

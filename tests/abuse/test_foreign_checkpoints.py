@@ -17,7 +17,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.pretrained import path_of
-from es_queue.util.slot_record import record_path
+from es_queue.slot_record import record_path
 from tests.integration.processes import BIN
 from tests.unit.master.storage.test_generation_store import trained
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.util.slot_record import read_record, record_path
+from es_queue.slot_record import read_record, record_path
 from master.display.format import format_bar, format_graph
 from master.plot.command import main
 from tests.unit.master.plot.test_plot_cloud import lived

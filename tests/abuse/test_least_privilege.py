@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from es_queue import acl
+from es_queue.credentials import PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
-from es_queue.security import acl
-from es_queue.security.passwords import PASSWORD_FILE
 from tests.abuse import worlds_of_spies
 from tests.abuse.servers import BOTH, serving
 from tests.faults.servers import free_port

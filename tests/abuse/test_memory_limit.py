@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
+from es_queue import acl
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
-from es_queue.security import acl
 from tests.abuse.servers import BOTH, serving
 from tests.integration.processes import wait_for
 from tests.leaks import simple_password

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from es_queue.credentials import TOKEN as TOKEN_VARIABLE
+from es_queue.credentials import TOKEN_FILE, token_from_environment
 from es_queue.errors import UsageError
-from es_queue.security.web_access import TOKEN as TOKEN_VARIABLE
-from es_queue.security.web_access import TOKEN_FILE, token_from_environment
 from master.status.command import main
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from es_queue.errors import EsQueueError, RunFolderError
-from es_queue.util.file_lock import try_lock
+from es_queue.private_files import try_lock
 from master.run.run_paths import RunPaths
 from master.services.local_workers import LocalServices
 from master.storage.checkpoint import write_atomically

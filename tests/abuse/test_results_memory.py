@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from es_queue.security import acl
+from es_queue import acl
 from es_queue.slots import moments_type, result_type
 from tests.abuse.servers import BOTH
 from tests.abuse.test_least_privilege import Household, guarded

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from es_queue.security import acl
+from es_queue import acl
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from es_queue.credentials import PASSWORD, PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
-from es_queue.security.passwords import PASSWORD, PASSWORD_FILE
 from tests.abuse import worlds_of_spies
 from tests.abuse.servers import WHEEL, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for

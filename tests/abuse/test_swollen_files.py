@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from es_queue.numerics.normalization import RunningMoments
-from es_queue.util.slot_record import COLUMNS
+from es_queue.slot_record import COLUMNS
 from master.storage.replay_log import ReplayStep, chain_digest
 from tests.unit.master.storage.test_generation_store import trained
 
@@ -28,7 +28,7 @@ MEASURED = (
     "print(int(re.search(r'VmHWM:\\s+(\\d+)', status)[1]) // 1024)"
 )
 READ_RECORD = (
-    "from pathlib import Path\nfrom es_queue.util.slot_record import read_record\nfrom "
+    "from pathlib import Path\nfrom es_queue.slot_record import read_record\nfrom "
     "es_queue.errors import RunFolderError\ntry: read_record(Path({!r})); print('read')\nexcept "
     "RunFolderError as error: print(error)"
 )

@@ -13,8 +13,8 @@ import numpy as np
 import redis
 
 from es_queue.protocol import keys
+from es_queue.protocol.connection import Retry
 from es_queue.protocol.messages import Block
-from es_queue.protocol.retry import Retry
 from es_queue.protocol.store import Look, MasterStore, WorkerStore
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 

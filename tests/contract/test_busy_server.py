@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.protocol import keys
-from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.retry import Retry
-from es_queue.protocol.seats import reconnecting_client
+from es_queue.protocol import connection, keys
+from es_queue.protocol.connection import Retry, client_from_url
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.security import bounded_reads
 from tests.contract.places import (
     ABOUT,
     P0,
@@ -111,26 +108,11 @@ def test_a_worker_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: s
     assert redis_place.todo() == texts(block(0, 4))
 
 
-def test_rqs_bookkeeping_outlasts_a_busy_server(redis_place: RedisPlace, valkey_url: str) -> None:
-    said: list[str] = []
-    with busy(valkey_url) as end:
-
-        def say(text: str) -> None:
-            said.append(text)
-            end()
-
-        with reconnecting_client(redis_place.client, lambda: False, say) as client:
-            assert client.set("rq:one", "1")
-            pipeline = client.pipeline(transaction=True)
-            assert pipeline.get("rq:one").execute() == [b"1"]
-    assert len(said) == 1
-
-
 def test_workers_that_a_busy_server_does_not_tell_are_not_taken_for_gone(
     redis_place: RedisPlace, valkey_url: str
 ) -> None:
     redis_place.arrived()
     with busy(valkey_url), pytest.raises(redis.exceptions.ResponseError, match="BUSY"):
-        bounded_reads.read_hashes(
+        connection.read_hashes(
             redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))], ("host",)
         )

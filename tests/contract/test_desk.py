@@ -12,8 +12,14 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.control_client import EPOCH_SECONDS, MAX_WAITING, ControlClient, LeaseStatus
-from es_queue.protocol.control_messages import PAUSE, ControlRequest
+from es_queue.protocol.control import (
+    EPOCH_SECONDS,
+    MAX_WAITING,
+    PAUSE,
+    ControlClient,
+    ControlRequest,
+    LeaseStatus,
+)
 from es_queue.protocol.seats import open_seats
 from tests.cases import each_case
 from tests.contract.places import P0, RUN, RedisPlace, block

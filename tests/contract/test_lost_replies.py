@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.retry import Retry
+from es_queue.protocol.connection import Retry, client_from_url
 from es_queue.protocol.store import MasterStore, WorkerStore
 from tests.contract.deaf import DeafProxy
 from tests.contract.places import (

@@ -12,7 +12,7 @@ import pytest
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.retry import Retry
+from es_queue.protocol.connection import Retry
 from es_queue.protocol.store import MAX_ERRORS, PART, MasterStore, WorkerFlags
 from tests.cases import each_case
 from tests.contract.places import (

@@ -12,8 +12,7 @@ import redis
 
 from es_queue.errors import FencedError, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.connection import client_from_url, refused_error
-from es_queue.protocol.retry import Retry
+from es_queue.protocol.connection import Retry, client_from_url, refused_error
 from es_queue.protocol.store import MasterStore
 from tests.cases import each_case
 from tests.contract.places import (

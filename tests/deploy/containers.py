@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from es_queue import acl
 from es_queue.protocol.connection import client_from_url
-from es_queue.security import acl
 from tests.faults.servers import free_port
 from tests.integration.processes import Seen, wait_for
 

@@ -24,7 +24,7 @@ DOCKER = HOUSE / "docker"
 sys.path.append(str(DOCKER))
 import check_steps  # noqa: E402 - a script, not a package
 
-from es_queue.security import acl  # noqa: E402
+from es_queue import acl  # noqa: E402
 
 PROJECT: dict[str, Any] = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
 CHART = DOCKER / "helm" / "es-queue"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from es_queue.security import acl
+from es_queue import acl
 from tests.deploy.test_files import CHART, DOCKER, documents
 
 UNITS = sorted((DOCKER / "systemd").glob("*.service"))

@@ -29,8 +29,8 @@ from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import ELITE, TRAIN, Block, Task, publication_generation
-from es_queue.security.user_code import ALLOW
 from es_queue.slots import worker_mark
+from es_queue.user_code import ALLOW
 from master.loop.listeners import CheckpointWriter
 from master.loop.loop import Interrupted
 from master.loop.state import Change

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.security.user_code import ALLOW
+from es_queue.user_code import ALLOW
 from tests.docs.pages import Marked, marked_blocks, named, pages
 
 #: What --seeds and a budget of their own do not stand beside.

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from es_queue.protocol.messages import TASK_FIELDS, WIRE
-from es_queue.util.slot_record import COLUMNS
+from es_queue.slot_record import COLUMNS
 from tests.docs.pages import HOUSE
 from tests.ring import quick_config, run_ring
 

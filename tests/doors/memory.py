@@ -21,9 +21,9 @@ import numpy as np
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.control_messages import SET, ControlRequest
+from es_queue.protocol.control import SET, ControlRequest
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import Block, Task, publication_generation
-from es_queue.protocol.timing import Clocks
 from es_queue.slots import TRAIN, Shape, spans_from_bytes
 from master.loop.listeners import CheckpointWriter, Outcome
 from master.loop.loop import Interrupted

@@ -17,9 +17,8 @@ import master.run.run as run_module
 import master.run.session as session_module
 from es_queue.errors import FencedError, RedisError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.connection import Retry, client_from_url
 from es_queue.protocol.messages import Block, Task, token_number
-from es_queue.protocol.retry import Retry
 from es_queue.protocol.store import MasterStore, WorkerStore
 from master.fleet.seat_manager import SeatManager
 from master.loop.loop import Interrupted

@@ -15,8 +15,8 @@ import redis
 
 from es_queue.errors import FencedError, RunBusyError
 from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import Clocks
 from master.run.lease import take_lease
 from tests.integration.processes import CARTPOLE, Processes, Seen, flags, wait_for
 

@@ -16,10 +16,9 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import connection
-from es_queue.protocol.connection import client_from_url, clone_client
-from es_queue.protocol.retry import Retry, backoff_delays
+from es_queue.protocol.connection import Retry, backoff_delays, client_from_url, clone_client
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.protocol.timing import Clocks
 from tests.contract.places import (
     ABOUT,
     P0,

@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from es_queue.protocol.control_client import ControlClient
-from es_queue.protocol.control_messages import ControlRequest
-from es_queue.protocol.keys import RQ_WORKERS, RunKeys
-from es_queue.protocol.timing import VARIABLE, Clocks
-from es_queue.security.user_code import ALLOW
+from es_queue.protocol.control import ControlClient, ControlRequest
+from es_queue.protocol.keys import RQ_WORKERS, VARIABLE, Clocks, RunKeys
+from es_queue.user_code import ALLOW
 from master.loop.recovery_statistics import REDIS_AWAY
 from master.storage.checkpoint import decode
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish

@@ -26,9 +26,8 @@ from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from es_queue.protocol.keys import RunKeys
-from es_queue.protocol.timing import VARIABLE, Clocks
-from es_queue.security.user_code import ALLOW
+from es_queue.protocol.keys import VARIABLE, Clocks, RunKeys
+from es_queue.user_code import ALLOW
 from master.run.launch import Launch
 from master.run.session import Session
 from tests.ring import run_ring

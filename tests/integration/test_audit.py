@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis
 
-from es_queue.security.user_code import ALLOW
+from es_queue.user_code import ALLOW
 from tests.integration.processes import (
     CARTPOLE,
     Processes,

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from es_queue.util.file_lock import try_lock
+from es_queue.private_files import try_lock
 from master.services import private_server
 from master.services.private_server import PrivateServer
 from master.services.tcp_access import read_password, resolve_listen_address

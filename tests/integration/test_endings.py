@@ -19,8 +19,8 @@ import master.run.session as session_module
 from es_queue import train
 from es_queue.config.resolution import resolve
 from es_queue.errors import FencedError, NoRunError, RedisError, RunBusyError, RunFolderError
-from es_queue.protocol.retry import Retry
-from es_queue.protocol.timing import VARIABLE
+from es_queue.protocol.connection import Retry
+from es_queue.protocol.keys import VARIABLE
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.run.launch import Launch
 from master.run.session import Session

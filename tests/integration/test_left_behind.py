@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from es_queue.protocol.timing import Clocks
+from es_queue.protocol.keys import Clocks
 from master.services.private_server import PrivateServer
 from tests.integration.processes import (
     CARTPOLE,

@@ -13,8 +13,8 @@ from rq import Queue
 from rq.job import Job
 
 from es_queue.errors import RunFolderError
+from es_queue.host import default_workers
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
-from es_queue.util.cores import default_workers
 from master.bound import session
 from master.processes import ProcessGroup
 from master.services.local_workers import LocalServices

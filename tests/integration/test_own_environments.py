@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import redis
 
-from es_queue.security.user_code import ALLOW
+from es_queue.user_code import ALLOW
 from tests.integration.processes import Master, Processes, Seen, flags, wait_for
 
 LOOSE = """

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.seats import close_seats, is_seat_of, waiting_seat_ids
-from es_queue.protocol.timing import Clocks
 from tests.integration.processes import (
     CARTPOLE,
     Processes,

@@ -22,8 +22,8 @@ import numpy as np
 
 from es_queue.errors import FencedError
 from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import KINDS, Block, Task, publication_generation, token_number
-from es_queue.protocol.timing import Clocks
 from es_queue.slots import EPISODE_FAILED, Slots, spans_to_bytes
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline

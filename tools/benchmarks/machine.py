@@ -10,8 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from es_queue import __version__
-from es_queue.util import host_info
+from es_queue import __version__, host
 
 TICKS = os.sysconf("SC_CLK_TCK")
 #: What a process of a whole run is for, by a word of its command; the first that fits.
@@ -27,11 +26,11 @@ def about() -> dict[str, str]:
     """What a reader must know to compare figures; no path, no host name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = {
-        name: host_info.version_of(name)
+        name: host.version_of(name)
         for name in ("numpy", "gymnasium", "box2d", "envpool", "redis", "rq")
     }
     return {
-        "processor": host_info.cpu_model() or platform.machine(),
+        "processor": host.cpu_model() or platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory:.1f} GiB",
         "system": platform.system(),

@@ -17,7 +17,7 @@ from es_queue.numerics.fingerprint import fix_numeric_environment
 
 fix_numeric_environment()  # before numpy is loaded
 
-from es_queue.util.number_ranges import parse_number_ranges  # noqa: E402
+from es_queue.text import parse_number_ranges  # noqa: E402
 from tools.results.measure import EPISODES, measure, train  # noqa: E402
 from tools.results.page import mean_and_std, write_pages  # noqa: E402
 from tools.results.stored import (  # noqa: E402

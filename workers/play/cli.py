@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from es_queue.command_line import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.pretrained import path_of
-from es_queue.security.sanitize import sanitize
-from es_queue.security.user_code import EVERYTHING, allowing, leave_current_folder
-from es_queue.util.command_parser import CommandParser, add_options, add_runs_folder, add_version
-from es_queue.util.run_folder import BEST, checkpoint_path
+from es_queue.run_folder import BEST, checkpoint_path
+from es_queue.text import sanitize
+from es_queue.user_code import EVERYTHING, allowing, leave_current_folder
 from workers.play.constants import MAX_EPISODES, SEED_LIMIT
 from workers.play.report import format_summary, print_played, summarize
 

@@ -11,10 +11,10 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.export import export_bytes
 from es_queue.files import read_file, read_npz
 from es_queue.policies.checkpoint_policy import POLICY_ARRAYS, REFERENCE, SavedPolicy
-from es_queue.security.private_directory import replacing
-from es_queue.security.sanitize import escape
-from es_queue.security.user_code import modules_named_by, require_trust
+from es_queue.private_files import replacing
 from es_queue.seed_list import MAX_BYTES, format_seed_list, read_seed_list
+from es_queue.text import escape
+from es_queue.user_code import modules_named_by, require_trust
 from workers.play.elite import Elite
 
 

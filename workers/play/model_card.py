@@ -13,8 +13,8 @@ from typing import Any
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.export import export_bytes
 from es_queue.numerics.fingerprint import array_digest
-from es_queue.security.private_directory import replacing
-from es_queue.security.sanitize import escape, sanitize
+from es_queue.private_files import replacing
+from es_queue.text import escape, sanitize
 from workers.play.checkpoint import Checkpoint, load_checkpoint
 from workers.play.export_policy import read_contents
 from workers.play.report import format_return

@@ -16,17 +16,17 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.return_statistics import sum_in_order
-from es_queue.security.user_code import named_modules, require_trust
+from es_queue.run_folder import existing_folder
 from es_queue.seed_list import open_noise_table
-from es_queue.strategies import make_strategy
-from es_queue.util.run_folder import existing_folder
-from es_queue.util.slot_record import (
+from es_queue.slot_record import (
     FOLDER,
     SlotRecord,
     read_record,
     record_path,
     recorded_generations,
 )
+from es_queue.strategies import make_strategy
+from es_queue.user_code import named_modules, require_trust
 from workers.episode import Episode, EpisodeControl, OnStep
 from workers.join import make_bindable_policy
 from workers.play.playback import (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from es_queue.security.sanitize import escape
+from es_queue.text import escape
 
 if TYPE_CHECKING:
     from es_queue.numerics.return_statistics import ReturnStatistics

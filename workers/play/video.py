@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.interface import RenderedEnvironment
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
-from es_queue.security.private_directory import create_new
+from es_queue.private_files import create_new
 from workers.play.report import format_return
 
 FrameArray = NDArray[np.uint8]

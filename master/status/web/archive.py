@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from es_queue.command_line import format_command
 from es_queue.errors import UsageError
+from es_queue.run_folder import NamedRun, checkpoint_path
 from es_queue.strategies.map_elites_archive import read_archive
-from es_queue.util.command_path import format_command
-from es_queue.util.run_folder import NamedRun, checkpoint_path
 from master.display.format import drawable_or_none
 from master.status.run_folders import file_stamp
 

@@ -15,9 +15,8 @@ from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import default_of, option_fields
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RunKeys
-from es_queue.security.bounded_reads import to_text
-from es_queue.security.sanitize import sanitize
-from es_queue.util.run_folder import find_run
+from es_queue.run_folder import find_run
+from es_queue.text import sanitize, to_text
 from master.display.format import METHOD_SETTINGS, drawable_or_none, finite_or_none
 from master.status.discovery import find_sources
 from master.status.errors import make_errors_page

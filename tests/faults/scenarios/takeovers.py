@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from es_queue.protocol.timing import Clocks
+from es_queue.protocol.keys import Clocks
 from master.services.private_server import PrivateServer
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.scenarios.masters import (

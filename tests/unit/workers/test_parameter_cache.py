@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.security.private_directory import is_private
-from es_queue.util.file_lock import try_lock
+from es_queue.private_files import is_private, try_lock
 from tests.cases import each_case
 from workers.parameter_cache import ParameterCache
 

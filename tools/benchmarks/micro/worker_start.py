@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.keys import RunKeys
+from es_queue.protocol.keys import Clocks, RunKeys
 from es_queue.protocol.messages import Task
-from es_queue.protocol.timing import Clocks
 from master.services.private_server import PrivateServer
 from tests.integration.processes import Processes, Started, wait_for
 from tools.benchmarks import machine

@@ -21,9 +21,9 @@ import numpy as np
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
 from es_queue.policies import make_policy
+from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import Task
 from es_queue.protocol.store import MasterStore
-from es_queue.protocol.timing import Clocks
 from es_queue.slots import Slots, Table, spans_from_bytes, worker_mark
 from es_queue.strategies import make_strategy
 from master.control.inbox import ControlInbox

@@ -20,8 +20,8 @@ from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.constant import ConstantPolicy
-from es_queue.security.user_code import ALLOW
 from es_queue.strategies.map_elites import Archive
+from es_queue.user_code import ALLOW
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
 from master.storage.checkpoint import Checkpoints

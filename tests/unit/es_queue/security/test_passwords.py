@@ -13,18 +13,17 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from es_queue.errors import RedisError, UsageError
-from es_queue.protocol import connection
-from es_queue.protocol.connection import client_from_url, clone_client, has_secret, redacted_url
-from es_queue.security.passwords import (
+from es_queue.credentials import (
     MAX_BYTES,
     PASSWORD,
     PASSWORD_FILE,
     is_readable_by_others,
-    password_from_environment,
     password_of,
     with_password,
 )
+from es_queue.errors import RedisError, UsageError
+from es_queue.protocol import connection
+from es_queue.protocol.connection import client_from_url, clone_client, has_secret, redacted_url
 from tests.cases import each_case
 from tests.leaks import MARK, password
 
@@ -100,7 +99,7 @@ def test_a_file_that_holds_no_password_is_named_and_not_shown(
     file.write_bytes(content)
     monkeypatch.setenv(PASSWORD_FILE, str(file))
     with pytest.raises(UsageError, match=f"{PASSWORD_FILE} names .*holds no password") as refused:
-        password_from_environment()
+        with_password("redis://h")
     assert not content.strip() or content.strip()[:4].decode("latin-1") not in str(refused.value)
 
 
@@ -118,7 +117,7 @@ def test_what_is_no_file_is_refused_without_waiting(
             with_password("redis://h", tmp_path / name)
     monkeypatch.setenv(PASSWORD_FILE, "/dev/zero")
     with pytest.raises(UsageError, match="not a regular file"):
-        password_from_environment()
+        with_password("redis://h")
 
 
 @each_case(

@@ -11,7 +11,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.security.user_code import (
+from es_queue.user_code import (
     ALLOW,
     INSTALLED,
     allowing,

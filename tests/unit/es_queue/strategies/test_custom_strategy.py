@@ -12,9 +12,9 @@ import pytest
 from es_queue.config.parsing import config_from_json, config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from es_queue.security.user_code import ALLOW, named_modules
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
 from es_queue.strategies.snes import SNES
+from es_queue.user_code import ALLOW, named_modules
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD

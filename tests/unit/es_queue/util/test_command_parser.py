@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from es_queue.command_line import CommandParser, add_options
 from es_queue.errors import UsageError
-from es_queue.util.command_parser import CommandParser, add_options
 from tests.cases import each_case
 
 SENTENCES = [

@@ -12,8 +12,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 
+from es_queue.environments.registry import environment_settings
 from es_queue.errors import UsageError
-from es_queue.util.environment_object import environment_settings
 from tests.cases import each_case
 
 

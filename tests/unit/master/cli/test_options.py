@@ -424,13 +424,13 @@ def test_many_more_workers_than_cores_are_warned_of(
     workers: str, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("master.cli.options.default_workers", lambda: 2)
-    monkeypatch.setattr("es_queue.util.cores.default_workers", lambda: 2)
+    monkeypatch.setattr("es_queue.host.default_workers", lambda: 2)
     launch = parse_command_line(["--env", "CartPole-v1", "--workers", workers])[1]
     assert any("so --workers 2 trains as fast" in text for text in launch.warnings) == warned
 
 
 def test_more_workers_than_a_host_can_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_queue.util.cores.default_workers", lambda: 2)
+    monkeypatch.setattr("es_queue.host.default_workers", lambda: 2)
     sentence = refused("--env", "CartPole-v1", "--workers", "1000")
     assert sentence == (
         "workers is '1000' in the command line: use a whole number from 0 to 128, which is 64 per "

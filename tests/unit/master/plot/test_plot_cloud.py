@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.util.slot_record import read_record, record_path
+from es_queue.slot_record import read_record, record_path
 from master.plot import command
 from master.plot.individuals import draw_cloud, project_points
 from tests.cases import each_case

@@ -11,7 +11,7 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from es_queue.util.run_folder import NamedRun, find_run
+from es_queue.run_folder import NamedRun, find_run
 from master.cli.main import main as es_master
 from master.plot.command import main as es_plot
 from master.run.launch import Launch

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.security.user_code import loose_modules
-from es_queue.util.run_folder import NamedRun
+from es_queue.run_folder import NamedRun
+from es_queue.user_code import loose_modules
 from master.services.start_lines import start_lines
 
 

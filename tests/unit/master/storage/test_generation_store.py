@@ -14,7 +14,7 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
-from es_queue.util.slot_record import read_record, record_path, recorded_generations
+from es_queue.slot_record import read_record, record_path, recorded_generations
 from master.loop.listeners import Outcome
 from master.storage.checkpoint import Checkpoints, surplus_generations
 from master.storage.generation_store import GenerationStore, RecordReader

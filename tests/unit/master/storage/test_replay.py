@@ -14,7 +14,7 @@ import pytest
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.control_messages import SET, ControlRequest
+from es_queue.protocol.control import SET, ControlRequest
 from es_queue.strategies import STRATEGIES
 from master.storage import replay_log
 from master.storage.checkpoint import Checkpoints

@@ -10,7 +10,7 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.util.run_folder import STUDY_FILE
+from es_queue.run_folder import STUDY_FILE
 from master.cli.options import MOST_SEEDS, parse_seeds
 from master.sweep.record import FINISHED, STOPPED, Seed, Study, load_study
 from tests.cases import each_case

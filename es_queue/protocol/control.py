@@ -1,34 +1,99 @@
-"""ControlClient: sends a request to a run's master from another terminal, and reads the reply."""
+"""Requests to a run's master from another terminal: readable JSON in Redis, and their replies.
+
+``{"id": "0a1b2c3d", "verb": "set", "by": "ada@host", "time": 1795194000.0, "settings": {"sigma":
+0.02}, "generation": null}``
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from es_queue.errors import DecodeError, RedisError
 from es_queue.files import parse_json
 from es_queue.protocol import keys
-from es_queue.protocol.control_messages import ControlRequest
-from es_queue.protocol.retry import Retry
+from es_queue.protocol.connection import Retry, read_field
 from es_queue.protocol.seats import close_seats
-from es_queue.security import bounded_reads
 
+STOP, PAUSE, CONTINUE, SET = VERBS = ("stop", "pause", "continue", "set")
+MAX_REQUEST = 8192
+MAX_SETTINGS = 20
+MAX_NAME = 100
+LATEST = 10**9
 MAX_WAITING = 100
 MAX_QUEUES = 1000
 MAX_REPLIES = 2**16
 MAX_TEXT = 200
-SCANNED_AT_ONCE = 500
-#: What is left of a purged run for a while: a master that sleeps must not bring the run back when
-#: it wakes.
+ID = re.compile(r"[0-9a-f]{8}")
+#: Of a purged run: a sleeping master must not bring the run back when it wakes.
 EPOCH_SECONDS = 600
+
+Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True)
-class LeaseStatus:
+class ControlRequest:
+    """by: the requesting user, for display; time: their wall clock, seconds; generation: the first
+    with the changed setting, None for the next.
+    """
+
+    id: str
+    verb: str
+    by: str
+    time: float
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    generation: int | None = None
+
+    def encode(self) -> bytes:
+        return json.dumps({**vars(self), "settings": dict(self.settings)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> ControlRequest:
+        """Read what ``encode`` wrote. Raises DecodeError for anything else."""
+        values = parse_json(data, MAX_REQUEST)
+        if not isinstance(values, dict) or set(values) != set(cls.__dataclass_fields__):
+            raise DecodeError("a request has the wrong fields")
+        request = cls(**values)
+        if not request._is_valid():
+            raise DecodeError("a field of a request has an impossible value")
+        return request
+
+    def _is_valid(self) -> bool:
+        """Whether all fields have possible values; the settings' own are checked later."""
+        generation, settings = self.generation, self.settings
+        return (
+            isinstance(self.id, str)
+            and ID.fullmatch(self.id) is not None
+            and self.verb in VERBS
+            and isinstance(self.by, str)
+            and len(self.by) <= MAX_NAME
+            and self.by.isprintable()
+            and type(self.time) in (int, float)
+            and math.isfinite(self.time)
+            and (generation is None or (type(generation) is int and 0 <= generation <= LATEST))
+            and isinstance(settings, dict)
+            and len(settings) <= MAX_SETTINGS
+            and all(map(_is_encodable, settings))
+            and all(
+                _is_encodable(value) if isinstance(value, str) else isinstance(value, int | float)
+                for value in settings.values()
+            )
+        )
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether a text has no surrogates, which can be neither printed nor stored."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+class LeaseStatus(NamedTuple):
     """A run in Redis. state: None for an unknown run; holder: of the lease, or None."""
 
     state: str | None
@@ -46,7 +111,7 @@ class ControlClient:
 
     def lease_status(self) -> LeaseStatus:
         def read() -> list[bytes | None]:
-            state = bounded_reads.read_field(self._client, self.keys.progress, "state", MAX_TEXT)
+            state = read_field(self._client, self.keys.progress, "state", MAX_TEXT)
             return [state, self._client.getrange(self.keys.master, 0, MAX_TEXT - 1)]
 
         values = self._retry(read)  # twice: yes
@@ -65,22 +130,20 @@ class ControlClient:
         return raw or None
 
     def send(self, request: ControlRequest) -> None:
-        """Send a request; the master reads it within a second. Raises RedisError if a hundred
+        """Send a request, which the master reads within a second. Raises RedisError if a hundred
         already wait.
         """
-        if self._retry(lambda: self._client.llen(self.keys.commands)) >= MAX_WAITING:  # twice: yes
+        commands = self.keys.commands
+        if self._retry(lambda: self._client.llen(commands)) >= MAX_WAITING:  # twice: yes
             raise RedisError(
                 f"{MAX_WAITING} requests already wait for the master of {self.run}: it does not "
                 f"read them"
             )
 
         def push() -> None:
-            pipeline = self._client.pipeline(transaction=True).lrem(
-                self.keys.commands, 0, request.encode()
-            )
-            pipeline.rpush(self.keys.commands, request.encode()).expire(
-                self.keys.commands, keys.RUN_SECONDS
-            ).execute()
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.lrem(commands, 0, request.encode()).rpush(commands, request.encode())
+            pipeline.expire(commands, keys.RUN_SECONDS).execute()
 
         self._retry(push)  # twice: yes, the same bytes are there once
 
@@ -92,9 +155,7 @@ class ControlClient:
     def poll_reply(self, request: ControlRequest) -> str | None:
         """The master's reply to a request, or None."""
         raw = self._retry(
-            lambda: bounded_reads.read_field(
-                self._client, self.keys.progress, "replies", MAX_REPLIES
-            )
+            lambda: read_field(self._client, self.keys.progress, "replies", MAX_REPLIES)
         )  # twice: yes
         try:
             replies = parse_json(raw or b"", MAX_REPLIES)
@@ -104,7 +165,7 @@ class ControlClient:
         return text if isinstance(text, str) else None
 
     def delete_keys(self) -> int:
-        """Remove the run's seats and all its keys except the epoch, which soon expires. Returns the
+        """Remove the run's seats and all its keys but the epoch, which soon expires; returns the
         number of keys.
         """
         self._retry(self._close_seats)
@@ -131,11 +192,10 @@ class ControlClient:
                 yield kept
 
     def _names(self, pattern: str) -> Iterator[list[bytes]]:
-        """Matching names in batches."""
         cursor = 0
         while True:
             cursor, names = self._retry(
-                partial(self._client.scan, cursor, match=pattern, count=SCANNED_AT_ONCE)
+                partial(self._client.scan, cursor, match=pattern, count=500)
             )  # twice: yes
             if names:
                 yield names

@@ -12,7 +12,7 @@ from shlex import quote
 from es_queue.errors import DecodeError, NoRunError, RunFolderError
 from es_queue.files import parse_json, read_file
 from es_queue.protocol.keys import RUN_ID
-from es_queue.util.suggestions import format_suggestion
+from es_queue.text import format_suggestion
 
 RUNS_VARIABLE = "ES_QUEUE_RUNS"
 STUDY_FILE = "seeds.json"

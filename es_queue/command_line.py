@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TextIO
 
 import es_queue
+from es_queue.credentials import redact_address
 from es_queue.errors import UsageError
-from es_queue.security.passwords import redact_address
-from es_queue.util.suggestions import format_suggestion
+from es_queue.text import format_suggestion
 
 NEGATIVE = re.compile(r"-(\.?[0-9]|inf|nan)", re.IGNORECASE)
 
@@ -20,9 +23,7 @@ NEGATIVE = re.compile(r"-(\.?[0-9]|inf|nan)", re.IGNORECASE)
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, a UsageError, without passwords.
 
-    Args:
-        advice: The flag that lists all options.
-        more: As argparse takes it.
+    advice: the flag that lists all options
     """
 
     #: Flags that other programs have, with those of this one.
@@ -34,18 +35,18 @@ class CommandParser(argparse.ArgumentParser):
         self.advice = f"{prog} {advice} lists all options"
 
     def parse_words(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The parsed command line. Raises UsageError for the first unknown flag, without its value,
-        which may be a password, or the first unknown word.
-        """
+        """Raises UsageError for the first unknown flag, without its value, or unknown word."""
         given, unknown = self.parse_known_args(self._join_negative_numbers(argv))
         words = [word for word in unknown if word != "--"]
+        actions = self._option_string_actions.items()
+        shown = [flag for flag, action in actions if action.help != argparse.SUPPRESS]
         for word in words:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
                 hint = (
                     f"use {self.synonyms[flag]}"
                     if flag in self.synonyms
-                    else format_suggestion(flag, self._shown_flags()) or self.advice
+                    else format_suggestion(flag, shown) or self.advice
                 )
                 raise UsageError(f"the command line has the unknown flag {flag!r}; {hint}")
         if words:
@@ -56,9 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         return given
 
     def _join_negative_numbers(self, argv: Sequence[str] | None) -> list[str]:
-        """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag; and
-        ``--behaviour-bounds=-1:1``.
-        """
+        """``--reward-floor=-1e3`` as one word, because argparse reads -1e3 as a flag."""
         joined_words: list[str] = []
         for word in sys.argv[1:] if argv is None else argv:
             is_negative = NEGATIVE.match(word) is not None
@@ -67,10 +66,6 @@ class CommandParser(argparse.ArgumentParser):
             else:
                 joined_words.append(word)
         return joined_words
-
-    def _shown_flags(self) -> list[str]:
-        actions = self._option_string_actions.items()
-        return [flag for flag, action in actions if action.help != argparse.SUPPRESS]
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """As argparse, but quiet if nobody reads the help."""
@@ -85,25 +80,16 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def discard_output(stream: TextIO | None) -> None:
-    """Discard what is or will be written to a stream without a reader: its flush would fail when
-    Python ends.
-    """
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
-        finally:
-            os.close(nowhere)
-    except (OSError, ValueError):
-        pass
+    """Discard what is written to a stream without a reader: its flush would fail at the end."""
+    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())  # type: ignore[union-attr]
 
 
 def add_options(group: argparse._ActionsContainer, text: str, **more: Mapping[str, Any]) -> None:
-    """Add the options that ``text`` lists: on a line ``--flag METAVAR``, or ``--flag`` for a
-    switch, and in the indented lines below it the help.
+    """Add the options that ``text`` lists: a line ``--flag METAVAR``, or ``--flag`` for a switch,
+    with the help in the indented lines below it.
 
-    Args:
-        more: Further arguments of ``add_argument`` by the name of an option's value.
+    more: further arguments of ``add_argument`` by the name of an option's value
     """
     for option in re.split(r"\n(?=\S)", text.strip()):
         head, _, help_text = option.partition("\n")
@@ -135,3 +121,19 @@ def add_version(group: argparse._ActionsContainer) -> None:
         version=f"es-queue {es_queue.__version__}",
         help="show the version and exit",
     )
+
+
+def format_command(name: str) -> str:
+    """``es-play``, or ``.venv/bin/es-play`` if a shell would not find this program's own."""
+    folder = Path(sys.executable).parent
+    executable = folder / name
+    on_path = shutil.which(name)
+    if not executable.exists() or (
+        on_path is not None and Path(on_path).absolute() == executable.absolute()
+    ):
+        return name
+    try:
+        relative = os.path.relpath(executable)
+    except ValueError:  # another drive
+        return str(executable)
+    return str(executable) if relative.startswith("..") else relative

@@ -1,13 +1,10 @@
-"""Which modules a process imports for a run, and what the current folder may serve.
+"""Users' modules: which a process imports for a run, and what the current folder may serve.
 
-One rule: a module that a file, a folder or Redis names is imported only if this process's user has
-allowed it. The command line and the Python program allow what they name, ``--trust`` allows what
-the file names, and the environment variable ES_QUEUE_ALLOW lists further modules. Each entry also
-allows its submodules; ``installed`` means every package that is installed, ``*`` every module.
-Workers, whose runs are named by Redis, have the default ``installed``; files have none.
-
-The current folder is not on the path of Python's modules, because libraries look there for optional
-packages. Only allowed modules come from it, and what these modules import from beside them.
+A module that a file, a folder or Redis names is imported only if this process's user allowed it:
+the command line and the Python program allow what they name, ``--trust`` what the file names, and
+ES_QUEUE_ALLOW lists further modules, each with its submodules (``installed``: every installed
+package, ``*``: all). Workers have the default ``installed``, files none. The current folder is not
+on Python's path: only allowed modules, and what these import from beside them, come from it.
 """
 
 from __future__ import annotations
@@ -18,11 +15,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from es_queue.errors import EsQueueError, RunFolderError
 
@@ -39,9 +37,7 @@ OWN_REFERENCE = re.compile(r"(gymnasium|ale_py):[\w/.-]*-v\d+|gymnasium\.wrapper
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: environment or objective, strategy, policy, behaviour and
-    wrappers.
-    """
+    """The modules that a run's settings name."""
     return modules_named_by({name: getattr(config, name) for name in (*CODE_SETTINGS, "wrapper")})
 
 
@@ -66,13 +62,13 @@ def loose_modules(config: RunConfig) -> list[str]:
 def refused_module(modules: Iterable[str], default: str = "") -> str:
     """The first module that is not allowed; empty if all are. ``default``: without ES_QUEUE_ALLOW.
 
-    What may be imported may also come from the current folder.
+    The current folder then serves the allowed ones.
     """
     entries = _allowed_entries(default)
     for module in modules:
         if not MODULE.fullmatch(module) or not (
             EVERYTHING in entries
-            or any(is_within(module, entry) for entry in entries)
+            or any(entry and f"{module}.".startswith(f"{entry}.") for entry in entries)
             or (INSTALLED in entries and is_installed(module))
         ):
             return module
@@ -90,9 +86,8 @@ def require_trust(
 ) -> None:
     """Raises ``error_type`` unless the modules that a file names are allowed.
 
-    what: the file, as the subject of the sentence
-    trust: whether the user trusts the file
-    named: modules that the user named
+    what: the file, as the sentence's subject; trust: whether the user trusts it; named: modules
+    that the user named
     """
     with allowing([EVERYTHING] if trust else named):
         module = refused_module(modules)
@@ -125,10 +120,6 @@ def is_trusted() -> bool:
     return EVERYTHING in _allowed_entries()
 
 
-def is_within(module: str, allowed: str) -> bool:
-    return bool(allowed) and (module == allowed or module.startswith(f"{allowed}."))
-
-
 def is_installed(module: str) -> bool:
     """Whether a distribution provides the module's package; none provides Python's own library."""
     return module.partition(".")[0] in packages_distributions()
@@ -144,10 +135,8 @@ def _allowed_entries(default: str = "") -> list[str]:
 class CurrentFolder:
     """A finder of allowed modules in the current folder, asked after all others.
 
-    It also serves what a module that it has served imports from beside it; so a library that looks
-    for an optional package never finds a file of the current folder.
-
-    names: modules of the top level that may be imported
+    It also serves what a served module imports from beside it, and nothing to libraries that look
+    for optional packages. names: top-level modules that may be imported
     """
 
     def __init__(self) -> None:
@@ -188,7 +177,7 @@ def _serve_current_folder() -> None:
 
 def leave_current_folder() -> None:
     """``python -m`` puts the current folder first on the path. A checkout of es-queue stays."""
-    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[2]
+    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[1]
     if not sys.flags.safe_path and here != home and Path(sys.path[0]).resolve() == here:
         del sys.path[0]
 
@@ -208,9 +197,7 @@ def without_current_folder() -> Iterator[None]:
 
 
 def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Callable[..., Any]:
-    """The user's function ``module:function``. Raises ``error_type``, whose sentence names
-    ``what``.
-    """
+    """The function ``module:function``. Raises ``error_type``, whose sentence names ``what``."""
     function = load_attribute(f"{what} {path}", path, error_type)
     if not callable(function):
         raise error_type(f"the {what} {path} is not a function")
@@ -229,3 +216,27 @@ def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
 def describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+T = TypeVar("T")
+
+
+class LazyClasses(Mapping[str, T]):
+    """Classes by name, each imported when it is asked for. paths: module:Class by name"""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def __getitem__(self, name: str) -> T:
+        module, _, attribute = self._paths[name].partition(":")
+        loaded: T = getattr(import_module(module), attribute)
+        return loaded
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

@@ -1,11 +1,13 @@
-"""Folders and files that other accounts of the host can neither read nor redirect by a link."""
+"""Folders, files and locks that other accounts can neither read nor redirect by a link."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,24 +22,20 @@ _first_umask: int | None = None
 
 
 def host_private_directory() -> Path | None:
-    """Mode 700 and ours; None if it cannot be created safely."""
+    """This account's folder for es-queue, mode 700; None if it cannot be created safely."""
     folder = Path(tempfile.gettempdir()) / f"es-queue-{os.getuid()}"
     return folder if is_private(folder) else None
 
 
 def cache_folder() -> Path:
-    """es-queue's folder in this user's cache, which may not exist. Raises RuntimeError without a
-    home.
-    """
+    """es-queue's folder in this user's cache. Raises RuntimeError without a home."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
     return home / "es-queue"
 
 
 def is_private(folder: Path) -> bool:
-    """Create ``folder`` if it is missing. Returns whether it is a real folder of this user, closed
-    to all others.
-    """
+    """Whether ``folder``, made if missing, is a real one of this user, closed to all others."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.lstat()
@@ -47,7 +45,7 @@ def is_private(folder: Path) -> bool:
 
 
 def is_closed(about: os.stat_result) -> bool:
-    """Whether this ``lstat`` result is a folder of this account, closed to all others."""
+    """Whether an ``lstat`` result is such a folder."""
     return (
         stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
     )
@@ -57,20 +55,17 @@ def is_closed(about: os.stat_result) -> bool:
 
 
 def close_new_files(shared: bool) -> None:
-    """Close new files and folders of this process and its children to others, and to the group
-    unless shared.
-    """
+    """Close this process's new files to others, and to the group unless shared; children too."""
     global _first_umask
     former = os.umask(0o007 if shared else 0o077)
     _first_umask = former if _first_umask is None else _first_umask
 
 
 def make_run_folder(folder: Path, shared: bool) -> None:
-    """Create ``folder`` with the rights of a run's folder, and its parents with the user's usual
-    ones.
+    """Create ``folder`` with a run's rights, and its parents with the user's usual ones.
 
-    An existing folder gets these rights if it is empty or contains a run, and otherwise keeps its
-    own. Raises OSError, and RunFolderError for a folder that another account can write.
+    An existing folder gets these rights only if it is empty or contains a run. Raises OSError, and
+    RunFolderError for a folder that another account can write.
     """
     if folder.exists():
         refuse_writable(folder, shared)
@@ -115,11 +110,9 @@ def refuse_writable(folder: Path, shared: bool) -> None:
 
 
 def refuse_open_parents(folder: Path) -> str:
-    """Raises RunFolderError if another account can put its own folder in the place of ``folder``,
-    because it can rename or link one of the folders above.
+    """Raises RunFolderError if another account can rename or link one of the folders above.
 
-    Returns a warning, or an empty string: root's folders are not refused, because the volumes of
-    containers are often open to all accounts of the container.
+    For root's own folders it returns a warning: containers' volumes are often open to all.
     """
     warning = ""
     for parent in dict.fromkeys((*folder.absolute().parents, *folder.resolve().parents)):
@@ -161,8 +154,8 @@ def replacing(
     """A new file, which replaces ``path`` on success, and is removed otherwise.
 
     durable: with fsync of the file, and of its folder
-    mode:    the rights of the file from its first byte, which the umask restricts
-    fresh:   the new file's name, free under a lock or in a private folder; a random one by default
+    mode: the file's rights from its first byte, which the umask restricts
+    fresh: the new file's name, free under a lock or in a private folder; a random one by default
 
     Raises OSError.
     """
@@ -191,7 +184,35 @@ def replacing(
 
 
 def no_link(path: str, flags: int) -> int:
-    """An opener for files that are written in place; it follows no link, and waits for no reader of
-    a pipe. Raises OSError.
-    """
+    """An opener for files written in place: it follows no link and waits for no pipe's reader."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+# --- locks, which the kernel releases when their process ends
+
+REMEDY = "give a --run-dir that you may write to"
+
+
+def try_lock(path: Path, remedy: str = REMEDY) -> int | None:
+    """A descriptor that holds the lock of ``path``, or None if another holds it.
+
+    Raises RunFolderError with the ``remedy`` if the file cannot be opened, or is a link.
+    """
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be opened: {error.strerror}; {remedy}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def take_lock(path: Path, seconds: float = 0.5, remedy: str = REMEDY) -> int | None:
+    """Like ``try_lock``, retried for ``seconds``: a process that checks a lock holds it briefly."""
+    deadline = time.monotonic() + seconds
+    while (descriptor := try_lock(path, remedy)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return descriptor

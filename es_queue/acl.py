@@ -1,4 +1,4 @@
-"""Create Redis users with least privilege: python -m es_queue.security.acl FOLDER
+"""Create Redis users with least privilege: python -m es_queue.acl FOLDER
 
 Writes users.acl and a password file for each of master, worker and viewer, and prints how to use
 them. Needs Redis 7 or Valkey.
@@ -14,12 +14,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from es_queue.command_line import CommandParser, add_options
+from es_queue.credentials import PASSWORD_FILE
 from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.private_files import create_new
 from es_queue.protocol import keys
-from es_queue.security.passwords import PASSWORD_FILE
-from es_queue.security.private_directory import create_new
-from es_queue.security.sanitize import sanitize
-from es_queue.util.command_parser import CommandParser, add_options
+from es_queue.text import sanitize
 
 MASTER, WORKER, VIEWER = "master", "worker", "viewer"
 USERS = (MASTER, WORKER, VIEWER)
@@ -269,7 +269,7 @@ RQ_CONNECTION_CLASS={CONNECTION_CLASS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = CommandParser("python -m es_queue.security.acl", __doc__.partition(": ")[0])
+    parser = CommandParser("python -m es_queue.acl", __doc__.partition(": ")[0])
     add_options(parser, OPTIONS, folder={"type": Path}, queue={"default": DEFAULT_QUEUE})
     try:
         given = parser.parse_words(argv)
@@ -281,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         users = (*USERS, SCALER) if given.scaler else USERS
         write_acl_files(given.folder, users, given.queue)
     except EsQueueError as error:
-        print(f"es_queue.security.acl: {error}", file=sys.stderr)
+        print(f"es_queue.acl: {error}", file=sys.stderr)
         return error.exit_code
     print(format_instructions(given.folder, given.queue))
     return 0

@@ -1,1 +1,0 @@
-"""Checks on data and connections that others control: ACLs, passwords, TLS, files, user code."""

@@ -1,1 +1,0 @@
-"""Records of individuals, facts about the host, and commands for users."""
