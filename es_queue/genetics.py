@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.numerics.arrays import Floats, Integers
-from es_queue.numerics.ordered_sums import NoiseRows, column_pieces
+from es_queue.numerics.arrays import Floats, Integers, NoiseRows, column_pieces
 
 Arrays = dict[str, NDArray[Any]]
 

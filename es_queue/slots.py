@@ -22,8 +22,9 @@ from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import DecodeError
 from es_queue.numerics.arrays import Floats, Integers, Mask
-from es_queue.numerics.normalization import LARGEST_FLOAT32, RunningMoments
-from es_queue.numerics.slot_plan import (
+from es_queue.numerics.statistics import LARGEST_FLOAT32, RunningMoments
+from es_queue.protocol.messages import KINDS, MOST_RETURN
+from es_queue.slot_plan import (
     BEHAVIOUR,
     EVALUATION_STREAMS,
     SlotPlan,
@@ -31,8 +32,7 @@ from es_queue.numerics.slot_plan import (
     make_generation_plan,
     max_slots,
 )
-from es_queue.numerics.slot_plan import ELITE as ELITE_SEEDS
-from es_queue.protocol.messages import KINDS, MOST_RETURN
+from es_queue.slot_plan import ELITE as ELITE_SEEDS
 from es_queue.strategies.base import Strategy
 
 #: Numbers of the kinds, as a row has them.

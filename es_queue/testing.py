@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
-from es_queue.numerics.arrays import Doubles
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise, Doubles
 from es_queue.strategies.averaged import AVERAGE
 from es_queue.strategies.base import Batch, State, Strategy, validate_individuals
 

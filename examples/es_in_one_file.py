@@ -30,11 +30,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.numerics.arrays import weighted_rows
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.normalization import FrozenStatistics, Moments, RunningMoments
-from es_queue.numerics.ordered_sums import weighted_rows
-from es_queue.numerics.slot_plan import GenerationPlan
+from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
+from es_queue.slot_plan import GenerationPlan
 
 SEED, GENERATIONS, POPULATION = 1, 10, 32
 SIGMA = 0.05  # standard deviation of the perturbations

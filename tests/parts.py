@@ -16,7 +16,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.policies import make_policy
 from es_queue.protocol.messages import KINDS, Block, Task
 from es_queue.slots import Span, spans_to_bytes

@@ -33,7 +33,7 @@ from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EsQueueError
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.normalization import FrozenStatistics, Moments
+from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import BoundPolicy, Forward, Policy
 

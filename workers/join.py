@@ -29,12 +29,12 @@ from es_queue.errors import (
 )
 from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.slot_plan import initial_parameters_seed
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import Task
 from es_queue.protocol.store import WorkerStore
+from es_queue.slot_plan import initial_parameters_seed
 from es_queue.strategies import make_strategy
 from es_queue.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from workers.episode import EpisodeControl, Leaving, play_episode

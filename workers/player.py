@@ -28,8 +28,7 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import StrategyFailure
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.normalization import FrozenStatistics, Moments
-from es_queue.numerics.return_statistics import sum_in_order
+from es_queue.numerics.statistics import FrozenStatistics, Moments, sum_in_order
 from es_queue.policies import initial_parameters
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import KINDS, MAX_REASON, MOST_RETURN, Block, Task

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from es_queue.config.scaling import scale_factors
 from es_queue.errors import form_error
+from es_queue.numerics.fingerprint import power
 from es_queue.text import parse_finite, parse_whole
 
 if TYPE_CHECKING:
@@ -91,17 +92,6 @@ def parse_schedule(name: str, text: str) -> Schedule:
     except (ValueError, TypeError):
         pass
     raise form_error(name, text, FORMS)
-
-
-def power(base: float, exponent: int) -> float:
-    """``base`` to a whole power of 0 or more, by squaring."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
 
 
 def _parse_exponential(rate: str, least: str = "0") -> Schedule:

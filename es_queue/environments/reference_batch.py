@@ -17,8 +17,8 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.policies.actions import ActionMap
+from es_queue.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.user_code import describe_error
 
 #: Observations of the batch, and how many steps lie between two of them: neighbours are nearly the

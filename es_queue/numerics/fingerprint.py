@@ -90,3 +90,14 @@ def array_digest(array: npt.NDArray[Any]) -> str:
 
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return bytes_digest(little.reshape(-1).view(np.uint8).data)
+
+
+def power(base: float, exponent: int) -> float:
+    """``base`` to a whole power of 0 or more, by squaring."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result

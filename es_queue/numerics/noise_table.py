@@ -1,10 +1,9 @@
 """NoiseTable: one memory-mapped file of float32 standard normals per host. A noise index is a
 position in it.
 
-Every CPU and numpy release makes the same bytes (``es_queue/numerics/normals.py``), and a smaller
-table of a seed is a prefix of a larger one. All processes of a host share the file. Another program
-of the same user can overwrite it, so each process compares random parts with the generator when it
-opens the table, and again every few publications.
+Every CPU and numpy release makes the same bytes (``normals.py``), and a smaller table of a seed is
+a prefix of a larger one. Another program of the same user can overwrite the file, so each process
+compares random parts with the generator, when it opens the table and every few publications.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from es_queue.errors import EsQueueError, RunFolderError, UsageError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.normals import RECIPE as RECIPE
 from es_queue.numerics.normals import RUN, generate_table, runs
@@ -33,26 +32,20 @@ DEFAULT_SEED = 123
 MAX_SIZE = 2**32 - 1
 SMALLEST_DEFAULT = 2**22
 LARGEST_DEFAULT = 250_000_000
-#: Size of a default table in multiples of the parameters: slices overlap, but rarely within one
-#: generation.
+#: Size of a default table in multiples of the parameters.
 SLICES = 64
-#: How long to wait for another process to make the table. A gigabyte takes seconds, or a minute on
-#: a slow disk.
+#: How long to wait for another process to make the table: a gigabyte takes up to a minute.
 LOCK_SECONDS = 600.0
 FOLDER_VARIABLE = "ES_QUEUE_NOISE_DIR"
-#: Random runs of RUN floats to compare with the generator. A half wrong table passes 16 of them
-#: once in 65,536 times.
-CHECKED_WHEN_OPENED, CHECKED_LATER = 16, 4
-#: Publications between later checks. A check takes 0.2 ms, so about 0.02 ms per publication.
-RECHECK_EVERY = 8
+#: Random runs of RUN floats to compare with the generator, and publications between later checks,
+#: which take 0.2 ms. A half wrong table passes 16 runs once in 65,536 times.
+CHECKED_WHEN_OPENED, CHECKED_LATER, RECHECK_EVERY = 16, 4, 8
 
 
 class NoiseTable:
-    """Read-only standard normals, float32[size]; equal (seed, size) means equal bytes on every
-    host.
+    """Read-only standard normals, float32[size]; equal (seed, size) means equal bytes everywhere.
 
-    Attributes: ``size`` (floats), ``seed``, ``digest`` (of the content, 32 hexadecimal digits),
-    ``path`` (None in memory).
+    digest: of the content, 32 hexadecimal digits; path: None in memory
     """
 
     def __init__(self, values: Floats, seed: int, digest: str, path: Path | None = None) -> None:
@@ -67,10 +60,11 @@ class NoiseTable:
     def open(cls, size: int, directory: Path | None = None, seed: int = DEFAULT_SEED) -> NoiseTable:
         """Map the host's table of ``size`` floats. The first process makes it; the others wait.
 
-        ``directory`` defaults to $ES_QUEUE_NOISE_DIR, else the user's cache, else a private
-        temporary folder. It may be read-only if it has the table. A table that fails the check is
-        made again, with a RuntimeWarning; in memory if its file cannot be replaced. Raises
-        UsageError for an invalid size or seed, RunFolderError for a problem with the disk.
+        directory: by default $ES_QUEUE_NOISE_DIR, else the user's cache, else a temporary folder
+
+        A table that fails the check is made again, with a RuntimeWarning; in memory if its file
+        cannot be replaced. Raises UsageError for an invalid size or seed, RunFolderError for a
+        problem with the disk.
         """
         validate_recipe(size, seed)
         with os_errors_explained(directory):
@@ -88,14 +82,12 @@ class NoiseTable:
             text += "; it is made again"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
             with suppress(OSError):
-                sidecar_path(path).unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
         return cls.in_memory(size, seed)
 
     @classmethod
     def in_memory(cls, size: int, seed: int = DEFAULT_SEED) -> NoiseTable:
-        """The same table without a file, for tests and tiny runs. Raises UsageError like
-        :meth:`open`.
-        """
+        """The same table without a file, for tests and tiny runs. Raises UsageError."""
         validate_recipe(size, seed)
         values = np.empty(size, dtype="<f4")
 
@@ -107,9 +99,7 @@ class NoiseTable:
         return cls(values, seed, digest)
 
     def row(self, index: int, size: int) -> Floats:
-        """The perturbation at ``index``: a read-only view float32[size]. Raises ValueError outside
-        the table.
-        """
+        """The perturbation at ``index``: a read-only view float32[size]. Raises ValueError."""
         if isinstance(index, bool | np.bool_) or not isinstance(index, int | np.integer):
             raise ValueError(f"a noise index is an integer, not {type(index).__name__}")
         self._check_bounds(int(index), int(index), 0, size)
@@ -117,9 +107,7 @@ class NoiseTable:
 
     def rows(self, indices: Integers, start: int, stop: int) -> Floats:
         """Columns start to stop of each perturbation: a copy, indices int64[S] to float32[S, stop -
-        start].
-
-        Raises ValueError, before it reads, if an index is not an integer or is outside the table.
+        start]. Raises ValueError if an index is not an integer or is outside the table.
         """
         starts = self._starts(indices, start, stop)
         shape = (self.size - (stop - start) + 1, stop - start)
@@ -145,11 +133,9 @@ class NoiseTable:
         return starts.astype(np.int64) + start
 
     def recheck(self) -> str:
-        """Compare random parts with the generator, every RECHECK_EVERY-th call. Call it per
-        publication.
-
-        If they differ, this process continues with a new table in memory, and a sentence about it
-        is returned, else "".
+        """Call it per publication: every RECHECK_EVERY-th call compares random parts with the
+        generator. If they differ, this process continues with a new table in memory, and a sentence
+        about it is returned, else "".
         """
         self._publications += 1
         if self.path is None or self._publications % RECHECK_EVERY:
@@ -165,7 +151,7 @@ class NoiseTable:
         )
 
     def _check_bounds(self, low: int, high: int, start: int, stop: int) -> None:
-        # numpy would use other noise for a negative index, and broadcast a short row at the end.
+        # numpy would use other noise for a negative index, and broadcast a short row.
         if not 0 <= start <= stop <= self.size:
             raise ValueError(
                 f"columns {start} to {stop} do not fit a noise table of {self.size} floats"
@@ -177,18 +163,13 @@ class NoiseTable:
 
 
 def default_size(parameters: int) -> int:
-    """Floats of the table for a policy of that many parameters: at least 16 MB, and at most 1 GB
-    unless the policy needs more.
-    """
+    """Floats of the table for that many parameters: 16 MB to 1 GB, unless the policy needs more."""
     scaled = 1 << max(0, SLICES * parameters - 1).bit_length()
     return max(min(max(SMALLEST_DEFAULT, scaled), LARGEST_DEFAULT), 2 * parameters)
 
 
 def is_sound(values: Floats, seed: int, count: int) -> bool:
-    """Whether ``count`` random runs of the table float32[size] match the seed.
-
-    The table's end may cut a run.
-    """
+    """Whether ``count`` random runs of the table float32[size] match the seed."""
     drawn = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
     starts = (drawn % np.uint64(-(-len(values) // RUN))).astype(np.int64) * RUN
     for start, expected in zip(starts.tolist(), runs(seed, starts), strict=True):
@@ -207,13 +188,10 @@ def validate_recipe(size: int, seed: int) -> None:
 
 
 # --- the file
-# ---------------------------------------------------------------------------------------------
 
 
 def default_folder() -> Path:
-    """This user's folder of tables on this host; created if missing. Raises OSError or
-    RunFolderError.
-    """
+    """This user's folder of tables, made if missing. Raises OSError, RunFolderError."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     if chosen:
         return ensure_private_folder(Path(chosen), writable=False)
@@ -223,10 +201,8 @@ def default_folder() -> Path:
 
 
 def ensure_private_folder(folder: Path, *, writable: bool = True) -> Path:
-    """``folder``, made with mode 0700 if missing. Raises OSError, or RunFolderError if others may
-    write there.
-
-    writable: also raise PermissionError if this process cannot write there.
+    """``folder``, made with mode 0700 if missing. Raises RunFolderError if others may write there,
+    OSError if it cannot be made, or not be written to although it must be ``writable``.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK if writable else os.X_OK):
@@ -261,13 +237,12 @@ def map_table(path: Path, size: int) -> Floats:
 
 
 def stored_digest(path: Path, seed: int, size: int) -> str | None:
-    """The digest beside a complete table at ``path``; None if the table must be made. Raises
-    RunFolderError (owner).
-    """
+    """The digest beside a complete table; None if it must be made. Raises RunFolderError."""
+    sidecar = path.with_suffix(".json")
     try:
-        for file in (path, sidecar_path(path)):
+        for file in (path, sidecar):
             validate_ownership(file)
-        about = json.loads(sidecar_path(path).read_text())
+        about = json.loads(sidecar.read_text())
         whole = path.stat().st_size == 4 * size
     except (FileNotFoundError, ValueError, RecursionError):
         return None
@@ -277,57 +252,42 @@ def stored_digest(path: Path, seed: int, size: int) -> str | None:
 
 
 def create_if_missing(path: Path, seed: int, size: int) -> str:
-    """Make the table unless another process makes it meanwhile; returns its digest."""
+    """Make the table and its description unless another process does; returns its digest.
+
+    Both are written under other names, whose leftovers the next process removes, so that no reader
+    sees half a table.
+    """
     with exclusive_lock(path.with_suffix(".lock")):
-        return stored_digest(path, seed, size) or make_table(path, seed, size)
+        if digest := stored_digest(path, seed, size):
+            return digest
+        free, needed = shutil.disk_usage(path.parent).free, 4 * size
+        if free < needed + 2**20:
+            raise RunFolderError(
+                f"the noise table takes {needed / 1e6:.0f} MB and {path.parent} has "
+                f"{free / 1e6:.0f} MB free; "
+                f"set {FOLDER_VARIABLE} to a larger local disk, or lower --noise-size"
+            )
+        with replacing_partial(path) as file:
+            # at once, because threads that extend a file wait for each other
+            os.ftruncate(file.fileno(), needed)
 
+            def put(start: int, piece: Floats) -> None:
+                rest, offset = piece.data.cast("B"), 4 * start
+                while rest:
+                    written = os.pwrite(file.fileno(), rest, offset)
+                    rest, offset = rest[written:], offset + written
 
-def make_table(path: Path, seed: int, size: int) -> str:
-    """Write table and description under other names and rename them, so that no reader sees half a
-    table.
-    """
-    validate_space(path.parent, 4 * size)
-    with replacing_partial(path) as file:
-        os.ftruncate(file.fileno(), 4 * size)  # threads that extend a file wait for each other
-        digest = generate_table(
-            seed, size, lambda start, piece: write_all_at(file.fileno(), piece, 4 * start)
-        )
-    with replacing_partial(sidecar_path(path)) as file:
-        file.write(json.dumps(sidecar_contents(seed, size, digest), indent=2).encode())
-    return digest
-
-
-def write_all_at(file: int, piece: Floats, offset: int) -> None:
-    """Write all of ``piece`` at that byte of the open file. Several threads may write at once.
-    Raises OSError.
-    """
-    rest = piece.data.cast("B")
-    while rest:
-        written = os.pwrite(file, rest, offset)
-        rest, offset = rest[written:], offset + written
-
-
-def sidecar_path(path: Path) -> Path:
-    return path.with_suffix(".json")
+            digest = generate_table(seed, size, put)
+        with replacing_partial(path.with_suffix(".json")) as file:
+            file.write(json.dumps(sidecar_contents(seed, size, digest), indent=2).encode())
+        return digest
 
 
 def sidecar_contents(seed: int, size: int, digest: str) -> dict[str, Any]:
     return {"recipe": RECIPE, "seed": seed, "size": size, "digest": digest}
 
 
-def validate_space(folder: Path, needed: int) -> None:
-    """Raise RunFolderError unless the disk of ``folder`` has that many bytes plus a megabyte."""
-    free = shutil.disk_usage(folder).free
-    if free < needed + 2**20:
-        raise RunFolderError(
-            f"the noise table takes {needed / 1e6:.0f} MB and {folder} has {free / 1e6:.0f} MB "
-            "free; "
-            f"set {FOLDER_VARIABLE} to a larger local disk, or lower --noise-size"
-        )
-
-
 def replacing_partial(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Like ``replacing``, under a name whose leftovers the next process removes."""
     return replacing(path, durable=True, mode=0o400, fresh=path.with_name(f"{path.name}.partial"))
 
 
@@ -351,8 +311,6 @@ def os_errors_explained(folder: Path | None) -> Iterator[None]:
     """Turn the operating system's errors into one sentence with the fix."""
     try:
         yield
-    except EsQueueError:
-        raise
     except OSError as error:
         place = folder or error.filename or "its folder"
         reason = error.strerror or error

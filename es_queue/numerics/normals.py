@@ -1,11 +1,9 @@
 """Numbers of a noise table: float32 standard normals of a seed by Box and Muller (1958), and their
 digest.
 
-A pair of normals uses one Philox word: 32 bits for the radius, 32 for the angle. All other
-operations are exact on integers, or float32 + - * / and sqrt, with one numpy call each. IEEE 754
-fixes their rounding, so every CPU and numpy release makes the same bytes. ``np.log`` and
-``Generator.standard_normal`` do not promise that. The relative error is at most 5e-7, and the
-largest possible number is 6.76.
+A pair of normals uses one Philox word: 32 bits for the radius, 32 for the angle. The rest is exact
+on integers, or float32 + - * / and sqrt, one numpy call each, so every CPU and numpy release makes
+the same bytes. The relative error is at most 5e-7, and the largest possible number is 6.76.
 """
 
 from __future__ import annotations
@@ -18,26 +16,22 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from es_queue.numerics import threads
+from es_queue.numerics import arrays
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.fingerprint import DIGEST_BYTES
 
 Ints = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
-#: Raised by any change to the numbers below. The file's name includes it, so no two releases share
-#: a file.
+#: Raised by any change to the numbers below; a part of the file's name.
 RECIPE = 2
-#: Floats per Philox stream: small enough for the cache, large enough to outweigh the start of
-#: numpy's calls, in which no other thread can run Python.
+#: Floats per Philox stream: small enough for the cache, large enough to outweigh numpy's calls.
 CHUNK = 2**17
 #: Chunks that a thread makes before it takes more work.
 BATCH = 4
-#: Second half of the Philox key: separates these streams from the run's plan, which also uses the
-#: seed as key.
+#: Second half of the Philox key, which separates these streams from the run's plan.
 DOMAIN = int.from_bytes(b"es-noise", "little")
-#: Floats of a run, the smallest unit. A run is a whole number of Philox blocks, half a chunk a
-#: whole number of runs.
+#: Floats of a run, the smallest unit: whole Philox blocks, and half a chunk is whole runs.
 RUN = 64
 
 #: Minimax polynomials in the square of the argument, lowest coefficient first; errors relative to
@@ -52,9 +46,7 @@ SIZE_BITS, MANTISSA, ONE_HALF = (np.int32(bits) for bits in (0x7FFFFFFF, 0x007FF
 
 
 class ChunkGenerator:
-    """Makes chunks of a seed's table in its own buffers, which stay in the cache. For one thread at
-    a time.
-    """
+    """Makes chunks of a seed's table in its own buffers; for one thread at a time."""
 
     def __init__(self, seed: int) -> None:
         self._key = np.array([seed, DOMAIN], dtype=np.uint64)
@@ -62,9 +54,7 @@ class ChunkGenerator:
         self._space = np.empty((4, CHUNK // 2), dtype=np.float32)
 
     def chunk(self, number: int) -> Floats:
-        """Chunk ``number``: float32[CHUNK], a pair's halves CHUNK/2 apart; valid until the next
-        call.
-        """
+        """Chunk ``number``: float32[CHUNK], valid until the next call."""
         counter = np.array([0, 0, number, 0], dtype=np.uint64)
         words = np.random.Philox(key=self._key, counter=counter).random_raw(CHUNK // 2)
         bits = words.astype("<u8", copy=False).view("<i4")
@@ -78,10 +68,8 @@ class ChunkGenerator:
 
 
 def radii(bits: Ints, space: Floats) -> Floats:
-    """sqrt(-2 log u) where u = (bits + 1/2) / 2^32, bits taken as unsigned: never 0, and precise
-    near both ends.
-
-    ``bits`` int32[n]; ``space`` float32[4, n] is overwritten, and one of its rows is returned.
+    """sqrt(-2 log u) for u = (unsigned bits + 1/2) / 2^32, precise near both ends; ``bits``
+    int32[n]. ``space`` float32[4, n] is overwritten and contains the result.
     """
     signed, upper, exponent = space[0], space[1].view(np.int32), space[2].view(np.int32)
     excess = space[3]
@@ -103,9 +91,7 @@ def radii(bits: Ints, space: Floats) -> Floats:
 
 
 def _root(excess: Floats, exponent: Ints, space: Floats) -> Floats:
-    """sqrt(-2 log(2^exponent (1 + excess))), for excess in [-1/2, 0); the last two rows of
-    ``space`` contain them.
-    """
+    """sqrt(-2 log(2^exponent (1 + excess))), for excess in [-1/2, 0)."""
     ratio: Floats = space[0]
     total: Floats = space[1]
     np.add(excess, np.float32(2), out=ratio)
@@ -122,10 +108,7 @@ def _root(excess: Floats, exponent: Ints, space: Floats) -> Floats:
 
 def directions(bits: Ints, space: Floats) -> tuple[Floats, Floats]:
     """The coordinates of uniform points on the unit circle: 30 bits are the angle to an axis, two
-    bits select the axis.
-
-    The smaller coordinate is always a sine, so small numbers are as precise as large ones. As in
-    :func:`radii`, ``space`` is overwritten and contains the result.
+    select the axis. ``space`` is as in :func:`radii`.
     """
     angle, square, across, along = space
     shifted = square.view(np.int32)
@@ -147,9 +130,7 @@ def directions(bits: Ints, space: Floats) -> tuple[Floats, Floats]:
 
 
 def swap_where(mask: Ints, first: Ints, second: Ints, change: Ints) -> None:
-    """Exchange the bits of ``first`` and ``second`` where ``mask`` is -1; ``change`` is
-    overwritten.
-    """
+    """Exchange the bits of two arrays where ``mask`` is -1; ``change`` is overwritten."""
     np.bitwise_xor(first, second, out=change)
     np.bitwise_and(change, mask, out=change)
     np.bitwise_xor(first, change, out=first)
@@ -157,18 +138,14 @@ def swap_where(mask: Ints, first: Ints, second: Ints, change: Ints) -> None:
 
 
 def select(bits: Ints, others: Ints, mask: Ints) -> None:
-    """Put ``others`` into ``bits`` where ``mask`` is -1; keep them where it is 0. ``others`` is
-    overwritten.
-    """
+    """Put ``others``, which is overwritten, into ``bits`` where ``mask`` is -1."""
     np.bitwise_xor(others, bits, out=others)
     np.bitwise_and(others, mask, out=others)
     np.bitwise_xor(bits, others, out=bits)
 
 
 def series(coefficients: tuple[float, ...], values: Floats, out: Floats) -> None:
-    """The polynomial with those coefficients, lowest first; separate calls prevent a compiler from
-    fusing them.
-    """
+    """The polynomial with those coefficients, lowest first, in separate calls."""
     np.multiply(values, np.float32(coefficients[-1]), out=out)
     for coefficient in coefficients[-2:0:-1]:
         np.add(out, np.float32(coefficient), out=out)
@@ -177,14 +154,11 @@ def series(coefficients: tuple[float, ...], values: Floats, out: Floats) -> None
 
 
 # --- the whole table and its digest
-# -----------------------------------------------------------------------
 
 
 def generate_table(seed: int, size: int, put: Callable[[int, Floats], object]) -> str:
-    """Call ``put(start, piece)`` with every chunk of a table of ``size`` floats, from all cores and
-    in any order.
-
-    Returns the table's digest. Raises what ``put`` raises.
+    """Call ``put(start, piece)`` with every chunk of a table, from all cores and in any order;
+    returns the table's digest. Raises what ``put`` raises.
     """
 
     idle: list[ChunkGenerator] = []  # fresh memory for each batch would cost a tenth of its time
@@ -201,10 +175,7 @@ def generate_table(seed: int, size: int, put: Callable[[int, Floats], object]) -
 
 
 def runs(seed: int, starts: Integers) -> Floats:
-    """Single runs of a seed's table, without the chunks around them.
-
-    ``starts`` int64[K]: first indices, multiples of RUN. Returns float32[K, RUN].
-    """
+    """Single runs of a seed's table, float32[K, RUN]; ``starts`` int64[K], multiples of RUN."""
     half = CHUNK // 2
     bits = np.empty((2, len(starts), RUN), dtype=np.int32)  # of the radii, of the angles
     stream, at = np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64), counter=0), 0
@@ -223,9 +194,7 @@ def runs(seed: int, starts: Integers) -> Floats:
 
 
 def table_digest(values: Floats) -> str:
-    """BLAKE2b-128 over the checksums of the table's chunks, so that any different float changes
-    it.
-    """
+    """BLAKE2b-128 over the checksums of the table's chunks."""
 
     def pieces(numbers: range) -> Iterator[Floats]:
         return (values[number * CHUNK : (number + 1) * CHUNK] for number in numbers)
@@ -242,7 +211,7 @@ def _digest(size: int, pieces: Callable[[range], Iterator[Floats]]) -> str:
         for number, piece in zip(numbers, pieces(numbers), strict=True):
             sums[number] = checksums(piece, space)
 
-    threads.for_each(work, range(0, count, BATCH), min(threads.usable_cores(), -(-count // BATCH)))
+    arrays.for_each(work, range(0, count, BATCH), min(arrays.usable_cores(), -(-count // BATCH)))
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=DIGEST_BYTES)
     digest.update(sums.data)
     return digest.hexdigest()
@@ -250,10 +219,7 @@ def _digest(size: int, pieces: Callable[[range], Iterator[Floats]]) -> str:
 
 def checksums(piece: Floats, space: Words) -> tuple[int, int]:
     """Two sums of the 64-bit words of up to a chunk of floats, modulo 2^64: plain, and with random
-    weights.
-
-    A single different word always changes the first. The second detects order, and differences that
-    cancel. ``space`` uint64[CHUNK/2] is overwritten.
+    weights, which detects order, and differences that cancel. ``space`` is overwritten.
     """
     if len(piece) < CHUNK:
         piece = np.concatenate([piece, np.zeros(CHUNK - len(piece), dtype="<f4")])

@@ -67,7 +67,7 @@ def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Fl
 
         return initial_vector(EnvironmentRequest.of(config))
     # start-up: of runs; acting needs only numpy
-    from es_queue.numerics.slot_plan import initial_parameters_seed
+    from es_queue.slot_plan import initial_parameters_seed
 
     seed = initial_parameters_seed(config.seed, member)
     return np.asarray(policy.initial(seed, config.init), np.float32)

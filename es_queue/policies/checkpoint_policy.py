@@ -23,7 +23,7 @@ from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import Floats, typed_array
-from es_queue.numerics.normalization import FrozenStatistics
+from es_queue.numerics.statistics import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy

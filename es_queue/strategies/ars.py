@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from es_queue.config.declarations import ScaleRule
-from es_queue.numerics.arrays import Doubles, Integers
-from es_queue.numerics.ordered_sums import norm, unit_scaled, weighted_rows
+from es_queue.numerics.arrays import Doubles, Integers, norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import GradientStrategy
 from es_queue.strategies.shaping import all_equal, with_failures_lowest

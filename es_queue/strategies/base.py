@@ -20,11 +20,10 @@ from es_queue.config.declarations import ScaleRule, StrategyFacts
 from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import EsQueueError, StrategyFailure
-from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.numerics.normalization import RunningMoments
-from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.numerics.slot_plan import max_slots
+from es_queue.numerics.arrays import Doubles, Floats, Integers, NoiseRows, norm
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.protocol.messages import TRAIN
+from es_queue.slot_plan import max_slots
 from es_queue.strategies.shaping import BY_SIGN
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]

@@ -20,15 +20,17 @@ from es_queue.config.declarations import ScaleRule
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.ordered_sums import (
+from es_queue.numerics.arrays import (
+    Doubles,
+    Floats,
     add_outer_products,
     combine_rows,
     dot,
     norm,
+    power,
+    steady_exp,
     weighted_rows,
 )
-from es_queue.numerics.portable import power, steady_exp
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AdaptiveSharedSigma
 from es_queue.strategies.shaping import all_equal, share_by_rank, with_failures_last

@@ -24,10 +24,9 @@ from es_queue.genetics import (
     ParentTable,
     decode_parent_table,
 )
-from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.numerics.return_statistics import sum_in_order
-from es_queue.numerics.slot_plan import draw_parents
+from es_queue.numerics.arrays import Doubles, Floats, Integers, NoiseRows, norm
+from es_queue.numerics.statistics import sum_in_order
+from es_queue.slot_plan import draw_parents
 from es_queue.strategies.base import (
     Batch,
     Builder,

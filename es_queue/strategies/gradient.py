@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
 
 

@@ -28,11 +28,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import MAX_NPZ
-from es_queue.numerics.arrays import Floats, Integers, typed_array
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.arrays import Floats, Integers, NoiseRows, norm, typed_array
 from es_queue.numerics.normals import directions, radii
-from es_queue.numerics.ordered_sums import NoiseRows, norm
-from es_queue.numerics.slot_plan import MEMBER, PARENTS, multiply_shift, raw_words
+from es_queue.numerics.statistics import RunningMoments
+from es_queue.slot_plan import MEMBER, PARENTS, multiply_shift, raw_words
 from es_queue.strategies.base import Batch, Builder, Draw, Info, State, Strategy
 from es_queue.strategies.map_elites_archive import (
     CVT,

@@ -23,9 +23,9 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import Doubles, Floats, Integers, typed_array
-from es_queue.numerics.slot_plan import MEMBER, uniforms
 from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
 from es_queue.run_folder import checkpoint_path
+from es_queue.slot_plan import MEMBER, uniforms
 
 State = dict[str, NDArray[Any]]
 GRID, CVT = "grid", "cvt"

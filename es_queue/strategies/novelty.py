@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.errors import UsageError
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.arrays import Doubles, Floats, norm
 from es_queue.numerics.normals import CHUNK, ChunkGenerator
-from es_queue.numerics.ordered_sums import norm
-from es_queue.numerics.return_statistics import sum_in_order
-from es_queue.numerics.slot_plan import MEMBER, uniform
+from es_queue.numerics.statistics import RunningMoments, sum_in_order
+from es_queue.slot_plan import MEMBER, uniform
 from es_queue.strategies.base import Batch, Draw, Info, State
 from es_queue.strategies.openai_es import SharedSigmaGradient
 from es_queue.strategies.shaping import utilities

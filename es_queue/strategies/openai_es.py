@@ -14,8 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from es_queue.config.declarations import ScaleRule
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import GradientStrategy
 from es_queue.strategies.optimizers import (

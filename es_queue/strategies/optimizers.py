@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import AUTO, RunConfig
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.ordered_sums import norm
+from es_queue.numerics.arrays import Doubles, Floats, norm
 
 Moments = dict[str, NDArray[Any]]
 

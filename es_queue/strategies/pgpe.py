@@ -16,9 +16,7 @@ import numpy as np
 from es_queue.config.declarations import ScaleRule
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.ordered_sums import norm, weighted_rows
-from es_queue.numerics.portable import squared_less_one
+from es_queue.numerics.arrays import Doubles, Floats, norm, squared_less_one, weighted_rows
 from es_queue.strategies.base import Batch, Info, State, mirror
 from es_queue.strategies.gradient import AdaptiveSigma
 from es_queue.strategies.optimizers import chosen_optimizer, make_optimizer

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.numerics.arrays import Floats
-from es_queue.numerics.ordered_sums import norm
+from es_queue.numerics.arrays import Floats, norm
 from es_queue.strategies.base import Batch, Info, State, Strategy, best_reevaluated
 
 

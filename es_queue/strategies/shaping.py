@@ -10,9 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from es_queue.numerics.arrays import Doubles
-from es_queue.numerics.ordered_sums import unit_scaled
-from es_queue.numerics.portable import recombination_weights
+from es_queue.numerics.arrays import Doubles, recombination_weights, unit_scaled
 
 #: Shapings whose fitness is Σ_t sign(r_t), so that workers must send that.
 BY_SIGN = frozenset({"sign", "centered-sign-rank"})

@@ -15,9 +15,14 @@ from typing import ClassVar
 import numpy as np
 
 from es_queue.config.declarations import ScaleRule
-from es_queue.numerics.arrays import Doubles, Floats
-from es_queue.numerics.ordered_sums import norm, weighted_rows
-from es_queue.numerics.portable import squared_less_one, steady_exp
+from es_queue.numerics.arrays import (
+    Doubles,
+    Floats,
+    norm,
+    squared_less_one,
+    steady_exp,
+    weighted_rows,
+)
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AdaptiveSigma
 from es_queue.strategies.shaping import all_equal, blended_rank, with_failures_last

@@ -20,7 +20,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import format_scaling, scale_factors
 from es_queue.config.schedules import rate_factors
 from es_queue.errors import UsageError
-from es_queue.numerics.slot_plan import validate_noise_size
+from es_queue.slot_plan import validate_noise_size
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner

@@ -9,7 +9,7 @@ import numpy as np
 from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Doubles
-from es_queue.numerics.return_statistics import ReturnStatistics
+from es_queue.numerics.statistics import ReturnStatistics
 from es_queue.slots import ANSWERED, CONFIRM, EVAL, Slots
 from master.display.format import Record
 from master.loop.learner import Chosen, evaluation_of

@@ -28,10 +28,9 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.numerics.normalization import FrozenStatistics
-from es_queue.numerics.return_statistics import ReturnStatistics, return_statistics
-from es_queue.numerics.slot_plan import max_slots, resolve_seed_sharing
+from es_queue.numerics.statistics import FrozenStatistics, ReturnStatistics, return_statistics
 from es_queue.protocol.messages import MAX_BLOCK, Task
+from es_queue.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.slots import (
     ANSWERED,
     CENTRE,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.arrays import Floats
-from es_queue.numerics.return_statistics import ReturnStatistics
+from es_queue.numerics.statistics import ReturnStatistics
 from es_queue.protocol.messages import Task
 from es_queue.slots import ELITE, FAILED, Slots
 from master.display.format import Record

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from es_queue.errors import DecodeError, RunFolderError
 from es_queue.numerics.arrays import Floats, Integers
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.numerics.normalization import FrozenStatistics, RunningMoments
+from es_queue.numerics.statistics import FrozenStatistics, RunningMoments
 from es_queue.protocol.messages import publication_generation
 from es_queue.strategies.base import State
 

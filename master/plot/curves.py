@@ -11,13 +11,13 @@ import numpy as np
 
 from es_queue.config.run_config import option_fields
 from es_queue.errors import UsageError
-from es_queue.numerics.aggregates import (
+from es_queue.numerics.arrays import Doubles
+from es_queue.numerics.statistics import (
     MIN_RUNS_FOR_INTERVAL,
     bootstrap_interval,
     interquartile_means,
     means,
 )
-from es_queue.numerics.arrays import Doubles
 from es_queue.text import sanitize
 from master.display.format import drawable_or_none
 from master.plot.runs import AXES, IGNORED_SETTINGS, RunCurves

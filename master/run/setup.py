@@ -18,12 +18,12 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
-from es_queue.numerics.normalization import RunningMoments
-from es_queue.numerics.slot_plan import resolve_seed_sharing, validate_noise_size
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.policies import initial_parameters, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import MAX_OBSERVATION
+from es_queue.slot_plan import resolve_seed_sharing, validate_noise_size
 from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner

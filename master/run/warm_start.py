@@ -11,7 +11,7 @@ from es_queue.errors import NoRunError, RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import typed_array
 from es_queue.numerics.fingerprint import bytes_digest
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.policies.checkpoint_policy import SavedPolicy, read_policy
 from es_queue.policies.net2wider import widen
 from es_queue.run_folder import checkpoint_path

@@ -19,8 +19,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RunFolderError
 from es_queue.numerics.arrays import Integers
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.slot_plan import make_generation_plan
 from es_queue.protocol.messages import publication_generation
+from es_queue.slot_plan import make_generation_plan
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.user_code import describe_error, named_modules, require_trust
 from master.loop.config_timeline import strategy_of

@@ -24,7 +24,7 @@ from es_queue.config.changeable import validate_changes
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import Doubles, Floats, Integers
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.private_files import no_link
 from es_queue.protocol.messages import publication_generation
 from master.loop.state import Change

@@ -11,7 +11,7 @@ from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.files import FORMAT, parse_json, read_file
-from es_queue.numerics.aggregates import Aggregates, aggregate
+from es_queue.numerics.statistics import Aggregates, aggregate
 from es_queue.protocol import keys
 from es_queue.run_folder import STUDY_FILE
 from master.display.format import finite_or_none

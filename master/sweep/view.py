@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from es_queue.config.scaling import scaled
-from es_queue.numerics.aggregates import Interval
+from es_queue.numerics.statistics import Interval
 from es_queue.text import sanitize
 from master.display.format import (
     finite_or_none,

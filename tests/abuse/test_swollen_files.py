@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_queue.numerics.normalization import RunningMoments
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.slot_record import COLUMNS
 from master.storage.replay_log import ReplayStep, chain_digest
 from tests.unit.master.storage.test_generation_store import trained

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from es_queue.numerics.ordered_sums import norm, weighted_rows
+from es_queue.numerics.arrays import norm, weighted_rows
 from es_queue.policies import NumpyPolicy
 from es_queue.strategies.gradient import AdaptiveSigma
 

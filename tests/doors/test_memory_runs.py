@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from es_queue.numerics.normalization import FrozenStatistics, Moments, RunningMoments
-from es_queue.numerics.slot_plan import FINAL, GenerationPlan
+from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
+from es_queue.slot_plan import FINAL, GenerationPlan
 from tests.cases import each_case
 from tests.doors.memory import TABLE, play
 from tests.doors.worlds import NOTED, UNEVEN

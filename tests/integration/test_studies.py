@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.numerics.aggregates import aggregate
+from es_queue.numerics.statistics import aggregate
 from tests.integration.processes import (
     CARTPOLE,
     WALKER,

@@ -18,7 +18,7 @@ from es_queue import load_policy
 from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.registry import register_bundled_ids
-from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
+from es_queue.slot_plan import FINAL, evaluation_seeds
 from tools.results.stored import StoredRow, StoredRun
 
 EPISODES = 100

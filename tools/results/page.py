@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from es_queue.numerics.aggregates import aggregate
+from es_queue.numerics.statistics import aggregate
 from tools.results.stored import DOCS, StoredRow, StoredRun
 from tools.results.survival import median_time
 

@@ -23,9 +23,9 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.slot_plan import FINAL, evaluation_seeds
 from es_queue.policies import make_policy
 from es_queue.seed_list import open_noise_table
+from es_queue.slot_plan import FINAL, evaluation_seeds
 from es_queue.text import escape
 from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
 from workers.play.checkpoint import Checkpoint

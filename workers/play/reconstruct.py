@@ -15,7 +15,7 @@ from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
-from es_queue.numerics.return_statistics import sum_in_order
+from es_queue.numerics.statistics import sum_in_order
 from es_queue.run_folder import existing_folder
 from es_queue.seed_list import open_noise_table
 from es_queue.slot_record import (

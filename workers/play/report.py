@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from es_queue.text import escape
 
 if TYPE_CHECKING:
-    from es_queue.numerics.return_statistics import ReturnStatistics
+    from es_queue.numerics.statistics import ReturnStatistics
     from workers.episode import Episode
 
 #: Fewer episodes show no shape and no interval worth the name.
@@ -31,8 +31,7 @@ def summarize(
     over episodes, None for fewer than three
     """
     # start-up: numpy
-    from es_queue.numerics.aggregates import bootstrap_interval, means
-    from es_queue.numerics.return_statistics import return_statistics
+    from es_queue.numerics.statistics import bootstrap_interval, means, return_statistics
 
     returns = [episode.total for episode in episodes]
     figures = return_statistics(returns)

@@ -11,7 +11,7 @@ import numpy as np
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats
 
-# Second word of the Philox key: far above those of es_queue.numerics.slot_plan, so that no stream
+# Second word of the Philox key: far above those of es_queue.slot_plan, so that no stream
 # is shared.
 DOMAIN = int.from_bytes(b"initial.")
 LAST_LAYER = 0.01  # near-zero first outputs: no action is saturated before anything is learnt

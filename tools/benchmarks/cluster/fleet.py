@@ -20,11 +20,11 @@ import numpy as np
 
 from es_queue.config.parsing import config_from_json
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.numerics.slot_plan import max_slots
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import ACTIVE_STATES, Clocks, RunKeys
 from es_queue.protocol.messages import TRAIN, Block, Task
 from es_queue.protocol.store import PIECE
+from es_queue.slot_plan import max_slots
 from es_queue.slots import Slots, Span, Table, spans_from_bytes, worker_mark
 from master.run.setup import Setup, prepare_run
 from tools.benchmarks.cluster.connections import Link, Loop, Request, Then

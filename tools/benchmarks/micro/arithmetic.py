@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.numerics import normals, threads
+from es_queue.numerics import arrays, normals
+from es_queue.numerics.arrays import column_pieces, weighted_rows
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
-from es_queue.numerics.ordered_sums import column_pieces, weighted_rows
 
 PAIRS = 5000
 PARAMETERS = 166_673
@@ -74,7 +74,7 @@ def gradient(
     table = NoiseTable.open(floats)
     rng = np.random.default_rng(1)
     indices, weights = rng.integers(0, floats - parameters, pairs), rng.standard_normal(pairs)
-    cores = threads.usable_cores()
+    cores = arrays.usable_cores()
     slices = [(start, min(start + SLICE, parameters)) for start in range(0, parameters, SLICE)]
     found = in_turn(
         {
@@ -108,7 +108,7 @@ def read(
         for view in table.views(indices, *columns):
             np.maximum.reduce(view)
 
-    threads.for_each(work, slices, cores)
+    arrays.for_each(work, slices, cores)
 
 
 def starters_way(
@@ -145,13 +145,13 @@ def making(memory: NDArray[np.float32]) -> float:
     def put(start: int, piece: NDArray[np.float32]) -> None:
         memory[start : start + len(piece)] = piece
 
-    usual, threads.usable_cores = threads.usable_cores, lambda: 1
+    usual, arrays.usable_cores = arrays.usable_cores, lambda: 1
     try:
         began = time.process_time()
         normals.generate_table(1, len(memory), put)
         return time.process_time() - began
     finally:
-        threads.usable_cores = usual
+        arrays.usable_cores = usual
 
 
 SECOND = """

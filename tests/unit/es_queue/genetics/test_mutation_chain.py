@@ -17,8 +17,7 @@ from es_queue.genetics import (
     apply_mutations,
     decode_parent_table,
 )
-from es_queue.numerics.arrays import Integers
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise, Integers
 from tests.cases import each_case
 
 SIZE = 9

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from es_queue.numerics.aggregates import (
+from es_queue.numerics.statistics import (
     aggregate,
     bootstrap_interval,
     interquartile_means,

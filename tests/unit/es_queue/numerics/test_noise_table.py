@@ -181,8 +181,8 @@ OPEN_AND_COUNT = """
 import os, sys
 from pathlib import Path
 from es_queue.numerics import noise_table
-made, make = [], noise_table.make_table
-noise_table.make_table = lambda *arguments: made.append(1) or make(*arguments)
+made, make = [], noise_table.generate_table
+noise_table.generate_table = lambda *arguments: made.append(1) or make(*arguments)
 print("ready", flush=True)
 table = noise_table.NoiseTable.open(100_000, Path(os.environ["FOLDER"]))
 print(len(made), table.digest, table.path.stat().st_ino, flush=True)
@@ -191,7 +191,7 @@ READ_ALL = """
 import os
 from pathlib import Path
 from es_queue.numerics import noise_table
-noise_table.make_table = None
+noise_table.generate_table = None
 table = noise_table.NoiseTable.open(int(os.environ["SIZE"]), Path(os.environ["FOLDER"]))
 table.row(0, table.size).sum()
 lines = Path("/proc/self/smaps").read_text().partition(str(table.path))[2].splitlines()[1:]

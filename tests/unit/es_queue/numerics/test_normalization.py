@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from es_queue.numerics.normalization import FrozenStatistics, Moments, RunningMoments
+from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
 from tests.cases import each_case
 
 ROWS = hnp.arrays(

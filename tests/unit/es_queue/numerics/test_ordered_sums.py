@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_queue.numerics import ordered_sums
-from es_queue.numerics.ordered_sums import (
+from es_queue.numerics import arrays
+from es_queue.numerics.arrays import (
     ArrayNoise,
     norm,
     unit_scaled,
@@ -24,12 +24,10 @@ from tests.cases import each_case
 from tests.parts import cores
 
 LONG = (
-    2 * ordered_sums.COLUMNS + 17
+    2 * arrays.COLUMNS + 17
 )  # rows that are read where they are, in one piece; three chunks of a norm
-LONGER = ordered_sums.SHARED + 5  # two pieces
-MANY = (
-    ordered_sums.SLOTS + ordered_sums.GROUP + 3
-)  # two copies of short rows, a short group at the end
+LONGER = arrays.SHARED + 5  # two pieces
+MANY = arrays.SLOTS + arrays.GROUP + 3  # two copies of short rows, a short group at the end
 
 
 def table(length: int, seed: int = 0) -> ArrayNoise:
@@ -50,11 +48,11 @@ def column_by_column(
     totals = []
     for column in columns:
         total = np.float64(0)
-        for first in range(0, len(indices), ordered_sums.GROUP):
+        for first in range(0, len(indices), arrays.GROUP):
             group = None
             for index, weight in zip(
-                indices[first : first + ordered_sums.GROUP],
-                scaled[first : first + ordered_sums.GROUP],
+                indices[first : first + arrays.GROUP],
+                scaled[first : first + arrays.GROUP],
                 strict=True,
             ):
                 value = noise.noise[index + column]
@@ -65,8 +63,8 @@ def column_by_column(
     return totals
 
 
-@each_case("size", [1, 2, 3, 7, ordered_sums.COLUMNS, ordered_sums.COLUMNS + 1, LONG, LONGER])
-@each_case("slots", [1, ordered_sums.GROUP, ordered_sums.GROUP + 1, MANY])
+@each_case("size", [1, 2, 3, 7, arrays.COLUMNS, arrays.COLUMNS + 1, LONG, LONGER])
+@each_case("slots", [1, arrays.GROUP, arrays.GROUP + 1, MANY])
 @each_case("squared", [False, True])
 def test_every_column_is_added_up_in_slot_order_whatever_the_width_of_the_rows(
     size: int, slots: int, squared: bool
@@ -83,14 +81,14 @@ def test_every_column_is_added_up_in_slot_order_whatever_the_width_of_the_rows(
 
 
 @each_case("transform", [None, less_one])
-def test_the_number_of_cores_changes_no_bit(transform: ordered_sums.Transform | None) -> None:
+def test_the_number_of_cores_changes_no_bit(transform: arrays.Transform | None) -> None:
     rng = np.random.default_rng(4)
     noise, indices, weights = (
         table(LONGER + 5000),
         rng.integers(0, 5000, MANY),
         rng.standard_normal(MANY),
     )
-    assert LONGER * MANY > ordered_sums.WORTH_THREADS
+    assert LONGER * MANY > arrays.WORTH_THREADS
     found = []
     for count in (1, 2, 3):
         with cores(count):
@@ -117,7 +115,7 @@ def test_a_norm_is_the_euclidean_length_in_float64(size: int, dtype: type) -> No
 DIGEST = """
 import hashlib
 import numpy as np
-from es_queue.numerics.ordered_sums import ArrayNoise, norm, weighted_rows
+from es_queue.numerics.arrays import ArrayNoise, norm, weighted_rows
 from es_queue.strategies.shaping import SHAPINGS
 rng = np.random.default_rng(7)
 noise = ArrayNoise(rng.standard_normal(9000, dtype=np.float32))
@@ -132,7 +130,7 @@ print(hashlib.blake2b(b"".join(parts)).hexdigest())
 def digest(**environment: str) -> str:
     settings = {
         **os.environ,
-        "PYTHONPATH": str(Path(ordered_sums.__file__).parents[3]),
+        "PYTHONPATH": str(Path(arrays.__file__).parents[3]),
         **environment,
     }
     command = [

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from es_queue.numerics.portable import steady_exp
+from es_queue.numerics.arrays import steady_exp
 
 
 def test_the_exponential_is_exact_to_a_few_units_in_the_last_place() -> None:

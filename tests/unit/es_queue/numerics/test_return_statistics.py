@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from es_queue.numerics.return_statistics import return_statistics, sum_in_order
+from es_queue.numerics.statistics import return_statistics, sum_in_order
 
 
 def test_a_sum_rounds_at_each_step_as_every_python_does() -> None:

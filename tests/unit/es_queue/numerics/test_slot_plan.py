@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.slot_plan import (
+from es_queue.slot_plan import (
     BEHAVIOUR,
     ELITE,
     REFERENCE,

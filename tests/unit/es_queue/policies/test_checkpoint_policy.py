@@ -16,7 +16,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.numerics.normalization import FrozenStatistics
+from es_queue.numerics.statistics import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy

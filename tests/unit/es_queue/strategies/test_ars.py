@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise
 from es_queue.strategies import Batch
 from es_queue.strategies.ars import ARS
 from tests.cases import each_case

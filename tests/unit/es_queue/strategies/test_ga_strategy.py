@@ -13,8 +13,8 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.genetics import Floats, Lineage, apply_mutations
 from es_queue.genetics import MutationChain as Chain
-from es_queue.numerics.ordered_sums import ArrayNoise
-from es_queue.numerics.slot_plan import draw_parents
+from es_queue.numerics.arrays import ArrayNoise
+from es_queue.slot_plan import draw_parents
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from es_queue.strategies.ga import EliteEvaluation
 from tests.cases import each_case

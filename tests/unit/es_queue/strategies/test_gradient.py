@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from es_queue import testing
-from es_queue.numerics.ordered_sums import norm, weighted_rows
-from es_queue.numerics.portable import steady_exp
+from es_queue.numerics.arrays import norm, steady_exp, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AdaptiveSharedSigma
 from es_queue.strategies.shaping import utilities

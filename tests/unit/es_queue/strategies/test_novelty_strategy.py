@@ -12,9 +12,8 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from es_queue.numerics.arrays import Floats
-from es_queue.numerics.normalization import RunningMoments
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise, Floats
+from es_queue.numerics.statistics import RunningMoments
 from es_queue.strategies import Batch, State, make_strategy
 from es_queue.strategies.novelty import (
     STAGNATION_LIMIT,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise
 from es_queue.strategies import Batch, make_strategy
 from es_queue.strategies.openai_es import OpenaiES
 from es_queue.strategies.shaping import utilities

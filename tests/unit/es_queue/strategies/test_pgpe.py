@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise
 from es_queue.strategies import Batch
 from es_queue.strategies.pgpe import PGPE
 from es_queue.strategies.shaping import utilities

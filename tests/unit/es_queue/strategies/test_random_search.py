@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from es_queue.strategies.base import best_reevaluated
 from tests.cases import each_case

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.ordered_sums import ArrayNoise
+from es_queue.numerics.arrays import ArrayNoise
 from es_queue.strategies import Batch, State, Strategy, make_strategy
 from tests.cases import each_case
 

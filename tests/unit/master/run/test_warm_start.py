@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_queue.errors import RunFolderError, UsageError
-from es_queue.numerics.normalization import Moments
+from es_queue.numerics.statistics import Moments
 from es_queue.pretrained import environment_names, path_of
 from master.loop.state import RunState
 from master.run.launch import parse_warm_start

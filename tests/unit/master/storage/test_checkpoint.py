@@ -92,7 +92,7 @@ def test_the_loaded_policy_acts_exactly_like_the_rollout(
     )
     loaded = load_policy(path)
     world = open_environment(EnvironmentRequest.of(setup.config))
-    from es_queue.numerics.normalization import FrozenStatistics
+    from es_queue.numerics.statistics import FrozenStatistics
 
     statistics = FrozenStatistics(best.mean, best.std, 5.0) if setup.config.obs_norm else None
     act = begin_acting(setup.policy.bind(best.parameters[None]), statistics)

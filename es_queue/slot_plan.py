@@ -1,8 +1,7 @@
 """Noise index and environment seeds of each slot: a pure function of (run seed, generation, slot).
 
-A multiply-shift makes integers from raw 64-bit Philox output, keyed by the run's seed with the
-counter (slot, 0, generation, stream). numpy guarantees the raw output, but not
-``Generator.integers``. Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+A multiply-shift makes integers from raw Philox output, which numpy guarantees, keyed by the run's
+seed with the counter (slot, 0, generation, stream). Salmon et al. 2011, "Parallel random numbers".
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ WORDS = 4  # Philox4x64 yields four words per counter value
 #: The stream of environment seeds of each kind of evaluation.
 EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
 
-# Environment seeds are int32 for EnvPool. The ranges are disjoint, so no test repeats a training
-# seed.
+# Environment seeds are int32 for EnvPool. No test repeats a training seed.
 SEED_RANGES = {
     TRAINING: (0, 2**30),
     ELITE: (0, 2**30),  # it selects, so it is training
@@ -86,10 +84,9 @@ class SlotPlan:
 class GenerationPlan:
     """All random choices of one generation's episodes.
 
-    seed: the run's; index_count: number of noise indices (table size - policy size + 1);
-    individuals: per slot (2 for mirrored sampling); episodes: per individual; seed_sharing: which
-    slots share environment seeds, "pair", "generation" or "slot"; sample_fraction: fraction of
-    sampled slots.
+    seed: the run's; index_count: number of noise indices; individuals: per slot (2 for mirrored
+    sampling); episodes: per individual; seed_sharing: "pair", "generation" or "slot" share
+    environment seeds; sample_fraction: of slots
     """
 
     seed: int
@@ -112,14 +109,11 @@ class GenerationPlan:
         )
 
     def seeds(self, stream: int, count: int) -> Integers:
-        """``count`` distinct environment seeds of a stream: ELITE, BEHAVIOUR, EVALUATION,
-        CONFIRMATION or FINAL.
-        """
+        """``count`` distinct environment seeds of a stream."""
         low, size = SEED_RANGES[stream]
         return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
 
     def _training_seeds(self, slots: int) -> Integers:
-        """int64[slots, individuals, episodes]."""
         shape = (slots, self.individuals, self.episodes)
         if self.seed_sharing == "generation":
             return np.broadcast_to(self.seeds(TRAINING, self.episodes), shape)
@@ -131,7 +125,6 @@ class GenerationPlan:
         return self.seeds(TRAINING, slots * self.individuals * self.episodes).reshape(shape)
 
     def _raw(self, stream: int, count: int) -> NDArray[np.uint64]:
-        """uint64[count, 4]: one Philox counter value per row."""
         words = raw_words(self.seed, stream, self.generation, count * WORDS)
         return words.reshape(count, WORDS)
 
@@ -146,9 +139,8 @@ class GenerationPlan:
         return drawn + low
 
     def _redraw(self, stream: int, drawn: Integers, size: int) -> None:
-        """Give each slot that repeats an earlier one the first unused value of its own stream.
-
-        The order is that of the slots, so slot k's value does not depend on later slots.
+        """Give each slot that repeats an earlier one the first unused value of its own stream, in
+        order, so that slot k's value does not depend on later slots.
         """
         values, first = np.unique(drawn, return_index=True)
         repeats = np.ones(len(drawn), np.bool_)
@@ -180,9 +172,7 @@ class GenerationPlan:
 def make_generation_plan(
     config: RunConfig, generation: int, size: int, individuals: int
 ) -> GenerationPlan:
-    """The plan of a generation for a policy of ``size`` floats; the config's noise_size is resolved
-    to the table's.
-    """
+    """The plan of a generation for a policy of ``size`` floats and a resolved config."""
     sample = config.obs_sample if config.obs_norm else 0.0
     share = resolve_seed_sharing(config, individuals)
     return GenerationPlan(
@@ -208,10 +198,9 @@ def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
 def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
     """The most slots of each kind in a publication; ``individuals`` per training slot.
 
-    In the asynchronous schedule, more workers than ``max_lag`` batches are useless; two more
-    batches are for waiting workers. Elites have the numbers of the training slots, plus one for the
-    centre. In the asynchronous schedule, each episode of each candidate has a number; the centre is
-    the last candidate.
+    The asynchronous schedule has ``max_lag`` batches, and two more for waiting workers. Elites have
+    the numbers of the training slots, plus one for the centre; asynchronously, each episode of each
+    candidate has one.
     """
     population = config.population
     if config.min_steps:
@@ -231,9 +220,7 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
 
 
 def validate_noise_size(config: RunConfig, size: int) -> None:
-    """Refuse a noise table without a position for each slot of a policy of ``size`` parameters.
-    Raises UsageError.
-    """
+    """Raises UsageError for a noise table without a position for each slot of ``size`` parameters."""
     slots = max_slots(scaled(config), 1)[TRAIN]
     if config.noise_size - size + 1 < slots:
         raise UsageError(
@@ -243,18 +230,14 @@ def validate_noise_size(config: RunConfig, size: int) -> None:
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:
-    """int64[count] environment seeds of ELITE, BEHAVIOUR, EVALUATION, CONFIRMATION or FINAL;
-    FINAL's are the same for the whole run.
-    """
+    """int64[count] environment seeds of a stream; FINAL's are the same for the whole run."""
     return GenerationPlan(
         config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0
     ).seeds(stream, count)
 
 
 def draw_parents(seed: int, generation: int, slots: Integers, parents: int) -> Integers:
-    """The parent that each of the ``slots`` int64[S] of a generation mutates, uniform with
-    replacement: int64[S].
-    """
+    """The parent that each of the ``slots`` int64[S] mutates, uniform: int64[S]."""
     stop = int(slots.max(initial=0)) + 1
     return multiply_shift(
         _parent_words(seed, generation, 1 << (stop - 1).bit_length())[slots], parents
@@ -281,9 +264,7 @@ def as_fractions(words: NDArray[np.uint64]) -> Doubles:
 
 
 def multiply_shift(words: NDArray[np.uint64], size: int) -> Integers:
-    """floor(word * size / 2^64) for 0 < size <= 2^32, in uint64 arithmetic without overflow (Lemire
-    2019).
-    """
+    """floor(word * size / 2^64) for 0 < size <= 2^32, without overflow (Lemire 2019)."""
     if not 0 < size <= 2**32:
         raise ValueError(f"cannot draw from {size} values: use 1 to 2^32")
     wide = np.uint64(size)

@@ -1,10 +1,9 @@
-"""Running mean and variance of observations: collected per episode, merged in slot order, frozen
-during a generation.
-"""
+"""Statistics of observations (for their normalisation), of returns, and over runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -14,17 +13,17 @@ from numpy.typing import NDArray
 
 from es_queue.numerics.arrays import Doubles, Floats
 
+# --- running mean and variance of observations: merged in slot order, frozen in a generation
+
 SMALLEST_VARIANCE = 1e-4  # an almost constant number must not be amplified once it moves
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-#: Numbers of the means to merge at once, so that they and their products stay in the cache.
+#: Numbers of the means to merge at once, so that they stay in the cache.
 PIECE = 2**15
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean float64[d] and sum of squared deviations float64[d] of one episode's
-    observations.
-    """
+    """Count, mean float64[d] and sum of squared deviations float64[d] of an episode."""
 
     count: int
     mean: Doubles
@@ -32,11 +31,8 @@ class Moments:
 
     @staticmethod
     def of(observations: NDArray[Any]) -> Moments:
-        """The moments of float[T, d], T >= 1, in float64.
-
-        The rows are summed in order (numpy adds pairwise if d is 1). The second pass uses
-        deviations from the mean, so that a small spread around a large mean is not lost (Chan,
-        Golub and LeVeque 1983).
+        """The moments of float[T, d], T >= 1, in float64: two passes, rows in order (numpy adds
+        pairwise if d is 1). Chan, Golub and LeVeque 1983.
         """
         rows = np.ascontiguousarray(observations, dtype=np.float64)
         if rows.ndim != 2 or not len(rows):
@@ -63,10 +59,8 @@ class RunningMoments:
         return cls(0, np.zeros(size), np.zeros(size))
 
     def merge(self, other: Moments) -> RunningMoments:
-        """Add one more episode (Chan, Golub and LeVeque 1979).
-
-        An episode that would make the moments non-finite is left out, so one infinite observation
-        does not spoil the statistics. Raises ValueError for another number of columns.
+        """Add one more episode (Chan, Golub and LeVeque 1979), unless it would make the moments
+        non-finite. Raises ValueError for another number of columns.
         """
         if other.mean.shape != self.mean.shape or other.m2.shape != self.m2.shape:
             raise ValueError(
@@ -84,9 +78,7 @@ class RunningMoments:
         return RunningMoments(count, mean, m2)
 
     def merge_many(self, counts: Sequence[int], means: Doubles, m2s: Doubles) -> RunningMoments:
-        """Add several episodes, with means and M2s float64[k, d]: the same bits and errors as
-        ``merge`` one by one.
-        """
+        """``merge`` of several episodes, to the bit; means and M2s float64[k, d]."""
         rows = (len(counts), len(self.mean))
         if means.shape != rows or m2s.shape != rows:
             raise ValueError(
@@ -101,8 +93,7 @@ class RunningMoments:
         for start in range(0, len(counts), piece):
             segment = slice(start, start + piece)
             result = result._merge_valid(counts[segment], means[segment], m2s[segment])
-        # A non-finite value persists to the end: then one episode spoils the rest, and merge finds
-        # which.
+        # A non-finite value persists to the end: merge finds which episode spoils the rest.
         if np.isfinite(result.mean).all() and np.isfinite(result.m2).all():
             return result
         result = self
@@ -140,9 +131,7 @@ class RunningMoments:
         return RunningMoments(before[-1], mean, m2)
 
     def freeze(self, clip: float) -> FrozenStatistics:
-        """The statistics that normalise the next generation; the identity before any observation.
-        ``clip`` is in deviations.
-        """
+        """The statistics that normalise the next generation; ``clip`` is in deviations."""
         if not self.count:
             return FrozenStatistics.identity(len(self.mean), clip)
         deviation = np.sqrt(np.maximum(self.m2 / self.count, SMALLEST_VARIANCE))
@@ -169,10 +158,8 @@ class RunningMoments:
 
 @dataclass(frozen=True)
 class FrozenStatistics:
-    """Mean float32[d] and standard deviation float32[d] that normalise one generation's
-    observations.
-
-    clip: bound of the normalised numbers in deviations; 0 for none
+    """Mean and standard deviation float32[d] that normalise one generation's observations; clip:
+    bound of the normalised numbers in deviations, 0 for none.
     """
 
     mean: Floats
@@ -189,16 +176,157 @@ class FrozenStatistics:
 
     @classmethod
     def identity(cls, size: int, clip: float) -> FrozenStatistics:
-        """Generation 0's: mean 0, deviation 1, with the clip."""
         return cls(np.zeros(size, np.float32), np.ones(size, np.float32), clip)
 
     def normalize(self, observations: Floats) -> Floats:
-        """clip((o - mean) / std, -clip, clip) of float32[..., d]: a new array, the same bits for
-        one row and for many.
-        """
+        """clip((o - mean) / std, -clip, clip) of float32[..., d]: a new array."""
         out = np.subtract(observations, self.mean)
         np.divide(out, self.std, out)
         if self.clip:
             np.maximum(out, self._low, out=out)
             np.minimum(out, self._high, out=out)
         return out
+
+
+# --- returns
+
+
+@dataclass(frozen=True)
+class ReturnStatistics:
+    """Mean, population standard deviation, minimum and maximum of ``count`` returns."""
+
+    mean: float
+    std: float
+    minimum: float
+    maximum: float
+    count: int
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean: std/√count."""
+        return self.std / math.sqrt(self.count)
+
+
+def sum_in_order(values: Iterable[float]) -> float:
+    """The sum from left to right, rounded at each step, unlike ``sum`` since Python 3.12."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def return_statistics(returns: Sequence[float]) -> ReturnStatistics | None:
+    """Summed in the given order, in float64; None without returns."""
+    if not returns:
+        return None
+    mean = sum_in_order(returns) / len(returns)
+    try:
+        spread = math.sqrt(sum_in_order((value - mean) ** 2 for value in returns) / len(returns))
+    except OverflowError:  # Python raises if the square exceeds float64
+        spread = math.inf
+    return ReturnStatistics(mean, spread, min(returns), max(returns), len(returns))
+
+
+# --- runs of one setting: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
+# Statistical Precipice"
+
+LEVEL = 0.95
+RESAMPLES = 20_000
+#: With fewer runs, a bootstrap only repeats the values it was given.
+MIN_RUNS_FOR_INTERVAL = 3
+BOOTSTRAP_KEY = 20_210_830
+
+#: A statistic of each row of sorted values: float64[R, n] to float64[R].
+Statistic = Callable[[Doubles], Doubles]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """Statistics over the ``count`` of ``total`` runs that have a value.
+
+    The intervals are None with fewer than three such runs; everything is None without any.
+    """
+
+    count: int
+    total: int
+    mean: float | None = None
+    mean_interval: Interval | None = None
+    iqm: float | None = None
+    iqm_interval: Interval | None = None
+    median: float | None = None
+    worst: float | None = None
+    best: float | None = None
+
+
+def aggregate(values: Sequence[float | None]) -> Aggregates:
+    """The statistics of runs; higher is better. None or a non-finite value is a missing one."""
+    sorted_values = _sorted(
+        [value for value in values if value is not None and math.isfinite(value)]
+    )
+    count = sorted_values.shape[1]
+    if count == 0:
+        return Aggregates(0, len(values))
+
+    def interval(statistic: Statistic) -> Interval | None:
+        enough = count >= MIN_RUNS_FOR_INTERVAL
+        return bootstrap_interval(sorted_values[0].tolist(), statistic) if enough else None
+
+    return Aggregates(
+        count,
+        len(values),
+        mean=float(means(sorted_values)[0]),
+        mean_interval=interval(means),
+        iqm=float(interquartile_means(sorted_values)[0]),
+        iqm_interval=interval(interquartile_means),
+        median=float(np.median(sorted_values)),
+        worst=float(sorted_values[0, 0]),
+        best=float(sorted_values[0, -1]),
+    )
+
+
+def means(rows: Doubles) -> Doubles:
+    return np.asarray(rows.mean(axis=1))
+
+
+def interquartile_means(rows: Doubles) -> Doubles:
+    """The mean of each sorted row's middle half [n/4, 3n/4] of [0, n]: a value at its edge counts
+    by the part inside.
+    """
+    count = rows.shape[1]
+    places = np.arange(count, dtype=np.float64)
+    weights = np.clip(
+        np.minimum(places + 1, 0.75 * count) - np.maximum(places, 0.25 * count), 0.0, 1.0
+    )
+    left_out = count // 4
+    # The rounding of the sum must not exceed the values that count.
+    return np.asarray(
+        np.clip(
+            (rows * weights).sum(axis=1) / (0.5 * count),
+            rows[:, left_out],
+            rows[:, count - left_out - 1],
+        )
+    )
+
+
+def bootstrap_interval(
+    values: Sequence[float], statistic: Statistic, level: float = LEVEL, resamples: int = RESAMPLES
+) -> Interval:
+    """The percentile bootstrap interval of a statistic over runs: (low, high).
+
+    The draws, with replacement, are the same in every numpy version and for any order of values.
+    """
+    row = _sorted(values)[0]
+    raw = (
+        np.random.Philox(key=BOOTSTRAP_KEY)
+        .random_raw(resamples * len(row))
+        .reshape(resamples, len(row))
+    )
+    drawn = ((raw >> np.uint64(32)) * np.uint64(len(row))) >> np.uint64(32)
+    estimates = statistic(np.sort(row[drawn.astype(np.intp)], axis=1))
+    low, high = np.quantile(estimates, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _sorted(values: Sequence[float]) -> Doubles:
+    return np.sort(np.asarray(values, np.float64)).reshape(1, -1)
