@@ -220,7 +220,7 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
 
 
 def validate_noise_size(config: RunConfig, size: int) -> None:
-    """Raises UsageError for a noise table without a position for each slot of ``size`` parameters."""
+    """Raises UsageError for a noise table without a position for each slot."""
     slots = max_slots(scaled(config), 1)[TRAIN]
     if config.noise_size - size + 1 < slots:
         raise UsageError(
