@@ -18,9 +18,7 @@ from es_queue.config.run_config import ASYNC, AUTO, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Integers, Mask
-from es_queue.protocol.messages import CENTRE, CONFIRM, EVAL, TRAIN
-from es_queue.protocol.messages import ELITE as ELITE_KIND
-from es_queue.protocol.messages import FINAL as FINAL_KIND
+from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, TRAIN
 
 GROWTH = 8  # the most growth of a population by --min-steps, unless --population-max limits it
 WORDS = 4  # Philox4x64 yields four words per counter value
@@ -29,27 +27,27 @@ WORDS = 4  # Philox4x64 yields four words per counter value
     TRAINING,
     EVALUATION,
     CONFIRMATION,
-    FINAL,
+    FINAL_SEEDS,
     CHOICE,
     RETRY,
-    ELITE,
+    ELITE_SEEDS,
     BEHAVIOUR,
     MEMBER,
     PARENTS,
     REFERENCE,
 ) = range(12)
 #: The stream of environment seeds of each kind of evaluation.
-EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL_KIND: FINAL}
+EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL: FINAL_SEEDS}
 
 # Environment seeds are int32 for EnvPool. No test repeats a training seed.
 SEED_RANGES = {
     TRAINING: (0, 2**30),
-    ELITE: (0, 2**30),  # it selects, so it is training
+    ELITE_SEEDS: (0, 2**30),  # it selects, so it is training
     BEHAVIOUR: (0, 2**30),
     REFERENCE: (0, 2**30),
     EVALUATION: (2**30, 2**28),
     CONFIRMATION: (2**30 + 2**28, 2**28),
-    FINAL: (2**30 + 2**29, 2**29),
+    FINAL_SEEDS: (2**30 + 2**29, 2**29),
 }
 
 
@@ -109,7 +107,7 @@ class GenerationPlan:
         )
 
     def seeds(self, stream: int, count: int) -> Integers:
-        """``count`` distinct environment seeds of a stream."""
+        """``count`` distinct environment seeds of a stream in SEED_RANGES."""
         low, size = SEED_RANGES[stream]
         return self._distinct(stream, self._raw(stream, count)[:, 0], low, size)
 
@@ -195,7 +193,7 @@ def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
     return "pair" if individuals == 2 else alone
 
 
-def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
+def max_slots(config: RunConfig, individuals: int) -> dict[int, int]:
     """The most slots of each kind in a publication; ``individuals`` per training slot.
 
     The asynchronous schedule has ``max_lag`` batches, and two more for waiting workers. Elites have
@@ -210,13 +208,13 @@ def max_slots(config: RunConfig, individuals: int) -> dict[str, int]:
     evaluations = {
         EVAL: config.eval_episodes,
         CONFIRM: config.confirm_episodes,
-        FINAL_KIND: config.final_episodes,
+        FINAL: config.final_episodes,
     }
     slots = population // individuals
     elites = (
         (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
     )
-    return {TRAIN: slots, CENTRE: 1, ELITE_KIND: elites, **evaluations}
+    return {TRAIN: slots, CENTRE: 1, ELITE: elites, **evaluations}
 
 
 def validate_noise_size(config: RunConfig, size: int) -> None:
@@ -230,9 +228,11 @@ def validate_noise_size(config: RunConfig, size: int) -> None:
 
 
 def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int) -> Integers:
-    """int64[count] environment seeds of a stream; FINAL's are the same for the whole run."""
+    """int64[count] environment seeds of a stream in SEED_RANGES; those of
+    FINAL_SEEDS are the same for the whole run.
+    """
     return GenerationPlan(
-        config.seed, 0 if stream == FINAL else generation, 1, 1, 1, "slot", 0.0
+        config.seed, 0 if stream == FINAL_SEEDS else generation, 1, 1, 1, "slot", 0.0
     ).seeds(stream, count)
 
 

@@ -23,20 +23,24 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import DecodeError
 from es_queue.numerics.arrays import Floats, Integers, Mask
 from es_queue.numerics.statistics import LARGEST_FLOAT32, RunningMoments
-from es_queue.protocol.messages import KINDS, MOST_RETURN
+from es_queue.protocol.messages import (
+    CENTRE,
+    ELITE,
+    KINDS,
+    MOST_RETURN,
+    TRAIN,
+)
 from es_queue.slot_plan import (
     BEHAVIOUR,
+    ELITE_SEEDS,
     EVALUATION_STREAMS,
     SlotPlan,
     evaluation_seeds,
     make_generation_plan,
     max_slots,
 )
-from es_queue.slot_plan import ELITE as ELITE_SEEDS
 from es_queue.strategies.base import Strategy
 
-#: Numbers of the kinds, as a row has them.
-TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = range(len(KINDS))
 #: Kinds that are played under training's rules.
 TRAINED = (TRAIN, CENTRE, ELITE)
 
@@ -163,10 +167,10 @@ class Tally:
     conflicts: list[Conflict] = field(default_factory=list)
 
     def refuse(self, reason: str, wrong: Mask) -> Mask:
-        """Count what is wrong with results [A]; returns which are not."""
+        """Count the ``wrong`` ones, bool [A], of some results. Returns ``wrong``."""
         if count := int(np.count_nonzero(wrong)):
             self.refused[reason] += count
-        return ~wrong
+        return wrong
 
 
 class Slots:
@@ -242,7 +246,7 @@ class Slots:
         config, generation, (kind, start, stop) = self.config, self.generation, span
         nobody = np.zeros(len(rows), np.bool_)
         if kind not in TRAINED:  # the centre, one episode a slot, under the environment's own rules
-            seeds = evaluation_seeds(config, EVALUATION_STREAMS[KINDS[kind]], generation, stop)
+            seeds = evaluation_seeds(config, EVALUATION_STREAMS[kind], generation, stop)
             rows["seeds"][:, 0, 0] = seeds[start:]
             return nobody
         if kind == TRAIN:
@@ -268,7 +272,7 @@ class Slots:
         # Training slots again on fresh seeds, the same for all; the one after the last is the
         # centre.
         rows["seeds"][:, 0, : len(seeds)] = seeds
-        most = max_slots(config, self.strategy.per_slot)["train"]
+        most = max_slots(config, self.strategy.per_slot)[TRAIN]
         perturbed = rows["number"] < most
         if perturbed.any():
             plan = training_plan(config, self.strategy, generation, min(stop, most))
@@ -293,7 +297,7 @@ class Slots:
         ranks = first + np.arange(len(results))
         spoilt = self._place_moments(moments)
         table, rows = self.table, results["row"]
-        keep = self.tally.refuse("unknown-slot", (rows < 0) | (rows >= len(table)))
+        keep = ~self.tally.refuse("unknown-slot", (rows < 0) | (rows >= len(table)))
         results, ranks = results[keep], ranks[keep]
         rows = results["row"].astype(np.intp)
         failed, late = results["failure"] != NO_FAILURE, table["state"][rows] != OWED
@@ -331,14 +335,14 @@ class Slots:
         """bool [A]: which have finite scores, possible step counts, and all their moments."""
         rows = results["row"].astype(np.intp)
         scores = np.abs(np.stack([results["fitness"], results["returns"]]))
-        good = self.tally.refuse("wrong-return", ~(scores <= MOST_RETURN).all((0, 2)))
+        good = ~self.tally.refuse("wrong-return", ~(scores <= MOST_RETURN).all((0, 2)))
         steps, players = results["steps"], self.table["players"][rows, np.newaxis]
         fewest = np.arange(self.shape.individuals) < players
         short = ((steps < fewest) | (steps > MOST_STEPS)).any(1)
-        good &= self.tally.refuse("wrong-length", good & short)
+        good &= ~self.tally.refuse("wrong-length", good & short)
         if self.shape.behaviour:
             finite = np.isfinite(results["behaviour"]).all((1, 2))
-            good &= self.tally.refuse("wrong-shape", good & ~finite)
+            good &= ~self.tally.refuse("wrong-shape", good & ~finite)
         lacks = np.isin(rows, spoilt)
         sampled = np.flatnonzero(self.table["place"][rows] >= 0)
         if len(sampled):
@@ -346,7 +350,7 @@ class Slots:
             present = self.moments["row"][places] >= 0
             starts = np.cumsum(each) - each
             lacks[sampled] |= ~np.logical_and.reduceat(present, starts)
-        return good & self.tally.refuse("wrong-moments", good & lacks)
+        return good & ~self.tally.refuse("wrong-moments", good & lacks)
 
     def _place_moments(self, moments: Table) -> Rows:
         """Store the moments of each episode that has none; returns the rows of impossible ones."""
@@ -573,7 +577,7 @@ def training_plan(config: RunConfig, strategy: Strategy, generation: int, stop: 
         return _training_plan(config, generation, strategy.size, strategy.per_slot, count)
     # A table that grows by a few rows at a time does not plan them all again each time.
     count = 1 << (stop - 1).bit_length() if stop > 1 else 1
-    most = max(stop, max_slots(config, strategy.per_slot)["train"])
+    most = max(stop, max_slots(config, strategy.per_slot)[TRAIN])
     return _training_plan(config, generation, strategy.size, strategy.per_slot, min(count, most))
 
 

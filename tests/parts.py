@@ -18,7 +18,7 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import RunningMoments
 from es_queue.policies import make_policy
-from es_queue.protocol.messages import KINDS, Block, Task
+from es_queue.protocol.messages import Block, Task
 from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
@@ -72,10 +72,10 @@ class Played(NamedTuple):
 
 
 def play_slots(
-    who: Player, task: Task, published: np.ndarray, kind: str, start: int, stop: int
+    who: Player, task: Task, published: np.ndarray, kind: int, start: int, stop: int
 ) -> Played:
     """Slots of a kind, as a worker plays them for a publication that has no others."""
-    spans = [Span(KINDS.index(kind), 0, stop)]
+    spans = [Span(kind, 0, stop)]
     who.open(replace(task, spans=spans_to_bytes(spans)), published)
     answer = who.play(Block(task.publication, kind, start, stop), 0)
     results = []

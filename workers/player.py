@@ -31,15 +31,21 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments, sum_in_order
 from es_queue.policies import initial_parameters
 from es_queue.policies.base import Policy
-from es_queue.protocol.messages import KINDS, MAX_REASON, MOST_RETURN, Block, Task
-from es_queue.slots import (
+from es_queue.protocol.messages import (
     CENTRE,
     ELITE,
-    EPISODE_FAILED,
     FINAL,
+    KINDS,
+    MAX_REASON,
+    MOST_RETURN,
+    TRAIN,
+    Block,
+    Task,
+)
+from es_queue.slots import (
+    EPISODE_FAILED,
     HOST_FAILED,
     STRATEGY_FAILED,
-    TRAIN,
     TRAINED,
     Shape,
     Slots,

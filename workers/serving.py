@@ -32,7 +32,7 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.private_files import host_private_directory
 from es_queue.protocol.connection import Retry, clone_client
 from es_queue.protocol.keys import Clocks
-from es_queue.protocol.messages import Block, Task
+from es_queue.protocol.messages import KINDS, Block, Task
 from es_queue.protocol.store import WorkerStore
 from es_queue.slots import worker_mark
 from es_queue.text import sanitize
@@ -322,7 +322,7 @@ class Service:
             self._store.drop(block)
             return
         control = self._player.control
-        self.block = f"{block.kind} {block.start} {block.stop}"
+        self.block = f"{KINDS[block.kind]} {block.start} {block.stop}"
         control.begin_block(block.publication)
         try:
             answer = self._player.play(block, self._mark)

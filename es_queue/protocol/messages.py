@@ -33,8 +33,9 @@ MOST_RETURN = 1e100  # squares and sums of returns up to this are finite
 #: Numbers of a behaviour: both of a pair fit into a slot's share of an answer.
 MAX_BEHAVIOUR_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 
-TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = "train", "centre", "elite", "eval", "confirm", "final"
-KINDS = (TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL)
+#: What a slot is played for: its name, in blocks and for people, and its number, in tables.
+KINDS = ("train", "centre", "elite", "eval", "confirm", "final")
+TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = range(len(KINDS))
 
 PUBLICATION = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})-([0-9a-f]{8})")
 TOKEN = re.compile(r"([1-9][0-9]{0,9})-([0-9a-f]{8})")
@@ -62,12 +63,12 @@ class Block:
     """A contiguous range of slots of one publication, claimed and answered as one."""
 
     publication: str
-    kind: str
+    kind: int
     start: int
     stop: int
 
     def __str__(self) -> str:
-        return f"{self.publication} {self.kind} {self.start} {self.stop}"
+        return f"{self.publication} {KINDS[self.kind]} {self.start} {self.stop}"
 
     @classmethod
     def decode(cls, data: bytes | str) -> Block:
@@ -85,7 +86,7 @@ class Block:
         start, stop = int(parts[2]), int(parts[3])
         if not 0 <= start < stop <= MAX_SLOT or stop - start > MAX_BLOCK:
             raise DecodeError("a block's range is not possible")
-        return cls(parts[0], parts[1], start, stop)
+        return cls(parts[0], KINDS.index(parts[1]), start, stop)
 
     @classmethod
     def decode_all(cls, entries: Iterable[bytes | str]) -> tuple[Block, ...]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Mask
-from es_queue.protocol.messages import KINDS, MAX_BLOCK, Block
+from es_queue.protocol.messages import CENTRE, ELITE, MAX_BLOCK, TRAIN, Block
 from es_queue.protocol.store import Look, MasterStore
-from es_queue.slots import CENTRE, ELITE, TRAIN, Rows, Slots, format_slot, ranges
+from es_queue.slots import Rows, Slots, format_slot, ranges
 from master.loop.learner import Learner
 from master.loop.recovery_statistics import STRAGGLER, WORKER_DIED, RecoveryStatistics
 
@@ -64,7 +64,7 @@ class BlockCutter:
             MOST_UNMEASURED, max(1, len(rows) // UNMEASURED_PER_BLOCK)
         )
         for row in rows[alone[rows]].tolist():
-            yield Block(name, KINDS[table["kind"][row]], row, row + 1)
+            yield Block(name, int(table["kind"][row]), row, row + 1)
         parts = ranges(rows[~alone[rows]], table["kind"])
         kinds = [int(table["kind"][start]) for start, _ in parts]
         batches, rest = list[Block](), list[tuple[int, int, int]]()
@@ -72,13 +72,13 @@ class BlockCutter:
             episodes = self._episodes.get(kind, 1)
             if not self._fixed:
                 for size in self._learner.rows_at_once(stop - start, episodes, workers):
-                    batches.append(Block(name, KINDS[kind], start, start + size))
+                    batches.append(Block(name, kind, start, start + size))
                     start += size
             if start < stop:
                 rest.append((kind, start, stop))
         yield from sorted(
             batches,
-            key=lambda block: -self._of(KINDS.index(block.kind)) * (block.stop - block.start),
+            key=lambda block: -self._of(block.kind) * (block.stop - block.start),
         )
         if not self._fixed:
             rest.sort(key=lambda part: -self._of(part[0]))
@@ -87,7 +87,7 @@ class BlockCutter:
             seconds = self._of(kind)
             while start < stop:
                 end = min(stop, start + (self._fixed or self._limit(seconds, left, workers)))
-                yield Block(name, KINDS[kind], start, end)
+                yield Block(name, kind, start, end)
                 left -= seconds * (end - start)
                 start = end
 
@@ -99,7 +99,7 @@ class BlockCutter:
         for start, stop in ranges(rows, slots.table["kind"]):
             cuts = [*range(start, stop, size), stop]
             for first, last in pairwise(cuts):
-                yield Block(slots.publication, KINDS[TRAIN], first, last)
+                yield Block(slots.publication, TRAIN, first, last)
 
     def endless_size(self, workers: int) -> int:
         """Rows of half a second, at most a quarter of a worker's share of a batch; enough to play
@@ -113,7 +113,7 @@ class BlockCutter:
 
     def expected(self, block: Block) -> float:
         """Seconds that a block should take."""
-        known = self.seconds.get(KINDS.index(block.kind), BLOCK_SECONDS)
+        known = self.seconds.get(block.kind, BLOCK_SECONDS)
         return known * (block.stop - block.start)
 
     def _of(self, kind: int) -> float:
@@ -238,4 +238,4 @@ class Issuer:
 def blocks_of_rows(slots: Slots, rows: Sequence[int]) -> list[Block]:
     """A block for each row."""
     kinds = slots.table["kind"]
-    return [Block(slots.publication, KINDS[kinds[row]], row, row + 1) for row in rows]
+    return [Block(slots.publication, int(kinds[row]), row, row + 1) for row in rows]

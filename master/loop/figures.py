@@ -10,7 +10,8 @@ from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.statistics import ReturnStatistics
-from es_queue.slots import ANSWERED, CONFIRM, EVAL, Slots
+from es_queue.protocol.messages import CONFIRM, EVAL
+from es_queue.slots import ANSWERED, Slots
 from master.display.format import Record
 from master.loop.learner import Chosen, evaluation_of
 from master.loop.state import RunState

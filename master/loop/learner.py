@@ -29,19 +29,13 @@ from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.statistics import FrozenStatistics, ReturnStatistics, return_statistics
-from es_queue.protocol.messages import MAX_BLOCK, Task
+from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, MAX_BLOCK, TRAIN, Task
 from es_queue.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.slots import (
     ANSWERED,
-    CENTRE,
-    CONFIRM,
-    ELITE,
-    EVAL,
     FAILED,
-    FINAL,
     HOST_FAILED,
     STRATEGY_FAILED,
-    TRAIN,
     TRAINED,
     Rows,
     Slots,
@@ -133,7 +127,7 @@ class Learner:
         self.is_async = config.schedule == ASYNC
         self.population = config.population // strategy.per_slot
         self.batch_size = strategy.batch_slots()
-        self.most_rows = max_slots(config, strategy.per_slot)["train"]
+        self.most_rows = max_slots(config, strategy.per_slot)[TRAIN]
         self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
         self._step_limit = parse_step_limit(config.step_limit)
 

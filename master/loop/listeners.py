@@ -15,8 +15,8 @@ from typing import Protocol
 from es_queue.errors import RunFolderError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.statistics import ReturnStatistics
-from es_queue.protocol.messages import Task
-from es_queue.slots import ELITE, FAILED, Slots
+from es_queue.protocol.messages import ELITE, Task
+from es_queue.slots import FAILED, Slots
 from master.display.format import Record
 from master.loop.config_timeline import format_changes
 from master.loop.figures import evaluation_figures

@@ -17,14 +17,10 @@ import numpy as np
 from es_queue.config.run_config import ASYNC
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.keys import Clocks
-from es_queue.protocol.messages import KINDS, Task, token_number
+from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, KINDS, TRAIN, Task, token_number
 from es_queue.protocol.store import MasterStore
 from es_queue.slots import (
-    CONFIRM,
-    EVAL,
     FAILED,
-    FINAL,
-    TRAIN,
     Slots,
     Span,
     Tally,
@@ -335,7 +331,7 @@ class Master:
         for name, results, moments in self._store.read(types):
             has_any, slots = True, tables[name]
             refused = self._workers.refuses(results["worker"])  # under --strict
-            results = results[slots.tally.refuse("other-numerics", refused)]
+            results = results[~slots.tally.refuse("other-numerics", refused)]
             settled = slots.accept(results, moments, self._arrived, len(self._workers.present))
             self._arrived += len(results)
             if len(settled):

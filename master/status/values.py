@@ -206,7 +206,7 @@ def decode_element(key: str, data: bytes) -> Any:
             return {"no block": escape_bytes(data)}
         return {
             "publication": block.publication,
-            "kind": block.kind,
+            "kind": KINDS[block.kind],
             "slots": format_slots(range(block.start, block.stop)),
         }
     if kind in ("errors", "commands"):

@@ -18,8 +18,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.control import ControlRequest
-from es_queue.protocol.messages import Block, Task, publication_generation, token_number
-from es_queue.slots import TRAIN, Span, spans_to_bytes
+from es_queue.protocol.messages import TRAIN, Block, Task, publication_generation, token_number
+from es_queue.slots import Span, spans_to_bytes
 from master.storage import checkpoint
 from tests.ring import quick_config
 
@@ -28,7 +28,7 @@ TASK = Task(
     *(PUBLICATION, 0.02, 1600, 1000, "0" * 32, b"\0" * 96, b"\1" * 96, "f" * 32, 0.25),
     *(spans_to_bytes([Span(TRAIN, 0, 8)]), 100, 400),
 )
-BLOCK = Block(PUBLICATION, "train", 8, 16)
+BLOCK = Block(PUBLICATION, TRAIN, 8, 16)
 REQUEST = ControlRequest(
     "0a1b2c3d", "set", "ada@host", 1795194000.0, {"sigma": 0.02, "target_reward": "none"}, 7
 )

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from es_queue.protocol.connection import client_from_url
-from es_queue.protocol.messages import Task
-from es_queue.slots import HOST_FAILED, TRAIN, result_type, spans_from_bytes, worker_mark
+from es_queue.protocol.messages import TRAIN, Task
+from es_queue.slots import HOST_FAILED, result_type, spans_from_bytes, worker_mark
 from tests.abuse.cluster import Cluster, cluster_of
 from tests.integration.processes import CARTPOLE, Processes, wait_for
 

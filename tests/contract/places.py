@@ -14,7 +14,7 @@ import redis
 
 from es_queue.protocol import keys
 from es_queue.protocol.connection import Retry
-from es_queue.protocol.messages import Block
+from es_queue.protocol.messages import TRAIN, Block
 from es_queue.protocol.store import Look, MasterStore, WorkerStore
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 
@@ -46,7 +46,7 @@ def worker_name(number: int) -> str:
     return f"host-1-{number:06x}"
 
 
-def block(start: int, stop: int, publication: str = P0, kind: str = "train") -> Block:
+def block(start: int, stop: int, publication: str = P0, kind: int = TRAIN) -> Block:
     return Block(publication, kind, start, stop)
 
 

@@ -291,7 +291,7 @@ def play_in_order(row: Row) -> Found:
     for each in hands:
         each.arrive({"host": "hand", "numerics": player.numerics}, 600.0)
     mark = worker_mark(hand.worker)
-    answers: dict[tuple[int, str, int], tuple[Block, bytes, bytes]] = {}
+    answers: dict[tuple[int, int, int], tuple[Block, bytes, bytes]] = {}
     required = {
         (number, kind, slot)
         for step in order

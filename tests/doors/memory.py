@@ -23,8 +23,8 @@ from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.control import SET, ControlRequest
 from es_queue.protocol.keys import Clocks
-from es_queue.protocol.messages import Block, Task, publication_generation
-from es_queue.slots import TRAIN, Shape, spans_from_bytes
+from es_queue.protocol.messages import KINDS, TRAIN, Block, Task, publication_generation
+from es_queue.slots import Shape, spans_from_bytes
 from master.loop.listeners import CheckpointWriter, Outcome
 from master.loop.loop import Interrupted
 from master.loop.state import Best
@@ -352,7 +352,7 @@ class _Worker(MemoryWorkerStore):
 
     def _is_deadly(self, block: Block) -> bool:
         slot = self._stage.deadly_slot
-        if slot is None or block.kind != "train" or self.server.task is None:
+        if slot is None or block.kind != TRAIN or self.server.task is None:
             return False
         first = 0
         for span in spans_from_bytes(Task.decode(self.server.task).spans):
@@ -392,7 +392,7 @@ class _Worker(MemoryWorkerStore):
             threading.Event().wait(0.02)
         is_open = super().give(block, results, moments)
         if is_open:
-            stage.played[block.kind] += len(records)
+            stage.played[KINDS[block.kind]] += len(records)
         if fault == ANSWERS_TWICE:
             self._send(block, records, moments)
         if fault == ANSWERS_OTHERWISE:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
-from es_queue.slot_plan import FINAL, GenerationPlan
+from es_queue.slot_plan import FINAL_SEEDS, GenerationPlan
 from tests.cases import each_case
 from tests.doors.memory import TABLE, play
 from tests.doors.worlds import NOTED, UNEVEN
@@ -215,7 +215,7 @@ def test_the_final_mean_is_that_of_the_policy_played_by_hand() -> None:
     run = play(**RESTLESS, generations=4, final_episodes=8)
     env, best = gymnasium.make("CartPole-v1"), run.best
     statistics = FrozenStatistics(best.mean, best.std, 5.0)
-    seeds = GenerationPlan(RESTLESS["seed"], 0, 1, 1, 1, "slot", 0.0).seeds(FINAL, 8).tolist()
+    seeds = GenerationPlan(RESTLESS["seed"], 0, 1, 1, 1, "slot", 0.0).seeds(FINAL_SEEDS, 8).tolist()
     totals = [PAGE["play"](env, best.parameters, statistics, seed).total for seed in seeds]
     assert best.std.max() > 0 and run.evaluation.mean == sum(totals) / 8
 

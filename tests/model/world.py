@@ -23,7 +23,7 @@ import numpy as np
 from es_queue.errors import FencedError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import Clocks
-from es_queue.protocol.messages import KINDS, Block, Task, publication_generation, token_number
+from es_queue.protocol.messages import Block, Task, publication_generation, token_number
 from es_queue.slots import EPISODE_FAILED, Slots, spans_to_bytes
 from master.control.inbox import ControlInbox
 from master.loop.config_timeline import ConfigTimeline
@@ -340,7 +340,7 @@ class World:
         player = copy.copy(self.player)
         player.open(replace(task, spans=spans_to_bytes(slots.spans)), vector.astype(np.float32))
         for row in rows:
-            kind = KINDS[slots.table["kind"][row]]
+            kind = int(slots.table["kind"][row])
             answer = player.play(Block(slots.publication, kind, row, row + 1), 0)
             if answer.results["fitness"].tolist() != slots.table["fitness"][[row]].tolist():
                 self.wrong.append(f"a foreign value was counted for {row} of {slots.publication}")

@@ -25,8 +25,8 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import VARIABLE, Clocks
-from es_queue.protocol.messages import Task
-from es_queue.slots import TRAIN, Slots, Span, spans_to_bytes
+from es_queue.protocol.messages import TRAIN, Task
+from es_queue.slots import Slots, Span, spans_to_bytes
 from master.loop.state import RunState, vector_digest
 from master.run.setup import Setup
 from master.storage import checkpoint

@@ -18,7 +18,7 @@ from es_queue import load_policy
 from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.registry import register_bundled_ids
-from es_queue.slot_plan import FINAL, evaluation_seeds
+from es_queue.slot_plan import FINAL_SEEDS, evaluation_seeds
 from tools.results.stored import StoredRow, StoredRun
 
 EPISODES = 100
@@ -113,7 +113,7 @@ def stock_returns(folder: Path) -> list[float]:
     register_bundled_ids()
     policy, env = load_policy(folder / "checkpoints" / "best.npz"), gymnasium.make(config.env)
     returns = []
-    for seed in evaluation_seeds(config, FINAL, 0, EPISODES):
+    for seed in evaluation_seeds(config, FINAL_SEEDS, 0, EPISODES):
         observation, _ = env.reset(seed=int(seed))
         total, over = 0.0, False
         while not over:

@@ -25,7 +25,7 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies import make_policy
 from es_queue.seed_list import open_noise_table
-from es_queue.slot_plan import FINAL, evaluation_seeds
+from es_queue.slot_plan import FINAL_SEEDS, evaluation_seeds
 from es_queue.text import escape
 from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
 from workers.play.checkpoint import Checkpoint
@@ -44,7 +44,7 @@ def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) ->
     """
     count = episodes or config.final_episodes or DEFAULT_EPISODES
     if first is None:
-        return [int(seed) for seed in evaluation_seeds(config, FINAL, 0, count)]
+        return [int(seed) for seed in evaluation_seeds(config, FINAL_SEEDS, 0, count)]
     if first + count > SEED_LIMIT:
         raise UsageError(f"--seed {first} leaves no room for {count} episodes below {SEED_LIMIT}")
     return list(range(first, first + count))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.protocol.messages import Block, publication_generation
+from es_queue.protocol.messages import TRAIN, Block, publication_generation
 from es_queue.slots import result_type
 from tests.faults import worlds
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish, scenario
@@ -76,7 +76,7 @@ class Inlet:
         self.key = self.seen.keys.results(block.publication, 0)
         found = np.frombuffer(self.client.get(self.key) or b"", RESULT)
         found = found[(found["steps"] > 0).all(1)]  # of pairs
-        if not len(found) or block.kind != "train" or not publication_generation(self.publication):
+        if not len(found) or block.kind != TRAIN or not publication_generation(self.publication):
             return False
         self.genuine, self.owed = found[:1], block.start
         return True

@@ -117,7 +117,7 @@ class Fleet:
         if task.publication not in self.publications:
             setup, most = self._setup, max_slots(self._setup.config, self._setup.strategy.per_slot)
             slots = Slots(setup.config, setup.strategy, setup.spec, task.generation)
-            seconds = self._durations.slots(task.generation, most["train"])
+            seconds = self._durations.slots(task.generation, most[TRAIN])
             self.publications[task.publication] = Publication(slots, seconds)
         self.publications[task.publication].grow_to(spans_from_bytes(task.spans))
 

@@ -17,8 +17,9 @@ import redis
 from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
 from es_queue.numerics.arrays import Integers
 from es_queue.protocol.connection import client_from_url
+from es_queue.protocol.messages import TRAIN
 from es_queue.protocol.store import MasterStore
-from es_queue.slots import TRAIN, Rows, Slots, Span, Table, worker_mark
+from es_queue.slots import Rows, Slots, Span, Table, worker_mark
 from es_queue.strategies import make_strategy
 from master.services.private_server import PrivateServer
 from tests.ring import quick_config

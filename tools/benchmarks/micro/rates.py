@@ -11,8 +11,8 @@ import numpy as np
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import Block, Task
-from es_queue.slots import TRAIN, Span, spans_to_bytes
+from es_queue.protocol.messages import TRAIN, Block, Task
+from es_queue.slots import Span, spans_to_bytes
 from tests.ring import NOISE, quick_config, run_ring
 from tools.benchmarks.figures import Row
 from tools.benchmarks.runs import Bench
@@ -75,7 +75,7 @@ def rate(player: Player, first: int, stop: int, size: int = SLOTS) -> float:
     """Environment steps per CPU-second of these training slots, in blocks of ``size``."""
     before, began = player.control.steps, time.process_time()
     for start in range(first, stop, size):
-        player.play(Block(PUBLICATION, "train", start, min(stop, start + size)), 0)
+        player.play(Block(PUBLICATION, TRAIN, start, min(stop, start + size)), 0)
     return (player.control.steps - before) / (time.process_time() - began)
 
 

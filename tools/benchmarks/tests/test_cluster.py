@@ -12,10 +12,9 @@ import redis
 
 from es_queue.config.resolution import resolve
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import TRAIN, Block
+from es_queue.protocol.messages import CENTRE, TRAIN, Block
 from es_queue.protocol.store import WorkerStore
-from es_queue.slots import CENTRE, Slots, Span, worker_mark
-from es_queue.slots import TRAIN as TRAINING
+from es_queue.slots import Slots, Span, worker_mark
 from master.cli.options import parse_command_line
 from master.run.setup import prepare_run
 from tests.cases import each_case
@@ -131,7 +130,7 @@ def test_an_error_is_found_in_a_transactions_reply() -> None:
 def test_the_master_accepts_a_simulated_workers_results() -> None:
     config = replace(configuration(20, 1, WALKER), noise_size=2**18)
     setup = prepare_run(config, table=NoiseTable.in_memory(2**18))
-    spans = [Span(CENTRE, 0, 1), Span(TRAINING, 0, 10)]
+    spans = [Span(CENTRE, 0, 1), Span(TRAIN, 0, 10)]
     slots = Slots(setup.config, setup.strategy, setup.spec, 0, spans)
     played = Publication(Slots(setup.config, setup.strategy, setup.spec, 0), np.ones(10))
     played.grow_to(spans[:1])

@@ -185,7 +185,7 @@ def test_feet_contact_is_the_share_of_steps_in_which_a_leg_touches_the_ground(
 # --- the worker
 
 
-def sent(who: Player, kind: str, start: int, stop: int, **more: Any) -> list[Result]:
+def sent(who: Player, kind: int, start: int, stop: int, **more: Any) -> list[Result]:
     return play_slots(who, *task_of(4, 2, **more), kind, start, stop).results
 
 

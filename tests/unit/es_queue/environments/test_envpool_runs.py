@@ -14,7 +14,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker.lean_walker import LeanWalker
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import Task
+from es_queue.protocol.messages import TRAIN, Task
 from master.run.setup import prepare_run
 from tests.memory_channel import MemoryServer
 from tests.parts import Played, play_slots
@@ -29,7 +29,7 @@ TABLE = NoiseTable.in_memory(NOISE)
 
 
 def answered(
-    backend: str, kind: str = "train", stop: int = 50, limit: int = 1600, **values: Any
+    backend: str, kind: int = TRAIN, stop: int = 50, limit: int = 1600, **values: Any
 ) -> tuple[Played, str]:
     """The answer of a worker on ``backend`` to a block of slots 0 … stop - 1, and its
     fingerprint.

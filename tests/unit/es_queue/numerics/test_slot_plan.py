@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from es_queue.config.run_config import RunConfig
 from es_queue.slot_plan import (
     BEHAVIOUR,
-    ELITE,
+    ELITE_SEEDS,
     REFERENCE,
     SEED_RANGES,
     TRAINING,
@@ -78,13 +78,13 @@ def test_the_ranges_of_the_streams_are_disjoint_and_fit_an_int32() -> None:
     spans = sorted(
         (low, low + size)
         for stream, (low, size) in SEED_RANGES.items()
-        if stream not in (ELITE, BEHAVIOUR, REFERENCE)
+        if stream not in (ELITE_SEEDS, BEHAVIOUR, REFERENCE)
     )
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     assert spans[0][0] == 0 and spans[-1][1] == 2**31
     assert (
         SEED_RANGES[TRAINING]
-        == SEED_RANGES[ELITE]
+        == SEED_RANGES[ELITE_SEEDS]
         == SEED_RANGES[BEHAVIOUR]
         == SEED_RANGES[REFERENCE]
         == (0, 2**30)
