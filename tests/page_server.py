@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from master.services.tcp_access import Address
-from master.status.page import hosts_of, make_server
-from master.status.web.queries import DashboardQueries
+from master.status.web import Looks, hosts_of, make_server
 
 TOKEN = "a-token-of-the-tests"
 GIVEN = dict.fromkeys(
@@ -23,8 +22,8 @@ GIVEN = dict.fromkeys(
 def served(host: str = "127.0.0.1", names: Sequence[str] = ()) -> Iterator[int]:
     """Yields the port. The page shows the runs in ./runs."""
     address = Address(host, 0)
-    queries = DashboardQueries(argparse.Namespace(**GIVEN), 0.2)
-    server: Any = make_server(address, queries, TOKEN, hosts_of(address, names))
+    looks = Looks(argparse.Namespace(**GIVEN), 0.2)
+    server: Any = make_server(address, looks, TOKEN, hosts_of(address, names))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

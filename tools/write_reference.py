@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import Field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +23,8 @@ from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
+from master.status.figures import FIGURES, TEXT, WORKER_FIGURES  # noqa: E402
+from master.status.snapshot import Run  # noqa: E402
 from tools import write_facts  # noqa: E402
 from workers.es_worker import main as es_worker  # noqa: E402
 from workers.play.cli import main as es_play  # noqa: E402
@@ -50,7 +52,12 @@ def main() -> None:
 
 def written() -> dict[str, str]:
     """The text of each page, by its file's name."""
-    return {"flags.md": flags_page(), "keys.md": keys_page(), "exit_codes.md": exit_codes_page()}
+    return {
+        "flags.md": flags_page(),
+        "keys.md": keys_page(),
+        "exit_codes.md": exit_codes_page(),
+        "status.md": status_page(),
+    }
 
 
 # --- flags
@@ -201,6 +208,65 @@ def keys_page() -> str:
                     "\nRQ's own keys that seats and masters touch begin with `rq:`; seats are RQ "
                     "jobs called `es-<run>-<nonce>-<number>`."
                 ),
+            ]
+        )
+        + "\n"
+    )
+
+
+# --- what es-status prints
+
+
+def status_page() -> str:
+    """The fields of Run, and the tables of figures."""
+    hints = get_type_hints(Run, include_extras=True)
+    about = {name: hint for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    details = list(about).index("living")
+    rows = [f"| `{name}` | {hint.__metadata__[0]} |" for name, hint in about.items()]
+    figures = [
+        f"| `{figure.name}` | {figure.unit or '-'} | {figure.sentence} | "
+        f"{'yes' if 'json' in figure.places else ''} | {'yes' if 'csv' in figure.places else ''} | "
+        f"{figure.tag and f'`{figure.tag}`'} | {figure.metric and f'`es_queue_{figure.metric}`'} |"
+        for figure in FIGURES.values()
+    ]
+    workers = [
+        f"| `{name}` | {unit or '-'} | {sentence} |"
+        for name, (unit, sentence) in {
+            "worker": (TEXT, "its id"),
+            **WORKER_FIGURES,
+            "seen": ("s", "since its newest heartbeat; null if unknown"),
+        }.items()
+    ]
+    return (
+        "\n".join(
+            [
+                f"{WRITTEN}\n\n# What es-status prints\n",
+                (
+                    '`es-status --json` prints `{"runs": [RUN, ...]}`, the newest run first. '
+                    "`es-status RUN --json` prints one RUN. With `--watch` it prints an object per "
+                    "line; `trouble` is then the reason for a look that failed. The page of "
+                    "`es-status --web` serves the same objects, see "
+                    "[watching a run](../watching.md#in-a-browser).\n"
+                ),
+                "Each RUN has these fields, and the figures below that are known:\n",
+                "| field | meaning |\n|---|---|",
+                *rows[:details],
+                "\n`es-status RUN --json` adds:\n",
+                "| field | meaning |\n|---|---|",
+                *rows[details:],
+                "\n## Figures\n",
+                (
+                    "A figure has the same name everywhere: in `es-status --json`, in "
+                    "`metrics.csv`, and in `metrics.jsonl` ([metrics](metrics.md)). The last two "
+                    "columns are its names in trackers and for Prometheus.\n"
+                ),
+                "| figure | unit | meaning | JSON | CSV | trackers | Prometheus |",
+                "|---|---|---|---|---|---|---|",
+                *figures,
+                "\n## Workers\n",
+                "Each entry of `living` has the fields that the worker has reported:\n",
+                "| field | unit | meaning |\n|---|---|---|",
+                *workers,
             ]
         )
         + "\n"

@@ -41,8 +41,8 @@ from master.run.launch import Launch
 from master.run.lease import format_host, holder_name, take_lease
 from master.run.run_paths import existing_paths
 from master.services.private_server import PrivateServer
-from master.status.discovery import unknown_run_error
-from master.status.run_folders import RunFolder
+from master.status.snapshot import RunFolder
+from master.status.sources import unknown_run_error
 
 #: A master answers within a second, but it may be learning from a large generation.
 ANSWER_SECONDS = 60.0

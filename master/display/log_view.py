@@ -10,18 +10,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TextIO
 
-from es_queue.command_line import discard_output
-from es_queue.config.run_config import RunConfig
+from es_queue.command_line import discard_output, format_command
+from es_queue.config.recipes import expected_points, recipe_for
+from es_queue.config.run_config import RunConfig, default_of
 from es_queue.config.scaling import scaled
 from es_queue.text import sanitize
-from master.display.format import (
+from es_queue.user_code import named_modules
+from master.status.figures import (
+    EVALUATION,
+    GENERATION,
+    TRAINING,
     Record,
     Value,
+    fill,
     finite_or_none,
+    format_compact,
     format_duration,
-    format_expectation,
-    format_generation,
-    format_summary,
     format_whole,
     format_workers,
 )
@@ -34,6 +38,9 @@ MOST_SILENT_SECONDS = 30.0
 LEAST_WAIT_SECONDS = 5.0
 #: Before that, a panel estimates a generation's duration only from this share of its results.
 LEAST_SHARE = 0.1
+#: A recipe's expectations apply only to its method.
+METHOD_SETTINGS = ("strategy", "policy")
+SUMMARY_FIELDS = (("digest", "digest"), ("last", "last_checkpoint"), ("best", "best_checkpoint"))
 #: No line has more columns.
 NO_LIMIT = 2**31
 #: For terminals that lack the signs on the left. Each is equally wide, or redrawing would fail.
@@ -156,6 +163,56 @@ def format_labelled(
         fits = len(line) <= columns
         lines += [line] if fits else [f"  {sanitize(name)}", sanitize(text, 4096)]
     return lines
+
+
+def format_expectation(config: RunConfig, env_steps: object) -> str:
+    """Empty without a recipe, or with another method."""
+    points = expected_points(config.env)
+    recipe = recipe_for(config.env)
+    is_recipe_method = all(
+        getattr(config, name) == recipe.get(name, default_of(name)) for name in METHOD_SETTINGS
+    )
+    if not points or not is_recipe_method:
+        return ""
+    steps = finite_or_none(env_steps) or 0.0
+    nearest = min(points, key=lambda point: abs(point.steps - steps))
+    return f"evaluations near {format_compact(nearest.steps)} steps: {nearest.note}"
+
+
+def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
+    lines = {
+        "training": fill(TRAINING, record),
+        "evaluation": fill(EVALUATION, record),
+        "at_work": format_workers(record),
+        "generations": config.generations,
+        "max_steps": config.max_steps,
+    }
+    return fill(GENERATION, {**record, **lines})
+
+
+def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
+    """The lines after a run; its own code, if it has any, is played only with --trust."""
+    counts = (
+        f"{format_whole(record.get('generation'))} generations, "
+        f"{format_whole(record.get('episodes'))} episodes, "
+        f"{format_whole(record.get('env_steps'))} steps"
+    )
+    final = "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}"
+    is_evaluated = finite_or_none(record.get("eval_mean")) is not None
+    confirmed = fill(("{confirm_mean} when the target was passed",), record)
+    rows: list[tuple[str, object]] = [
+        ("evaluation", fill((final,), record) or "none at the end; no figure here can be quoted"),
+        ("confirming", confirmed if is_evaluated else ""),
+        *((name, record.get(key)) for name, key in SUMMARY_FIELDS),
+    ]
+    if best := record.get("best_checkpoint"):
+        trust = " --trust" if named_modules(config) else ""
+        rows.append(("play it", f"{format_command('es-play')} {sanitize(best, 4096)}{trust}"))
+    return [
+        f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
+        f"{format_duration(record.get('seconds'))}: {counts}",
+        *(f"  {name:<12}{sanitize(text, 4096)}" for name, text in rows if text),
+    ]
 
 
 class GenerationPace:

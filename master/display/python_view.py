@@ -11,20 +11,20 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from es_queue.config.run_config import RunConfig
-from master.display.format import (
-    Record,
-    drawable_or_none,
-    finite_or_none,
-    format_compact,
-    format_generation,
-    format_score,
-    format_summary,
-)
 from master.display.log_view import (
     LEAST_LINE_SECONDS,
     DisplayView,
     GenerationPace,
     SafeStream,
+    format_generation,
+    format_summary,
+)
+from master.status.figures import (
+    Record,
+    drawable_or_none,
+    finite_or_none,
+    format_compact,
+    format_score,
 )
 
 #: Figures of a record that its generation has only if it was trained.

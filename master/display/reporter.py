@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from es_queue.config.run_config import RunConfig
-from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
+from master.status.figures import Record, finite_or_none
 from master.storage.metrics_files import METRICS, metrics_files, read_json_lines
 
 LOGGER = logging.getLogger("es_queue.display")

@@ -19,21 +19,26 @@ from rich.text import Text
 from es_queue.config.episode_rules import parse_target
 from es_queue.config.run_config import RunConfig
 from es_queue.text import sanitize
-from master.display.format import (
+from master.display.log_view import (
+    DisplayView,
+    GenerationPace,
+    SafeStream,
+    format_expectation,
+    format_start,
+    format_summary,
+)
+from master.status.figures import (
+    EVALUATION,
+    TRAINING,
     Record,
     fill,
     finite_or_none,
     format_bar,
     format_compact,
     format_duration,
-    format_evaluation,
-    format_expectation,
     format_graph,
     format_recoveries,
-    format_summary,
-    format_training_return,
 )
-from master.display.log_view import DisplayView, GenerationPace, SafeStream, format_start
 
 #: The shortest time between redraws; data may come faster.
 DRAW_SECONDS = 0.2
@@ -277,7 +282,7 @@ class LiveView(DisplayView):
         left = fill(("about {eta} left",), now) or self._pace.format_left(now, is_steady=True)
         every = config.eval_every
         evaluation = (
-            f"{format_evaluation(self._evaluated)}, in generation {{generation}}"
+            f"{fill(EVALUATION, self._evaluated)}, in generation {{generation}}"
             if self._evaluated
             else ("none before the end", "every generation")[every]
             if every < 2
@@ -293,7 +298,7 @@ class LiveView(DisplayView):
                 "steps",
                 fill(("{env_steps}", " of {max_steps?}", ", {steps_per_second} per second"), now),
             ),
-            ("training", format_training_return(trained)),
+            ("training", fill(TRAINING, trained)),
             (
                 "evaluation",
                 fill(

@@ -12,8 +12,8 @@ from heapq import nsmallest
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.text import sanitize
-from master.display.format import format_idle_workers
 from master.display.notes import LimitedNotes
+from master.status.figures import format_idle_workers
 
 LOGGER = logging.getLogger("es_queue.fleet")
 REFUSING_SECONDS = 5.0

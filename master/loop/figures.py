@@ -12,9 +12,9 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.statistics import ReturnStatistics
 from es_queue.protocol.messages import CONFIRM, EVAL
 from es_queue.slots import ANSWERED, Slots
-from master.display.format import Record
 from master.loop.learner import Chosen, evaluation_of
 from master.loop.state import RunState
+from master.status.figures import Record
 
 COUNTER_NAMES = (
     *("episodes", "env_steps", "eval_steps", "surplus_steps", "lost_steps", "late"),

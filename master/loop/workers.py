@@ -15,9 +15,9 @@ from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import KINDS
 from es_queue.protocol.store import MasterStore
 from es_queue.slots import Slots, worker_mark
-from master.display.format import Record, busy_workers
 from master.fleet.idle_monitor import IdleMonitor, MissingAfterOutage
 from master.fleet.worker_registry import WorkerRegistry
+from master.status.figures import Record, busy_workers
 
 #: Up to so many workers are read whole each second, and of more one in so many.
 MOST_READ_WHOLE, REFRESH_TURNS = 100, 10

@@ -19,8 +19,8 @@ from es_queue.numerics.statistics import (
     means,
 )
 from es_queue.text import sanitize
-from master.display.format import drawable_or_none
 from master.plot.runs import AXES, IGNORED_SETTINGS, RunCurves
+from master.status.figures import drawable_or_none
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

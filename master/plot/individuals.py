@@ -16,7 +16,7 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.slot_record import SlotRecord, read_record, record_path, recorded_generations
 from es_queue.strategies.map_elites import load_archive
 from es_queue.text import sanitize
-from master.display.format import LARGEST_DRAWN
+from master.status.figures import LARGEST_DRAWN
 
 if TYPE_CHECKING:
     from matplotlib.collections import Collection

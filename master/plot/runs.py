@@ -19,8 +19,8 @@ from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.run_folder import STUDY_FILE, existing_folder, refuse_links
 from es_queue.text import sanitize
-from master.display.format import LARGEST_DRAWN, drawable_or_none, finite_or_none
-from master.status.run_folders import read_settings
+from master.status.figures import LARGEST_DRAWN, drawable_or_none, finite_or_none
+from master.status.snapshot import read_settings
 from master.storage.metrics_files import METRICS, read_json_lines
 
 #: The horizontal axes: a record's field, and the label.

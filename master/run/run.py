@@ -27,7 +27,6 @@ from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
 from es_queue.text import sanitize
 from es_queue.user_code import loose_modules
 from master.control.inbox import ControlInbox
-from master.display.format import Record
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
 from master.loop.audit import Audit
@@ -47,6 +46,7 @@ from master.loop.workers import Maintain, Workers
 from master.run.lease import LeaseRenewal
 from master.run.run_services import OwnServices, RunContext, RunView, StopSignal
 from master.services.start_lines import start_lines
+from master.status.figures import Record
 from master.storage.checkpoint import Checkpoints, write_atomically
 from master.storage.generation_store import GenerationStore
 

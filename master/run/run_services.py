@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from es_queue.host import default_workers
 from es_queue.protocol.keys import Clocks
-from master.display.format import Record
 from master.loop.listeners import Sink
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
@@ -17,6 +16,7 @@ from master.services.local_workers import LocalServices
 from master.services.private_server import PrivateServer
 from master.services.start_lines import redis_flags
 from master.services.tcp_access import resolve_listen_address
+from master.status.figures import Record
 
 
 class RunView(Sink, Protocol):

@@ -30,7 +30,6 @@ from es_queue.protocol.keys import FAILED, STOPPED, Clocks
 from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import no_run_error
 from es_queue.user_code import allowing, named_modules, require_trust
-from master.display.format import Record
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.state import ENDING, RunState
@@ -60,7 +59,8 @@ from master.services.redis_url import (
     is_same_terminal,
     network_warnings,
 )
-from master.status.discovery import unknown_run_error
+from master.status.figures import Record
+from master.status.sources import unknown_run_error
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints, write_atomically
 

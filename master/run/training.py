@@ -13,7 +13,7 @@ from es_queue.config.run_config import RunConfig, option_fields
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
 from es_queue.text import format_suggestion, nearest_names
-from master.display.format import format_mean_std
+from master.status.figures import format_mean_std
 
 if TYPE_CHECKING:
     from es_queue.environments.registry import GivenEnvironment

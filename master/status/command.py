@@ -20,16 +20,19 @@ from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, NoRunError, UsageErr
 from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.run_folder import find_run, read_run_name, refuse_links, runs_folder
 from es_queue.text import sanitize
-from master.display.format import finite_or_none
 from master.display.log_view import SafeStream
-from master.status.discovery import RunSources, find_servers, find_sources, password_warnings
-from master.status.errors import make_errors_page
-from master.status.history import History
-from master.status.inspect import make_key_page, make_keys_page, pattern_of, validate_key
-from master.status.render import Page, print_page
-from master.status.run_folders import RunFolder
-from master.status.views import make_run_page, make_runs_page
-from master.status.watch import watch_page
+from master.status.figures import finite_or_none
+from master.status.keys import make_key_page, make_keys_page, validate_key
+from master.status.snapshot import Curve, RunFolder
+from master.status.sources import Sources, find_sources, password_warnings
+from master.status.terminal import (
+    Page,
+    make_errors_page,
+    make_run_page,
+    make_runs_page,
+    print_page,
+    watch_page,
+)
 
 EPILOG = """\
 Without --redis-url and --run-dir, es-status reads the server in RQ_REDIS_URL
@@ -180,10 +183,10 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
         # start-up: only what is asked for
         from master.status.doctor import run_doctor
 
-        return run_doctor(given, lambda: find_servers(given), out, as_json=given.json)
+        return run_doctor(given, lambda: find_sources(given).servers, out, as_json=given.json)
     if given.web is not None:
         # start-up: only what is asked for
-        from master.status.page import serve
+        from master.status.web import serve
 
         return serve(given, out, SafeStream(sys.stderr))
     query = make_query(given)
@@ -195,45 +198,41 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
 
 
 def make_query(given: argparse.Namespace) -> Callable[[], Page]:
-    """Reads once and returns the requested page; it keeps a run's history."""
-    history = History()
+    """Reads once and returns the requested page; it keeps a run's curve."""
+    curve = Curve()
 
     def query() -> Page:
-        # Chosen anew each time: a private server may have ended since, or begun.
+        # Each time: a private server may have ended since, or begun.
         with find_sources(given) as sources:
             if given.keys is not None:
                 return choose_keys_page(sources, given.run, given.keys)
             if given.run is None:
                 return make_runs_page(sources.list_runs())
             try:
-                location = sources.find_run(given.run)
+                run, source = sources.find_run(given.run)
             except NoRunError:
                 if study := sources.find_study(given.run):
                     return make_runs_page(study)
                 raise
-            details = location.read_details(history)
-            return (
-                make_errors_page(location.source, location.summary, details)
-                if given.errors
-                else make_run_page(location.summary, details, history)
-            )
+            if given.errors:
+                return make_errors_page(source.read_details(run), source)
+            return make_run_page(source.read_details(run, curve), curve)
 
     return query
 
 
-def choose_keys_page(sources: RunSources, run: str | None, key: str) -> Page:
+def choose_keys_page(sources: Sources, run: str | None, key: str) -> Page:
     """All keys, or one. Raises UsageError for an unknown run or key."""
     answers, _ = sources.ask_servers(
         lambda server: (server, server.ask([("exists", RUNS if key == ALL_KEYS else key)])[0])
     )
     holders = [server for server, there in answers if there]
-    if key == ALL_KEYS:
-        page = make_keys_page([server for server, _ in answers], pattern_of(run))
-        holders = page.data["keys"]
-    if run is not None and not holders and isinstance(sources.find_run(run).source, RunFolder):
+    page = make_keys_page([server for server, _ in answers], run) if key == ALL_KEYS else None
+    is_missing = not holders if page is None else not page.data["keys"]
+    if run is not None and is_missing and isinstance(sources.find_run(run)[1], RunFolder):
         sentence = f"the keys of {run} stay with its server, which has ended"
         return Page({"keys": [], "notes": []}, (Text(sentence),))
-    return page if key == ALL_KEYS else make_key_page(holders, key)
+    return make_key_page(holders, key) if page is None else page
 
 
 if __name__ == "__main__":

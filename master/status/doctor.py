@@ -51,22 +51,22 @@ from es_queue.protocol.connection import (
 )
 from es_queue.run_folder import runs_folder
 from es_queue.text import sanitize, to_text
-from master.display.format import finite_or_none
 from master.display.log_view import SafeStream, to_encodable
 from master.processes import POLL_SECONDS, Child, ProcessGroup, module_command, signal_name
 from master.services.private_server import server_binary
 from master.services.redis_url import network_problems
-from master.status.health import assess_health, idle_workers
-from master.status.redis_reader import (
+from master.status.figures import TEXT, finite_or_none
+from master.status.snapshot import (
+    DONE,
     LONGEST_NAME,
     ORPHANED,
     START_SERVER,
     RedisReader,
-    RunDetails,
-    RunSummary,
-    read_texts,
+    Run,
+    RunFolder,
+    clean,
+    idle_workers,
 )
-from master.status.run_folders import RunFolder
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SERVER_CHECKS = {"redis", "server", "memory", "writes", "connections", "open"}
@@ -143,7 +143,7 @@ def examine(
                 yield Finding("redis", OK, text)
         except EsQueueError as error:
             yield Finding("redis", FAILED, str(error))
-        runs: dict[RedisReader, list[RunSummary]] = {}
+        runs: dict[RedisReader, list[Run]] = {}
         unread: dict[RedisReader, RedisError] = {}
         for server in servers:
             try:
@@ -169,10 +169,10 @@ def examine(
             server.close()
 
 
-def find_runs(server: RedisReader, named: str | None) -> list[RunSummary]:
+def find_runs(server: RedisReader, named: str | None) -> list[Run]:
     """The named run if it is there, else all with a master. Raises RedisError."""
     if named is None:
-        return [run for run in server.list_runs() if run.is_leased]
+        return [run for run in server.list_runs() if run.leased]
     found = server.find_run(named)
     return [] if found is None else [found]
 
@@ -405,7 +405,7 @@ def check_environment(child: Child) -> Finding:
 
 def examine_runs(
     given: argparse.Namespace,
-    runs: Mapping[RedisReader, list[RunSummary]],
+    runs: Mapping[RedisReader, list[Run]],
     is_unknown: bool,
 ) -> Iterator[Finding]:
     """The named run, else those with a master and the environments that most runs use.
@@ -414,14 +414,14 @@ def examine_runs(
     if given.run is None or not any(runs.values()):
         yield from check_environments(USUAL_ENVIRONMENTS)
         if given.run_folder is not None:
-            yield check_run(RunFolder(given.run_folder).summarize(given.run), None)
+            yield check_run(RunFolder(given.run_folder).summarize(given.run))
         elif given.run is not None and is_unknown:
             places = f" at {', '.join(server.name for server in runs)}" if runs else ""
             text = f"there is no run {given.run}{places}"
             yield Finding(UNKNOWN_RUN, FAILED, text, "es-status lists the runs")
     for server, found in runs.items():
         if not found:
-            yield check_listening(server, None, RunDetails({}, 0, 0))
+            yield check_listening(server, None)
         for run in found:
             try:
                 yield from examine_run(server, run, given.run is not None)
@@ -430,7 +430,7 @@ def examine_runs(
                 yield Finding("run", WARNING, f"unknown: {error}", fix)
 
 
-def examine_run(server: RedisReader, run: RunSummary, is_named: bool) -> Iterator[Finding]:
+def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Finding]:
     if is_named:
         try:
             settings = server.read_string(keys.RunKeys(run.run).config, MAX_JSON) or b""
@@ -439,10 +439,13 @@ def examine_run(server: RedisReader, run: RunSummary, is_named: bool) -> Iterato
             text = f"the settings of {run.run} cannot be read: {error}"
             fix = f"use the run's own release of es-queue, in its folder:\n{run.resume}"
             yield Finding("run", FAILED, text, fix)
-    details = server.read_details(run.run)
-    yield check_run(run, details)
-    yield check_listening(server, run, details)
-    workers = [{"host": "a host", **about} for about in details.workers.values()]
+    server.read_details(run)
+    yield check_run(run)
+    yield check_listening(server, run)
+    workers = [
+        {"host": "a host", **{name: str(value) for name, value in about.items()}}
+        for about in run.living
+    ]
     if is_working(run) or workers:
         yield check_workers(run.run, workers)
     if workers:
@@ -450,35 +453,34 @@ def examine_run(server: RedisReader, run: RunSummary, is_named: bool) -> Iterato
         yield check_fleet(workers, host.versions())
 
 
-def is_working(run: RunSummary) -> bool:
-    return run.is_leased and run.state in (keys.RUNNING, keys.PAUSED)
+def is_working(run: Run) -> bool:
+    return run.leased and run.state in (keys.RUNNING, keys.PAUSED)
 
 
-def check_run(run: RunSummary, details: RunDetails | None) -> Finding:
+def check_run(run: Run) -> Finding:
     """The state as es-status shows it."""
-    health = assess_health(run, details)
-    if health.state in (ORPHANED, keys.FAILED):
-        level = FAILED if health.state == ORPHANED else WARNING
-        text = "has no master" if health.state == ORPHANED else "failed"
+    if run.health in (ORPHANED, keys.FAILED):
+        level = FAILED if run.health == ORPHANED else WARNING
+        text = "has no master" if run.health == ORPHANED else "failed"
         fix = f"fix that, then continue it with\n{run.resume}"
-        why = health.why or "no reason recorded"
+        why = run.health_why or "no reason recorded"
         return Finding("run", level, f"{run.run} {text}: {why}", fix)
-    if health.code and not health.is_over:
+    if run.code and run.health != DONE:
         fix = f"see its reports:\n{format_command('es-status')} {run.run} --errors"
-        return Finding("run", WARNING, f"{run.run} is {health.state}: {health.why}", fix)
+        return Finding("run", WARNING, f"{run.run} is {run.health}: {run.health_why}", fix)
     return Finding("run", OK, f"{run.run} is {sanitize(run.state, 40)}")
 
 
-def check_idle(run: RunSummary) -> Iterator[Finding]:
+def check_idle(run: Run) -> Iterator[Finding]:
     """A finding only if workers have too little work."""
-    remark, _, fix = idle_workers(run.progress).partition(": ")
+    remark, _, fix = idle_workers(run.figures).partition(": ")
     if remark:
         yield Finding("idle", WARNING, remark, fix)
 
 
-def check_listening(server: RedisReader, run: RunSummary | None, details: RunDetails) -> Finding:
+def check_listening(server: RedisReader, run: Run | None) -> Finding:
     """Whether RQ workers take the seats of the run, or of any run."""
-    queue = (run.progress.get("queue") if run is not None else None) or DEFAULT_QUEUE
+    queue = str((run.figures.get("queue") if run is not None else "") or DEFAULT_QUEUE)
     shown = sanitize(queue, 60)
     try:
         suspended, registered, members, waiting = server.ask(
@@ -491,14 +493,17 @@ def check_listening(server: RedisReader, run: RunSummary | None, details: RunDet
         )
         names = sorted(to_text(name) for name in registered or () if len(name) <= LONGEST_NAME)
         names = [name for name in names if name.startswith(keys.rq_worker(""))][:MOST_LISTENERS]
-        living = dict(
-            zip(names, read_texts(server.ask, names, ("hostname", "queues")), strict=True)
-        )
+        fields = ("hostname", "queues")
+        hashes = server.ask(("hmget", name, fields) for name in names)
+        living = {
+            name: clean(dict(zip(fields, values or (), strict=False)), dict.fromkeys(fields, TEXT))
+            for name, values in zip(names, hashes, strict=True)
+        }
     except RedisError as error:
         text = f"unknown: {error}"
         return Finding("listening", WARNING, text, "run the doctor as a user that can read rq:*")
     listeners = [
-        about.get("hostname", "a host")
+        str(about.get("hostname", "a host"))
         for name, about in living.items()
         if about and name.encode() in (members or ())
     ]
@@ -518,10 +523,10 @@ def check_listening(server: RedisReader, run: RunSummary | None, details: RunDet
             f"{len(listeners)} RQ {pluralize('worker', len(listeners))} on queue {shown} "
             f"({format_hosts(listeners)}); {len(seats)} open {pluralize('seat', len(seats))}",
         )
-    if any("refuses" not in about for about in details.workers.values()):
+    if run is not None and any("refuses" not in about for about in run.living):
         text = f"no RQ worker listens on queue {shown}, but es-workers serve the run"
         return Finding("listening", OK, text)
-    others = {name for about in living.values() for name in about.get("queues", "").split(",")}
+    others = {name for about in living.values() for name in str(about.get("queues", "")).split(",")}
     elsewhere = sanitize(", ".join(sorted(others - {"", queue})), 60)
     aside = f" ({sum(map(bool, living.values()))} listen on {elsewhere})" if elsewhere else ""
     where = "this machine" if is_local(server.client)[1] else "any host"

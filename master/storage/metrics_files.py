@@ -12,22 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.files import open_file
-from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView, format_json_line
+from master.status.figures import FIGURES, Record, finite_or_none
 
 LOGGER = logging.getLogger("es_queue.storage")
 METRICS, METRICS_TABLE = "metrics.jsonl", "metrics.csv"
 #: A line of metrics.jsonl has about 1,200 bytes; no honest one has so many.
 LONGEST_LINE = 2**16
 
-#: The columns of metrics.csv. They keep their names and order; a new one comes last.
-TABLE_COLUMNS = (
-    *("generation", "env_steps", "episodes", "seconds", "return_mean", "return_std", "return_max"),
-    *("fitness_mean", "length_mean", "cut_fraction", "eval_mean", "eval_std", "eval_min"),
-    *("eval_max", "eval_best", "confirm_mean", "sigma", "norm", "update_ratio", "centre_rank"),
-    *("steps_per_second", "workers", "recovered", "reissued", "late", "refused", "lost_steps"),
-    *("return_median", "centre_return", "eval_median", "eval_length_mean", "learning_rate"),
-)
+#: The columns of metrics.csv. They keep their names and order.
+TABLE_COLUMNS = tuple(name for name, figure in FIGURES.items() if "csv" in figure.places)
 
 
 def metrics_files(run_dir: Path) -> list[LineFile]:

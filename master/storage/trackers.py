@@ -14,23 +14,15 @@ from typing import Any, ClassVar
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from master.display.format import Record, finite_or_none
 from master.display.log_view import DisplayView
+from master.status.figures import FIGURES, Record, finite_or_none
 
 LOGGER = logging.getLogger("es_queue.storage")
 #: The package that each tracker needs. Its name is also its extra's.
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 USER_IN_URL = re.compile(r"//\S*@")
 #: What is tracked of a generation: its name in a tracker, and its name in metrics.jsonl.
-TAGS = {
-    **{f"evaluation/{name}": f"eval_{name}" for name in ("mean", "std", "min", "best")},
-    **{f"training/{name}": name for name in ("return_mean", "return_std", "return_max")},
-    "training/fitness_mean": "fitness_mean",
-    "training/episode_length": "length_mean",
-    "training/cut_fraction": "cut_fraction",
-    **{f"search/{name}": name for name in ("sigma", "norm", "update_ratio", "centre_rank")},
-    **{f"run/{name}": name for name in ("generation", "steps_per_second", "workers", "seconds")},
-}
+TAGS = {figure.tag: name for name, figure in FIGURES.items() if figure.tag}
 #: The texts that are kept about a run's end.
 TEXTS = ("state", "digest", "reproducible")
 

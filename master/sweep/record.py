@@ -14,8 +14,8 @@ from es_queue.files import FORMAT, parse_json, read_file
 from es_queue.numerics.statistics import Aggregates, aggregate
 from es_queue.protocol import keys
 from es_queue.run_folder import STUDY_FILE
-from master.display.format import finite_or_none
 from master.processes import Child
+from master.status.figures import finite_or_none
 from master.storage.checkpoint import write_atomically
 
 MOST_SEEDS, MOST_BYTES = 100, 2**24

@@ -10,17 +10,22 @@ from typing import Any
 from es_queue.config.scaling import scaled
 from es_queue.numerics.statistics import Interval
 from es_queue.text import sanitize
-from master.display.format import (
+from master.display.log_view import (
+    NO_LIMIT,
+    SafeStream,
+    format_generation,
+    format_json_line,
+    format_labelled,
+)
+from master.run.launch import Launch
+from master.status.figures import (
     finite_or_none,
     format_compact,
-    format_generation,
     format_mean_std,
     format_progress,
     format_score,
     format_whole,
 )
-from master.display.log_view import NO_LIMIT, SafeStream, format_json_line, format_labelled
-from master.run.launch import Launch
 from master.sweep.record import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Seed, Study
 
 #: A line of a seed at most so often, evaluations apart.

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from es_queue.slot_record import read_record, record_path
-from master.display.format import format_bar, format_graph
 from master.plot.command import main
+from master.status.figures import format_bar, format_graph
 from tests.unit.master.plot.test_plot_cloud import lived
 from tests.unit.master.plot.test_plot_curves import record, run
 

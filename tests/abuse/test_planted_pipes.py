@@ -128,12 +128,12 @@ def test_a_checkpoint_that_is_no_file_is_passed_over(
 
 
 def test_the_page_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
-    from master.status.web.queries import LearningCurves
+    from master.status.snapshot import Curve
 
     metrics = run_in(tmp_path, "gift") / "metrics.jsonl"
     metrics.unlink()
     pipe(metrics)
-    reader = threading.Thread(target=LearningCurves().read_file, args=(metrics,), daemon=True)
+    reader = threading.Thread(target=Curve().read_file, args=(metrics,), daemon=True)
     reader.start()
     reader.join(3)
     waits = reader.is_alive()

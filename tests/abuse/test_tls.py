@@ -19,7 +19,7 @@ from es_queue.protocol.connection import (
     redacted_url,
     validate_server,
 )
-from master.status.redis_reader import RedisReader
+from master.status.snapshot import RedisReader
 from tests.abuse.servers import SYSTEM, WHEEL, needs_system_server, serving
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, flags, quiet_digest
 from tests.leaks import simple_password

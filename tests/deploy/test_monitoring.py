@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from master.status.health import STALLED
-from master.status.metrics import FIGURES, format_metrics
+from master.status.figures import FIGURES
+from master.status.metrics import format_metrics
+from master.status.snapshot import STALLED
 from workers.episode import EpisodeControl
 from workers.metrics import WorkerMetrics
 
@@ -30,8 +31,8 @@ LABELS = {
 
 
 def metric_names() -> set[str]:
-    run = {"run": "a", "health": "", **{name: 1.0 for name, *_ in FIGURES}}
-    data = {"runs": [run], "living": {"a": 1}, "refused": {"a": {"late": 1}}}
+    run = {**dict.fromkeys(FIGURES, 1.0), "run": "a", "health": "", "living": [{}]}
+    data = {"runs": [{**run, "refused": {"late": 1}}]}
     shown = re.findall(r"^es_queue_(\w+)", format_metrics(data).decode(), re.M)
     return set(shown) | {
         sample.name.removeprefix("es_queue_")

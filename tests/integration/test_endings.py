@@ -25,7 +25,7 @@ from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.run.launch import Launch
 from master.run.session import Session
 from master.services.private_server import PrivateServer
-from master.status.run_folders import RunFolder
+from master.status.snapshot import RunFolder
 from master.storage.checkpoint import Checkpoints
 from tests.integration.processes import (
     CARTPOLE,
@@ -118,7 +118,7 @@ def test_an_error_of_the_callers_own_leaves_a_failed_run_and_is_seen(runs: Runs)
     assert Seen(runs.client, "own").progress()["why"] == "from the callback"
     assert Checkpoints(runs.folder / "own").read_newest() is not None
     failed = RunFolder(runs.folder / "own").summarize()
-    assert (failed.state, failed.progress["why"]) == ("failed", "from the callback")
+    assert (failed.state, failed.health_why) == ("failed", "from the callback")
     runs.resume("own")
     assert RunFolder(runs.folder / "own").summarize().state == "finished"
 

@@ -31,9 +31,7 @@ def text_of(data: dict[str, Any]) -> str:
 def metrics(**more: Any) -> str:
     return text_of(
         {
-            "runs": [{**RUN, **more}],
-            "refused": {"walker-1": {"stale": 3}},
-            "living": {"walker-1": 2},
+            "runs": [{**RUN, "refused": {"stale": 3}, "living": [{}, {}], **more}],
             "trouble": None,
         }
     )

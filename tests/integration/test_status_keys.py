@@ -18,8 +18,8 @@ from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Task
 from es_queue.slots import result_type
 from master.status.command import main
-from master.status.errors import LONGEST_REPORT, MOST_REPORTS
-from master.status.inspect import MOST_BYTES
+from master.status.keys import MOST_BYTES
+from master.status.snapshot import LONGEST_REPORT, MOST_REPORTS
 from master.storage.checkpoint import pack
 
 OWN = RunKeys("walker-1")

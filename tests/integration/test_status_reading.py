@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ import redis
 
 from es_queue.protocol.keys import RUNS, RunKeys
 from master.status.command import main
-from master.status.redis_reader import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
+from master.status.figures import FIGURES, WORKER_FIGURES
+from master.status.snapshot import LONGEST_VALUE, MOST_REASONS, MOST_RUNS
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"
@@ -56,6 +59,18 @@ def test_a_run_is_read_with_its_living_workers(
         "steps"
     ] == 500
     assert (run["ever"], run["errors"], run["refused"]) == (2, 2, {"stale": 3})
+
+
+def test_every_field_of_its_json_is_on_the_reference_page(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.hset(OWN.progress, mapping={**dict.fromkeys(FIGURES, "1"), "state": "running"})
+    filled.hset(OWN.worker(WORKER), mapping=dict.fromkeys(WORKER_FIGURES, "1"))
+    run = told(capsys, valkey_url, "walker-1")
+    page = (Path(__file__).parents[2] / "docs/reference/status.md").read_text("utf-8")
+    named = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert run.keys() | run["living"][0].keys() <= named
+    assert {"eval_best", "stage"} <= run.keys() and {"busy", "seen"} <= run["living"][0].keys()
 
 
 def test_a_run_ends_it_with_a_code_for_how_it_fares(

@@ -9,25 +9,29 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from es_queue.errors import NoRunError, RedisError
 from master.display.log_view import SafeStream
 from master.status.command import main
-from master.status.discovery import RunSources
-from master.status.history import History
-from master.status.redis_reader import (
+from master.status.snapshot import (
     ORPHANED,
+    PROGRESS,
+    WORKER,
+    Curve,
     RedisReader,
-    RunDetails,
-    RunSummary,
+    Run,
+    clean,
+    finish,
+    judge,
 )
-from master.status.render import Page, format_plain, print_page
-from master.status.views import make_run_page, make_runs_page
+from master.status.sources import Sources
+from master.status.terminal import Page, format_plain, make_run_page, make_runs_page, print_page
 from tests.cases import each_case
 
-PROGRESS = {
+FIGURES = {
     "state": "running",
     "env": "BipedalWalker-v3",
     "strategy": "pgpe",
@@ -69,26 +73,24 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.chdir(tmp_path)
 
 
-def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> RunSummary:
-    return RunSummary(
-        run,
-        "redis://host",
-        f"es-master --resume {run}",
-        900.0,
-        leased,
-        {**PROGRESS, **progress},
-        f"es-master --purge {run}",
+def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> Run:
+    return judge(
+        Run(
+            run,
+            "redis://host",
+            900.0,
+            leased,
+            resume=f"es-master --resume {run}",
+            purge=f"es-master --purge {run}",
+            figures=clean({**FIGURES, **progress}, PROGRESS),
+        )
     )
 
 
-def page_of(
-    seen: RunSummary, inside: RunDetails | None = None, *evaluations: tuple[int, float]
-) -> Page:
-    history = History()
-    history.add_records(
-        {"generation": generation, "eval_mean": mean} for generation, mean in evaluations
-    )
-    return make_run_page(seen, inside or RunDetails({}, 0, 0), history)
+def page_of(run: Run, **details: Any) -> Page:
+    for name, value in details.items():
+        setattr(run, name, value)
+    return make_run_page(finish(run, curve := Curve()), curve)
 
 
 def said(page: Page) -> str:
@@ -143,37 +145,19 @@ WORKERS = {
 
 
 def test_a_run_is_shown_with_its_workers_its_refusals_and_its_errors() -> None:
-    text = said(
-        page_of(
-            seen(),
-            RunDetails(
-                WORKERS, 3, 2, {"stale": 4, "digest": 0}, beat_seconds_left={"h-1-abcdef": 3.5}
-            ),
-        )
-    )
-    assert (
-        "2 living of 3 known" in text
-        and "stale 4" in text
-        and "digest 0" not in text
-        and "2 reports" in text
-        and "35 % of episodes cut short" in text
-    )
+    living = [{**clean(about, WORKER), "seen": 1.5} for about in WORKERS.values()]
+    refused = {"stale": 4, "digest": 0}
+    text = said(page_of(seen(), living=living, ever=3, errors=2, refused=refused))
+    assert "2 living of 3 known" in text and "stale 4" in text and "digest 0" not in text
+    assert "2 reports" in text and "35 % of episodes cut short" in text
     assert re.search(r"\nh +1 +lean +1,000 +12 +train 0 4 +3 .* 2 s ago(\n|$)", text)
     assert "1 worker on g cannot join: noise digest: \\x1b[2J differs" in text
 
 
-def test_json_of_a_run_has_its_workers_its_budget_and_its_curve() -> None:
-    inside = RunDetails(
-        {"h-1-abcdef": {"pid": "1", "host": "h"}}, 1, 0, {"stale": 4}, config={"generations": 20}
-    )
-    found = page_of(seen(leased=False), inside, (0, 1.5)).data
-    assert found["living"] == [
-        {"worker": "h-1-abcdef", "pid": 1, "host": "h", "seen": None}
-    ] and found["refused"] == {"stale": 4}
+def test_json_of_a_run_has_its_state_and_its_budget() -> None:
+    found = page_of(seen(leased=False), config={"generations": 20}).data
     assert found["state"] == ORPHANED == found["health"] and found["stored_state"] == "running"
-    assert found["budget"] == {
-        "generations": {"limit": 20.0, "spent": 12.0, "left": 8.0}
-    } and found["evaluations"] == [{"generation": 0, "eval_mean": 1.5}]
+    assert found["budget"] == {"generations": {"limit": 20.0, "spent": 12.0, "left": 8.0}}
 
 
 @each_case("progress", [HOSTILE, {}])
@@ -181,35 +165,16 @@ def test_json_of_a_run_has_its_workers_its_budget_and_its_curve() -> None:
 def test_odd_values_neither_crash_nor_reach_the_terminal(
     progress: dict[str, str], as_json: bool
 ) -> None:
-    odd = RunSummary("odd", "redis://host", "resume", None, True, progress, holder="\x1b")
-    names = (
-        "host",
-        "pid",
-        "backend",
-        "block",
-        "steps",
-        "joined",
-        "refuses",
-        "beat_ttl",
-        "numerics",
-        "generation",
-    )
     config = {
         "max_steps": float("nan"),
         "generations": [],
         "target_reward": {},
         "max_seconds": 1e999,
     }
-    inside = RunDetails(
-        {"w\x1b": dict.fromkeys(names, "\x1b[2J\n")},
-        10**9,
-        0,
-        {"\x1b": 1},
-        beat_seconds_left={"w\x1b": 1.0},
-        config=config,
-    )
+    living = [{"worker": "w", **clean(dict.fromkeys(WORKER, "\x1b[2J\n"), WORKER), "seen": None}]
+    odd = judge(Run("odd", "redis://host", None, True, figures=clean(progress, PROGRESS)))
     out = io.StringIO()
-    for page in (make_runs_page([odd]), page_of(odd, inside)):
+    for page in (make_runs_page([odd]), page_of(odd, living=living, ever=10**9, config=config)):
         print_page(page, SafeStream(out), as_json=as_json)
     assert not re.search(r"[^\S\n ]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue())
 
@@ -245,27 +210,25 @@ def test_a_server_that_is_away_is_one_sentence_without_the_password(
 class Fixed(RedisReader):
     """A server with given runs, or with trouble."""
 
-    def __init__(self, runs: list[RunSummary] | None) -> None:
+    def __init__(self, runs: list[Run] | None) -> None:
         self.name, self.folder, self._query_runs = "fixed", None, runs
 
-    def list_runs(self) -> list[RunSummary]:
+    def list_runs(self) -> list[Run]:
         if self._query_runs is None:
             raise RedisError("away")
         return self._query_runs
 
-    def find_run(self, run: str) -> RunSummary | None:
+    def find_run(self, run: str) -> Run | None:
         return next((one for one in self.list_runs() if one.run == run), None)
 
 
 def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
-    assert [one.run for one in RunSources([Fixed(None), Fixed([seen("a")])], []).list_runs()] == [
-        "a"
-    ]
+    assert [one.run for one in Sources([Fixed(None), Fixed([seen("a")])], []).list_runs()] == ["a"]
     with pytest.raises(RedisError):
-        RunSources([Fixed(None), Fixed(None)], []).list_runs()
+        Sources([Fixed(None), Fixed(None)], []).list_runs()
 
 
 def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
     with pytest.raises(NoRunError, match="no run b in fixed; existing runs: a"):
-        RunSources([Fixed([seen("a")])], []).find_run("b")
-    assert RunSources([Fixed(None), Fixed([seen("a")])], []).find_run("a").summary.run == "a"
+        Sources([Fixed([seen("a")])], []).find_run("b")
+    assert Sources([Fixed(None), Fixed([seen("a")])], []).find_run("a")[0].run == "a"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from master.status.health import EXIT_CODES, Health, assess_health
-from master.status.redis_reader import RunDetails, RunSummary
+from master.status.snapshot import EXIT_CODES, PROGRESS, Run, clean, judge
+from master.status.snapshot import WORKER as UNITS
 from tests.cases import each_case
 
 #: Far from any clock of ours: ages are differences of the master's own times.
@@ -19,26 +19,15 @@ def run(
     quiet: float | None = 0.0,
     configured: bool = True,
     **progress: str,
-) -> RunSummary:
+) -> Run:
     times = {} if quiet is None else {"updated": str(NOW), "answered_at": str(NOW - quiet)}
-    return RunSummary(
-        "r",
-        "redis://h",
-        "resume r",
-        1.0,
-        leased,
-        {"state": state, "workers": "1", **times, **progress},
-        "purge r",
-        is_configured=configured,
-    )
+    figures = clean({"state": state, "workers": "1", **times, **progress}, PROGRESS)
+    return Run("r", "redis://h", 1.0, leased, figures=figures, is_configured=configured)
 
 
-def fares(seen: RunSummary, *workers: dict[str, str], usual: float | None = 1.0) -> Health:
-    return assess_health(
-        seen,
-        RunDetails({f"w-{place}-abcdef": about for place, about in enumerate(workers)}, 1, 0),
-        usual,
-    )
+def fares(seen: Run, *workers: dict[str, str], usual: float | None = 1.0) -> Run:
+    seen.living = [clean(about, UNITS) for about in workers]
+    return judge(seen, usual)
 
 
 def test_the_exit_codes_are_those_of_the_help() -> None:
@@ -56,7 +45,7 @@ def test_a_run_that_ended_is_done_or_failed_with_its_reason(
     state: str, word: str, leased: bool
 ) -> None:
     health = fares(run(state, leased=leased, quiet=1e6, why="it \x1bbroke"))
-    assert (health.state, health.why, health.is_over) == (word, "it \\x1bbroke", True)
+    assert (health.health, health.health_why) == (word, "it \\x1bbroke")
 
 
 @each_case(
@@ -73,7 +62,9 @@ def test_a_run_is_stalled_after_a_minute_and_ten_usual_generations_without_an_an
     quiet: float, usual: float | None, word: str
 ) -> None:
     health = fares(run(quiet=quiet), WORKER, usual=usual)
-    assert health.state == word and ("no result counted" in health.why) == (word == "stalled")
+    assert health.health == word and ("no result counted" in health.health_why) == (
+        word == "stalled"
+    )
 
 
 def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second() -> None:
@@ -82,9 +73,11 @@ def test_without_a_worker_a_minute_is_enough_and_is_said_from_the_first_second()
         fares(run(quiet=61, workers="0"), usual=100.0),
     )
     assert (
-        soon.state == "healthy" and "no worker has joined" in soon.why and "queue walk" in soon.why
+        soon.health == "healthy"
+        and "no worker has joined" in soon.health_why
+        and "queue walk" in soon.health_why
     )
-    assert late.state == "stalled" and "no worker has joined" in late.why
+    assert late.health == "stalled" and "no worker has joined" in late.health_why
 
 
 def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_cure() -> None:
@@ -95,9 +88,9 @@ def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_c
         ("x", "8", ""),
     ):
         health = fares(run(workers=workers, training_slots=slots), WORKER)
-        assert health.state == "healthy"
+        assert health.health == "healthy"
         cure = f"at least {waiting} wait: `--scale 4` gives them work"
-        assert (cure in health.why) == bool(waiting)
+        assert (cure in health.health_why) == bool(waiting)
 
 
 @each_case(
@@ -119,15 +112,18 @@ def test_workers_that_outnumber_the_slots_of_a_generation_are_counted_with_the_c
 def test_workers_that_are_idle_for_a_quarter_of_their_time_are_counted_with_the_cure(
     busy: str, scale: str, why: str
 ) -> None:
-    assert fares(run(workers="60", training_slots="64", busy=busy, scale=scale), WORKER).why == why
+    assert (
+        fares(run(workers="60", training_slots="64", busy=busy, scale=scale), WORKER).health_why
+        == why
+    )
 
 
 def test_workers_that_all_refuse_are_as_good_as_none_and_are_quoted() -> None:
     health = fares(run(quiet=61, workers="0"), REFUSING, REFUSING, usual=100.0)
     assert (
-        health.state == "stalled"
-        and "all 2 workers refuse" in health.why
-        and "no \\x1b[2J noise" in health.why
+        health.health == "stalled"
+        and "all 2 workers refuse" in health.health_why
+        and "no \\x1b[2J noise" in health.health_why
     )
-    assert "the only worker refuses" in fares(run(quiet=1, workers="0"), REFUSING).why
-    assert fares(run(quiet=1), REFUSING, WORKER).why == ""
+    assert "the only worker refuses" in fares(run(quiet=1, workers="0"), REFUSING).health_why
+    assert fares(run(quiet=1), REFUSING, WORKER).health_why == ""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from master.status.command import main
-from master.status.run_folders import RunFolder
+from master.status.snapshot import RunFolder
 from tests.cases import each_case
 
 RECORD = {

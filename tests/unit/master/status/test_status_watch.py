@@ -15,8 +15,7 @@ from rich.text import Text
 from es_queue.errors import RedisError, UsageError
 from master.display.log_view import SafeStream
 from master.display.terminal import FittingTable
-from master.status.render import Page
-from master.status.watch import watch_page
+from master.status.terminal import Page, watch_page
 from tests.unit.master.status.test_status_command import Terminal
 
 

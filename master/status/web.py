@@ -14,15 +14,22 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Collection, Iterable
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
-from functools import cache
+from functools import cache, lru_cache
 from http import HTTPStatus
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import waitress
 
+from es_queue.command_line import format_command
+from es_queue.config.recipes import expected_points, recipe_for
+from es_queue.config.run_config import default_of, option_fields
 from es_queue.credentials import (
     HOST,
     TOKEN,
@@ -37,12 +44,16 @@ from es_queue.credentials import (
 )
 from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RUN_ID, checked_run_id
+from es_queue.run_folder import NamedRun, checkpoint_path, find_run
 from es_queue.text import sanitize
-from master.display.log_view import SafeStream
+from master.display.log_view import METHOD_SETTINGS, SafeStream
 from master.services.tcp_access import Address, is_address, parse_address
+from master.status.figures import drawable_or_none
+from master.status.keys import to_plain_json
 from master.status.metrics import format_metrics
-from master.status.watch import signals_as_interrupts
-from master.status.web.queries import DashboardQueries
+from master.status.snapshot import Curve, RedisReader, file_stamp
+from master.status.sources import Sources, find_sources
+from master.status.terminal import make_errors_page, signals_as_interrupts
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -111,12 +122,12 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
     hosts = hosts_of(address, given.web_host or ())
     chosen = token_from_environment(lambda text: err.write_line(f"es-status: WARNING: {text}"))
     token = chosen or secrets.token_urlsafe(32)
-    queries = DashboardQueries(given, given.every)
+    looks = Looks(given, given.every)
     if given.run is not None:
-        queries.run(given.run)
+        looks.run(given.run)
     else:
-        queries.runs()
-    with signals_as_interrupts(), closing(make_server(address, queries, token, hosts)) as server:
+        looks.runs()
+    with signals_as_interrupts(), closing(make_server(address, looks, token, hosts)) as server:
         if not is_loopback(address.host):
             err.write_line(EXPOSED.format(place=address, port=address.port))
             names = ", ".join(sorted({"localhost", *hosts}))
@@ -135,9 +146,7 @@ def serve(given: argparse.Namespace, out: SafeStream, err: SafeStream) -> int:
     raise KeyboardInterrupt
 
 
-def make_server(
-    address: Address, queries: DashboardQueries, token: str, hosts: Collection[str]
-) -> Any:
+def make_server(address: Address, looks: Looks, token: str, hosts: Collection[str]) -> Any:
     """waitress with the page, listening; ``run`` serves it. Raises UsageError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -150,7 +159,7 @@ def make_server(
         raise bind_error(address, family, error) from None
     # waitress reports what clients do wrong, which would fill the terminal.
     logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)
-    page = Page(queries, hosts, token, listening.getsockname()[1])
+    page = Page(looks, hosts, token, listening.getsockname()[1])
     return waitress.create_server(page, sockets=[listening], **WAITRESS)
 
 
@@ -199,10 +208,8 @@ class Page:
     it.
     """
 
-    def __init__(
-        self, queries: DashboardQueries, hosts: Collection[str], token: str, port: int
-    ) -> None:
-        self._queries, self._hosts, self._token = queries, hosts, token
+    def __init__(self, looks: Looks, hosts: Collection[str], token: str, port: int) -> None:
+        self._looks, self._hosts, self._token = looks, hosts, token
         # Browsers send a cookie to all ports of a host, so each page has a name of its own. Its
         # value is not the token, because the port can be another user's once this process has
         # ended.
@@ -253,17 +260,17 @@ class Page:
         """
         if path == "/metrics":
             try:
-                figures = self._queries.figures()
+                figures = self._looks.figures()
             except EsQueueError as error:
                 figures = {"trouble": str(error)}
             return 200, METRICS_TYPE, format_metrics(figures), {}
         if path == "/api/runs":
-            return json_reply(self._queries.runs())
+            return json_reply(self._looks.runs())
         match = RUN_PATH.fullmatch(path)
         if match is None:
             return text(404, "there is no such page")
-        queries = {"errors": self._queries.errors, "archive": self._queries.archive}
-        return json_reply(queries.get(match["part"], self._queries.run)(match["run"]))
+        parts = {"errors": self._looks.errors, "archive": self._looks.archive}
+        return json_reply(parts.get(match["part"], self._looks.run)(match["run"]))
 
 
 def text(status: int, sentence: str, **headers: str) -> Reply:
@@ -285,3 +292,200 @@ def static_files() -> dict[str, tuple[str, bytes]]:
         if kind is not None:
             files[f"/{entry.name}"] = kind, entry.read_bytes()
     return {**files, "/": files["/index.html"]}
+
+
+# --- looks, shared by all browsers
+
+Data = dict[str, Any]
+#: So many results are cached; the one that nobody asked for the longest goes first.
+MOST_CACHED = 100
+#: Runs whose workers and refusals go to Prometheus.
+MOST_DETAILED = 20
+#: The largest checkpoint that is read for the page, and the most numbers of behaviours sent.
+MOST_CHECKPOINT_BYTES, MOST_NUMBERS = 2**27, 200_000
+TOO_LARGE = "the archive is too large for the page: draw it with es-plot --archive"
+
+
+class Look:
+    """A query that runs at most once in ``every`` seconds, for all callers. Its curve is kept."""
+
+    def __init__(self) -> None:
+        self.curve, self._lock = Curve(), threading.Lock()
+        self._data: Data = {}
+        self._error: EsQueueError | None = None
+        self._tried = self._succeeded = 0.0
+
+    def result(self, query: Callable[[Curve], Data], every: float) -> Data:
+        """If the query failed, the last result, with ``trouble`` and its ``age`` in seconds. Raises
+        EsQueueError if it has never succeeded.
+        """
+        with self._lock:
+            if not self._tried or time.monotonic() - self._tried >= every:
+                try:
+                    self._data, self._error = query(self.curve), None
+                    self._succeeded = time.monotonic()
+                except EsQueueError as error:
+                    self._error = error
+                finally:  # a long query is not repeated at once
+                    self._tried = time.monotonic()
+            if self._error is None:
+                return {**self._data, "trouble": None, "age": 0.0}
+            if not self._data:
+                raise self._error
+            age = round(time.monotonic() - self._succeeded, 1)
+            return {**self._data, "trouble": sanitize(self._error), "age": age}
+
+
+class Looks:
+    """All that the page shows. given: es-status's command line, which names the runs' place; every:
+    seconds. Every method raises EsQueueError.
+    """
+
+    def __init__(self, given: argparse.Namespace, every: float) -> None:
+        self._given, self._every = given, every
+        self._lock, self._cache = threading.Lock(), OrderedDict[str, Look]()
+
+    def runs(self) -> Data:
+        """Every run, newest first."""
+        listed = self._result(
+            "", lambda sources, _: {"runs": [run.to_json() for run in sources.list_runs()]}
+        )
+        return {**listed, "every": self._every}
+
+    def run(self, name: str) -> Data:
+        """``es-status RUN --json``, with settings (``own``: those that differ from the default),
+        curves and expectations.
+        """
+
+        def query(sources: Sources, curve: Curve) -> Data:
+            run, source = sources.find_run(name)
+            source.read_details(run, curve)
+            own = [
+                setting
+                for setting, value in run.config.items()
+                if setting not in option_fields()
+                or (to_list(value) or None) != (to_list(default_of(setting)) or None)
+            ]
+            return {
+                **run.to_json(),
+                "config": to_plain_json(run.config),
+                "own": own,
+                "curves": curve.to_json(),
+                "expect": expected_rewards(run.config),
+            }
+
+        return self._listed("run", name, query)
+
+    def errors(self, name: str) -> Data:
+        return self._listed(
+            "errors", name, lambda sources, _: dict(make_errors_page(*sources.find_run(name)).data)
+        )
+
+    def archive(self, name: str) -> Data:
+        """The elites of map_elites, from the newest checkpoint in the run's folder."""
+
+        def query(sources: Sources, _: Curve) -> Data:
+            folder = sources.find_run(name)[1].folder
+            here = [*([] if folder is None else find_run(folder).members)]
+            for one in (*here, find_run(name, self._given.runs_dir)):
+                if one.run == name and one.folder.is_dir():
+                    return archive_data(one)
+            raise UsageError(f"the archive of {name} is in its folder, which is not on this host")
+
+        return self._listed("archive", name, query)
+
+    def figures(self) -> Data:
+        """For Prometheus: every run; of living ones also refusals and workers."""
+
+        def query(sources: Sources, _: Curve) -> Data:
+            runs = sources.list_runs()
+            for run in [run for run in runs if run.leased][:MOST_DETAILED]:
+                source = sources.find_run(run.run)[1]
+                if isinstance(source, RedisReader):
+                    source.read_details(run)
+            return {"runs": [run.to_json() for run in runs]}
+
+        return self._result("figures", query)
+
+    def _listed(self, part: str, name: str, query: Callable[[Sources, Curve], Data]) -> Data:
+        """Raises UsageError for a run that is not in the list: invented names cost no query of
+        Redis, and push nothing out of the cache.
+        """
+        if all(run["run"] != name for run in self.runs()["runs"]):
+            raise UsageError(f"there is no run {sanitize(name, 60)}")
+        return self._result(f"{part} {name}", query)
+
+    def _result(self, name: str, query: Callable[[Sources, Curve], Data]) -> Data:
+        with self._lock:
+            look = self._cache.setdefault(name, Look())
+            self._cache.move_to_end(name)
+            while len(self._cache) > MOST_CACHED:
+                self._cache.popitem(last=False)
+
+        def read(curve: Curve) -> Data:
+            with find_sources(self._given) as sources:
+                return query(sources, curve)
+
+        return look.result(read, self._every / 2)
+
+
+def to_list(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def expected_rewards(config: Mapping[str, Any]) -> list[Data]:
+    """The recipe's points; none for a run of another method."""
+    env = config.get("env")
+    if not isinstance(env, str) or any(
+        config.get(name) != recipe_for(env).get(name, default_of(name)) for name in METHOD_SETTINGS
+    ):
+        return []
+    return [
+        {"env_steps": point.steps, "reward": point.reward, "note": point.note}
+        for point in expected_points(env)
+    ]
+
+
+def archive_data(run: NamedRun) -> Data:
+    """The elites with their places on the map. Raises RunFolderError, or UsageError for an archive
+    that the page cannot show.
+    """
+    path = checkpoint_path(run.folder, "last")
+    command = f"{format_command('es-play')} {run.word} --cell="
+    return {**_read_archive(path, file_stamp(path)), "command": command}
+
+
+@lru_cache(maxsize=4)
+def _read_archive(path: Path, stamp: tuple[int, int, int] | None) -> Data:
+    # start-up: numpy and the strategy, for runs of map_elites
+    import numpy as np
+
+    from es_queue.strategies.map_elites_archive import read_archive
+
+    if stamp is None or stamp[1] > MOST_CHECKPOINT_BYTES:
+        raise UsageError(TOO_LARGE)
+    archive, config = read_archive(path)
+    cells = archive.cells
+    if cells is None or not len(archive):
+        raise UsageError("the archive has no elite yet")
+    if archive.behaviour.size > MOST_NUMBERS:
+        raise UsageError(TOO_LARGE)
+    is_grid = cells.units is None and len(cells.shape) <= 2  # a map shows two numbers
+
+    def rounded(values: Any) -> list[list[float]]:
+        """Nine digits, enough for float32."""
+        return [[float(f"{value:.9g}") for value in row] for row in np.asarray(values).tolist()]
+
+    return {
+        "low": cells.low.tolist(),
+        "high": cells.high.tolist(),
+        "shape": list(cells.shape) if is_grid else None,
+        "count": cells.count,
+        "coverage": archive.coverage,
+        "qd_score": drawable_or_none(archive.qd_score(config.qd_offset)),
+        "cell": archive.cell.tolist(),
+        "fitness": [drawable_or_none(value) for value in archive.fitness.tolist()],
+        "behaviour": rounded(archive.behaviour),
+        # es-play finds an elite by any behaviour in its cell, such as the middle
+        "place": rounded(cells.centroids[archive.cell] if is_grid else archive.behaviour),
+    }

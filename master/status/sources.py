@@ -1,4 +1,4 @@
-"""Finds runs: on servers that answer, and in folders of private servers that have ended."""
+"""Chooses where runs are read: servers that answer, and folders whose private server has ended."""
 
 from __future__ import annotations
 
@@ -7,44 +7,36 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from shlex import quote
+from typing import TypeVar
 
 from es_queue.credentials import password_of, with_password
 from es_queue.errors import NoRunError, RedisError, UsageError
-from es_queue.protocol.connection import SHOWN_PASSWORD, url_from_environment
+from es_queue.protocol.connection import SHOWN_PASSWORD, redacted_url, url_from_environment
 from es_queue.run_folder import NamedRun, find_run, no_run_error, refuse_links, runs_folder
-from master.status.redis_reader import (
-    RedisReader,
-    RunDetails,
-    RunSummary,
-    make_named_reader,
-    make_private_reader,
-)
-from master.status.run_folders import RunFolder, newest_folders
-from master.storage.metrics_files import METRICS
+from master.services.private_server import PrivateServer
+from master.status.snapshot import RedisReader, Run, RunFolder, newest_folders
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class RunSources:
-    """Servers to ask, and folders of runs whose private server has ended; is_named: whether the
-    user named the place; runs_dir: the value of --runs-dir
-    """
+class Sources:
+    """is_named: whether the user named the place; runs_dir: the value of --runs-dir"""
 
     servers: list[RedisReader]
     folders: list[Path]
     is_named: bool = True
     runs_dir: str | None = None
 
-    def __enter__(self) -> RunSources:
+    def __enter__(self) -> Sources:
         return self
 
     def __exit__(self, *_: object) -> None:
         for server in self.servers:
             server.close()
 
-    def list_runs(self) -> list[RunSummary]:
+    def list_runs(self) -> list[Run]:
         """The runs of all servers and folders, newest first. A silent server hides no other run.
 
         Raises RedisError if nothing responds, or if there is neither server nor run.
@@ -58,56 +50,53 @@ class RunSources:
             )
         return runs
 
-    def _collect_runs(self) -> list[RunSummary]:
+    def find_study(self, study: str) -> list[Run]:
+        """The runs of a study, newest first."""
+        names = re.compile(rf"{re.escape(study)}-s[0-9]+")
+        return [run for run in self._collect_runs() if names.fullmatch(run.run)]
+
+    def _collect_runs(self) -> list[Run]:
         lists, folders = self.ask_servers(lambda server: server.list_runs())
-        runs = [seen for summaries in lists for seen in summaries] + [
+        runs = [run for found in lists for run in found] + [
             folder.summarize(name) for name, folder in name_folders(folders) if name
         ]
-        return sorted(runs, key=lambda seen: -(seen.started or 0.0))
+        return sorted(runs, key=lambda run: -(run.started or 0.0))
 
-    def find_run(self, run: str) -> RunLocation:
+    def find_run(self, name: str) -> tuple[Run, RedisReader | RunFolder]:
         """A run from any place; servers take precedence over folders. Raises NoRunError for an
         unknown one.
         """
-        answers, folders = self.ask_servers(lambda server: (server, server.find_run(run)))
-        for server, summary in answers:
-            if summary is not None:
-                return RunLocation(summary, server)
-        named_run = find_run(run, self.runs_dir)
-        for name, folder in name_folders(folders):
-            is_meant = name == run or folder.folder == named_run.folder
-            if is_meant or (self.is_named and folder.can_be_run(run)):
-                return RunLocation(folder.summarize(run), folder)
+        answers, folders = self.ask_servers(lambda server: (server, server.find_run(name)))
+        for server, run in answers:
+            if run is not None:
+                return run, server
+        named_run = find_run(name, self.runs_dir)
+        for known, folder in name_folders(folders):
+            is_meant = known == name or folder.folder == named_run.folder
+            if is_meant or (self.is_named and folder.can_be_run(name)):
+                return folder.summarize(name), folder
         raise self.unknown_run_error(named_run)
-
-    def find_study(self, study: str) -> list[RunSummary]:
-        """The runs of a study, newest first."""
-        names = re.compile(rf"{re.escape(study)}-s[0-9]+")
-        return [summary for summary in self._collect_runs() if names.fullmatch(summary.run)]
 
     def unknown_run_error(self, run: NamedRun) -> NoRunError:
         """The error for an unknown run. Raises RedisError if nothing responds."""
-        known = [summary.run for summary in self._collect_runs()]
+        known = [one.run for one in self._collect_runs()]
         return no_run_error(run, [server.name for server in self.servers], known)
 
     def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
         """The servers' replies, and the folders of runs whose servers are silent. Raises RedisError
         if nothing responds.
         """
-        answers: list[T] = []
-        silent: list[RedisReader] = []
-        trouble: RedisError | None = None
+        answers, silent, troubles = list[T](), list[RedisReader](), list[RedisError]()
         for server in self.servers:
             try:
                 answers.append(question(server))
             except RedisError as error:
-                trouble = trouble or error
+                troubles.append(error)
                 silent.append(server)
-        folders = newest_folders(
-            [*self.folders, *(server.folder for server in silent if server.folder)]
-        )
-        if trouble is not None and not answers and not folders:
-            raise trouble
+        ended = [*self.folders, *(server.folder for server in silent if server.folder)]
+        folders = newest_folders(ended)
+        if troubles and not answers and not folders:
+            raise troubles[0]
         return answers, folders
 
 
@@ -124,32 +113,11 @@ def name_folders(folders: list[RunFolder]) -> list[tuple[str, RunFolder]]:
 
 def unknown_run_error(run: NamedRun, url: str) -> NoRunError:
     """The error for a run that the server at ``url`` lacks. Raises RedisError."""
-    with RunSources([make_named_reader(url, given_by_flag=False)], []) as sources:
+    with Sources([make_named_reader(url, given_by_flag=False)], []) as sources:
         return sources.unknown_run_error(run)
 
 
-class HistoryReader(Protocol):
-    """Reads a run's generations, from its server or from a metrics.jsonl."""
-
-    def update(self, server: RedisReader, run: str) -> None: ...
-
-    def read_file(self, metrics: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class RunLocation:
-    summary: RunSummary
-    source: RedisReader | RunFolder
-
-    def read_details(self, history: HistoryReader) -> RunDetails:
-        if isinstance(self.source, RunFolder):
-            history.read_file(self.source.folder / METRICS)
-            return RunDetails({}, 0, self.source.report_count, config=self.source.config)
-        history.update(self.source, self.summary.run)
-        return self.source.read_details(self.summary.run)
-
-
-def find_sources(given: argparse.Namespace) -> RunSources:
+def find_sources(given: argparse.Namespace) -> Sources:
     """The named server, else the environment's, else the private ones of the folder of runs with
     the folders of ended ones.
 
@@ -158,11 +126,10 @@ def find_sources(given: argparse.Namespace) -> RunSources:
     return replace(_choose_sources(given), runs_dir=given.runs_dir)
 
 
-def _choose_sources(given: argparse.Namespace) -> RunSources:
+def _choose_sources(given: argparse.Namespace) -> Sources:
     if given.redis_url is not None:
-        return RunSources(
-            [make_named_reader(add_password(given.redis_url, given), given_by_flag=True)], []
-        )
+        named = add_password(given.redis_url, given)
+        return Sources([make_named_reader(named, given_by_flag=True)], [])
     if given.run_dir is not None:
         refuse_links(given.run_dir)
         return sources_in([given.run_dir])
@@ -170,7 +137,7 @@ def _choose_sources(given: argparse.Namespace) -> RunSources:
     if url := url_from_environment():
         server = make_named_reader(add_password(url, given), given_by_flag=False)
         local = sources_in(folders, named=False)
-        return RunSources([server, *local.servers], local.folders)
+        return Sources([server, *local.servers], local.folders)
     if folders:
         return sources_in(folders)
     servers = sorted(runs_folder(given.runs_dir).glob("*/redis"))
@@ -195,17 +162,13 @@ def password_warnings(given: argparse.Namespace) -> list[str]:
         raise UsageError(
             "--redis-password-file belongs to a named Redis: give --redis-url or set RQ_REDIS_URL"
         )
-    return (
-        [SHOWN_PASSWORD, *warnings]
-        if given.redis_url and password_of(given.redis_url) is not None
-        else warnings
-    )
+    is_shown = given.redis_url and password_of(given.redis_url) is not None
+    return [SHOWN_PASSWORD, *warnings] if is_shown else warnings
 
 
-def sources_in(folders: list[Path], named: bool = True) -> RunSources:
+def sources_in(folders: list[Path], named: bool = True) -> Sources:
     """Running servers of run folders. Raises an error for a single folder with nothing to show."""
-    servers: list[RedisReader] = []
-    ended: list[Path] = []
+    servers, ended = list[RedisReader](), list[Path]()
     for folder in folders:
         try:
             servers.append(make_private_reader(folder))
@@ -217,9 +180,30 @@ def sources_in(folders: list[Path], named: bool = True) -> RunSources:
         except UsageError:
             if named:
                 raise
-    return RunSources(servers, ended, named)
+    return Sources(servers, ended, named)
 
 
-def find_servers(given: argparse.Namespace) -> list[RedisReader]:
-    """None if no Redis is named and every private server has ended."""
-    return find_sources(given).servers
+def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
+    """The server of a URL. es-master needs the flag again, unless the environment names the server
+    or the URL has a secret.
+    """
+    try:
+        label = redacted_url(url)
+    except ValueError:  # the server's own complaint about the URL is the better one
+        label = url
+    secret = label != url or "?" in url
+    return RedisReader(url, f" --redis-url {quote(label)}" if given_by_flag and not secret else "")
+
+
+def make_private_reader(run_dir: Path) -> RedisReader:
+    """The private server of a run's folder. Raises RedisError if none runs."""
+    if not run_dir.is_dir():
+        raise UsageError(f"run-dir {run_dir} is not a folder")
+    folder = NamedRun("", run_dir).server_folder
+    url = PrivateServer(folder).running_url
+    if url is None:
+        raise RedisError(
+            f"no private server runs in {run_dir}: its master has ended, is still starting, "
+            "or uses another Redis (give --redis-url)"
+        )
+    return RedisReader(url, "", folder.parent)

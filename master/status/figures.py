@@ -1,0 +1,436 @@
+"""Every figure of a run, named once: its unit, what it is, how it is written, and where it shows.
+
+The files of a run, the trackers, es-status, its page, ``/metrics``, the live panel and the
+reference page are renderings of this table. Nothing is printed here, and no input is trusted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Real
+
+from es_queue.config.scaling import LARGEST_SCALE
+
+Value = float | int | str | None
+Record = dict[str, Value]
+
+#: Larger numbers are not real figures; all their digits would break a table.
+LARGEST_WHOLE = 1e15
+#: A deviation below this share of its mean is rounding: the figures were equal.
+ROUNDING = 1e-12
+#: A larger figure cannot be drawn: an axis, a sum or a square of such figures overflows.
+LARGEST_DRAWN = 1e30
+#: A fleet that is busy for a smaller share of its time has too little work.
+LEAST_BUSY = 0.75
+BAR_SIGNS = "▁▂▃▄▅▆▇█"
+TEXT = "text"
+
+
+# --- numbers from anywhere
+
+
+def finite_or_none(value: object) -> float | None:
+    """A number, or a text that is one, as a finite float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def drawable_or_none(value: object) -> float | None:
+    """``finite_or_none`` of the value; None also if no axis can show it."""
+    number = finite_or_none(value)
+    return number if number is not None and abs(number) <= LARGEST_DRAWN else None
+
+
+def parse_number(value: object) -> int | float | None:
+    """``finite_or_none``, with whole numbers as such."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**19
+    return value if is_whole else finite_or_none(value)  # type: ignore[return-value]
+
+
+def format_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Plain text for Redis: floats with six digits, nothing for None."""
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+# --- how they are written
+
+
+def shown(write: Callable[[float], str]) -> Callable[[object], str]:
+    """``write`` for numbers and texts that are one; a dash for anything else."""
+
+    def write_or_dash(value: object) -> str:
+        number = finite_or_none(value)
+        return "-" if number is None else write(number)
+
+    return write_or_dash
+
+
+@shown
+def format_whole(number: float) -> str:
+    """1234567 as ``1,234,567``, beyond 1e15 as ``1e+300``."""
+    return f"{number:.3g}" if abs(number) > LARGEST_WHOLE else f"{number:,.0f}"
+
+
+@shown
+def format_compact(number: float) -> str:
+    """1234567 as ``1.23 M``."""
+    for size, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= size:
+            return f"{number / size:.2f} {sign}" if abs(number) < 1000 * size else f"{number:.3g}"
+    return f"{number:,.0f}"
+
+
+@shown
+def format_score(number: float) -> str:
+    """A return or a loss: one decimal, none from 10,000 on, two below 10, up to three significant
+    digits below 1.
+    """
+    size = abs(number)
+    if size == 0:  # also -0.0
+        return "0.0"
+    digits = ((1e9, ".4g"), (10_000, ",.0f"), (10, ".1f"), (1, ".2f"), (0, ".3g"))
+    return format(number, next(digit for least, digit in digits if size >= least))
+
+
+def format_mean_std(mean: object, std: object) -> str:
+    """``123.4 ± 5.6``; only the mean without a deviation."""
+    deviation, size = finite_or_none(std), abs(finite_or_none(mean) or 0.0)
+    if deviation is None:
+        return format_score(mean)
+    if deviation < size * ROUNDING:
+        deviation = 0.0
+    if 0 < deviation < 1:
+        return f"{format_score(mean)} ± {deviation:#.2g}"
+    shown = f"{deviation:.1f}" if 1 <= deviation < 10 <= size else format_score(deviation)
+    return f"{format_score(mean)} ± {shown}"
+
+
+@shown
+def format_percent(number: float) -> str:
+    """0.352 as ``35 %``; a fraction above 0 never becomes 0 %, one below 1 never 100 %."""
+    if abs(number) > LARGEST_WHOLE:
+        return f"{100 * number:.3g} %"
+    if 0 < number < 0.005:
+        return "under 1 %"
+    return "over 99 %" if 0.995 < number < 1 else f"{100 * number:.0f} %"
+
+
+@shown
+def format_duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min`` or ``2 d 3 h``; a dash if it is negative."""
+    if seconds < 0:
+        return "-"
+    if seconds > LARGEST_WHOLE:
+        return f"{seconds:.3g} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24:,} d {hours % 24} h"
+
+
+# --- the table
+
+
+@dataclass(frozen=True)
+class Figure:
+    """name: in metrics.jsonl, the run's progress in Redis, and JSON. unit: TEXT for a text, empty
+    for a count. places: ``json`` (es-status and its page) and ``csv`` (metrics.csv, whose columns
+    stand in the order of the table). tag: its name in trackers; metric: its name for Prometheus,
+    ``_total`` for a counter; column: its head in the table of runs. Empty: it is not shown there.
+    """
+
+    name: str
+    unit: str
+    sentence: str
+    write: Callable[[object], str] = format_score
+    places: str = "json"
+    tag: str = ""
+    metric: str = ""
+    column: str = ""
+
+
+COUNT, SHARE = "", "0 to 1"
+RETURN, STEPS, SECONDS = "return", "steps", "s"
+#: metrics.csv keeps its columns and their order: a new one comes after all others.
+FIGURES = {
+    figure.name: figure
+    for figure in (
+        Figure("generation", COUNT, "the open generation", format_whole, "json csv",
+               "run/generation", "generation", "gen"),
+        Figure("env_steps", STEPS, "environment steps of training that counted", format_compact,
+               "json csv", metric="env_steps_total", column="steps"),
+        Figure("episodes", COUNT, "training episodes that counted", format_whole, "json csv",
+               metric="episodes_total"),
+        Figure("seconds", SECONDS, "time that the run has trained, without pauses",
+               format_duration, "json csv", "run/seconds", "training_seconds_total"),
+        Figure("return_mean", RETURN, "mean of the newest generation's training episodes",
+               format_score, "json csv", "training/return_mean", "return_mean"),
+        Figure("return_std", RETURN, "standard deviation of the same", format_score, "json csv",
+               "training/return_std"),
+        Figure("return_max", RETURN, "highest of the same", format_score, "json csv",
+               "training/return_max", "return_max"),
+        Figure("fitness_mean", COUNT, "mean fitness of the newest generation", format_score,
+               "csv", "training/fitness_mean"),
+        Figure("length_mean", STEPS, "mean length of a training episode", format_compact, "csv",
+               "training/episode_length"),
+        Figure("cut_fraction", SHARE, "training episodes that the rules of training cut short",
+               format_percent, "json csv", "training/cut_fraction"),
+        Figure("eval_mean", RETURN, "mean of the newest evaluation; of a finished run, of its "
+               "final episodes", format_score, "json csv", "evaluation/mean", "eval_mean", "eval"),
+        Figure("eval_std", RETURN, "standard deviation of the same", format_score, "json csv",
+               "evaluation/std"),
+        Figure("eval_min", RETURN, "lowest of the same", format_score, "json csv",
+               "evaluation/min"),
+        Figure("eval_max", RETURN, "highest of the same", format_score, "csv"),
+        Figure("eval_best", RETURN, "mean of the best evaluation in training", format_score,
+               "json csv", "evaluation/best", "eval_best", "best"),
+        Figure("confirm_mean", RETURN, "mean of the fresh episodes that confirm a target",
+               format_score, "json csv"),
+        Figure("sigma", COUNT, "size of the search distribution", format_score, "csv",
+               "search/sigma"),
+        Figure("norm", COUNT, "Euclidean norm of the parameters", format_score, "csv",
+               "search/norm"),
+        Figure("update_ratio", COUNT, "length of the update, divided by the norm", format_score,
+               "csv", "search/update_ratio"),
+        Figure("centre_rank", SHARE, "individuals that the unperturbed policy beats",
+               format_percent, "csv", "search/centre_rank"),
+        Figure("steps_per_second", "steps/s", "in the newest generation", format_whole,
+               "json csv", "run/steps_per_second", "steps_per_second"),
+        Figure("workers", COUNT, "workers that the master counts", format_whole, "json csv",
+               "run/workers", "workers", "workers"),
+        Figure("recovered", COUNT, "blocks that were lost with a worker and issued again",
+               format_whole, "json csv", metric="recovered_total"),
+        Figure("reissued", COUNT, "overdue blocks that were issued a second time", format_whole,
+               "json csv", metric="reissued_total"),
+        Figure("late", COUNT, "results that came too late to count", format_whole, "json csv",
+               metric="late_total"),
+        Figure("refused", COUNT, "results that the master refused", format_whole, "csv"),
+        Figure("lost_steps", STEPS, "environment steps that were not used", format_compact,
+               "json csv", metric="lost_steps_total"),
+        Figure("return_median", RETURN, "median of the newest generation's training episodes",
+               format_score, "csv"),
+        Figure("centre_return", RETURN, "one training episode of the unperturbed policy",
+               format_score, "csv"),
+        Figure("eval_median", RETURN, "median of the newest evaluation", format_score, "csv"),
+        Figure("eval_length_mean", STEPS, "mean length of its episodes", format_compact, "csv"),
+        Figure("learning_rate", COUNT, "of the strategy", format_score, "csv"),
+        # not in metrics.csv
+        Figure("eval_steps", STEPS, "environment steps of evaluations", format_compact,
+               metric="eval_steps_total"),
+        Figure("eval_episodes", COUNT, "final episodes of a finished run", format_whole),
+        Figure("duplicate", COUNT, "results for slots that already had one", format_whole,
+               metric="duplicate_total"),
+        Figure("busy", "workers", "workers that are busy on average: the sum of their shares",
+               format_whole, metric="busy_workers"),
+        Figure("eta", SECONDS, "until the nearest budget ends the run", format_duration,
+               metric="eta_seconds"),
+        Figure("updated", "Unix time", "the master's last update, by its own clock",
+               format_whole, metric="updated_timestamp_seconds"),
+        Figure("answered_at", "Unix time", "the newest result that counted, by the same clock",
+               format_whole),
+        Figure("seconds_wait", SECONDS, "time that the newest generation waited for results",
+               format_duration),
+        Figure("training_slots", COUNT, "training slots of a generation", format_whole),
+        Figure("scale", COUNT, "factor of --scale", format_score),
+        Figure("starting", COUNT, "local workers that are starting", format_whole),
+        Figure("step_limit", STEPS, "limit of a training episode", format_whole),
+        Figure("audited", COUNT, "results that the master played itself, with equal bits",
+               format_whole),
+        Figure("state", TEXT, "the state; orphaned if the run needs a master and has none", str),
+        Figure("stage", TEXT, "training, closing (the last evaluation) or final episodes", str),
+        Figure("env", TEXT, "the environment", str),
+        Figure("strategy", TEXT, "the strategy", str),
+        Figure("publication", TEXT, "the open publication", str),
+        Figure("answered", TEXT, "results of the open generation, of how many", str),
+        Figure("digest", TEXT, "hash of the parameters", str),
+        Figure("why", TEXT, "why a failed run ended", str),
+        Figure("queue", TEXT, "the RQ queue of its workers", str),
+        Figure("paused_by", TEXT, "the user that paused it", str),
+        Figure("changed", TEXT, "settings that were changed while it trained", str),
+    )
+}  # fmt: skip
+#: What a worker's heartbeat reports: its unit, and what it is.
+WORKER_FIGURES = {
+    "host": (TEXT, "its host"),
+    "rq_name": (TEXT, "its name in RQ"),
+    "backend": (TEXT, "the back end of its environments"),
+    "numerics": (TEXT, "the fingerprint of its arithmetic"),
+    "block": (TEXT, "the block that it evaluates"),
+    "refuses": (TEXT, "why it cannot join"),
+    "generation": (TEXT, "the generation that it works for"),
+    "python": (TEXT, "its Python"),
+    "noise": (TEXT, "the digest of its noise table"),
+    "versions": (TEXT, "its packages"),
+    "box2d": (TEXT, "the distributions that provide Box2D"),
+    "envpool": (TEXT, "its EnvPool"),
+    "packages": (TEXT, "the folder that es-queue is imported from"),
+    "pid": (COUNT, "its process"),
+    "steps": (STEPS, "environment steps since it joined"),
+    "steps_per_second": ("steps/s", "while it evaluates"),
+    "busy": (SHARE, "share of its time that it spent on blocks"),
+    "late": (COUNT, "blocks whose results came too late"),
+    "blocks": (COUNT, "evaluated blocks"),
+    "joined": ("Unix time", "when it joined, by its own clock"),
+    "beat_ttl": (SECONDS, "lifetime of a heartbeat"),
+    "threads": (COUNT, "threads of BLAS"),
+}
+
+
+# --- lines of figures
+
+#: Lines in parts. A part is left out unless its values are known, and above 0 if they have "?"; "!"
+#: writes all digits. A line is empty without its first part.
+Parts = tuple[str, ...]
+STEPS_LINE: Parts = ("{env_steps!}", " in {episodes} episodes", ", {steps_per_second} per second")
+TRAINING: Parts = (
+    "{return_mean±return_std}, max {return_max}",
+    " ({cut_fraction?} of episodes cut short)",
+)
+EVALUATION: Parts = ("{eval_mean±eval_std}", ", best {eval_best}")
+FINAL: Parts = (
+    "{eval_mean±eval_std} over {eval_episodes} fresh episodes",
+    "; best in training {eval_best}",
+)
+GENERATION: Parts = (
+    *("generation {generation}", " of {generations?}", " | steps {env_steps}", " of {max_steps?}"),
+    *(" | return {training}", " | eval {evaluation}", " | confirming {confirm_mean}"),
+    *(" | {steps_per_second} steps/s", " | {at_work}", " | {eta} left"),
+)
+#: Texts that are ready, and budgets; any other value that is no figure is a return.
+TEXTS = ("training", "evaluation", "at_work", "waiting")
+WRITERS: dict[str, Callable[[object], str]] = {
+    **{name: figure.write for name, figure in FIGURES.items()},
+    **dict.fromkeys(("generations", "max_steps"), format_compact),
+    **dict.fromkeys(TEXTS, str),
+}
+FIELD = re.compile(r"\{(\w+)(?:±(\w+))?([?!]?)\}")
+#: Counts of faults from which the run recovered, with their names for people.
+RECOVERIES = {
+    "recovered": "blocks recovered",
+    "reissued": "re-issued",
+    "refused": "results refused",
+    "late": "late",
+    "duplicate": "duplicates",
+    "lost_steps": "lost steps",
+}
+
+
+def fill(parts: Parts, values: Mapping[str, object]) -> str:
+    """A line of these values; numbers can be texts."""
+
+    def is_known(name: str, sign: str) -> bool:
+        if name in TEXTS:
+            return bool(values.get(name))
+        number = finite_or_none(values.get(name))
+        return number is not None and (sign != "?" or number > 0)
+
+    def write(field: re.Match[str]) -> str:
+        name, deviation, sign = field.groups()
+        if deviation:
+            return format_mean_std(values[name], values.get(deviation))
+        return (format_whole if sign == "!" else WRITERS.get(name, format_score))(values[name])
+
+    known = [all(is_known(name, sign) for name, _, sign in FIELD.findall(part)) for part in parts]
+    kept = [part for part, is_in in zip(parts, known, strict=True) if is_in and known[0]]
+    return FIELD.sub(write, "".join(kept))
+
+
+def format_recoveries(record: Mapping[str, Value]) -> str:
+    """``2 blocks recovered, 3 re-issued``"""
+    counts = {name: finite_or_none(record.get(name)) or 0.0 for name in RECOVERIES}
+    return ", ".join(
+        f"{format_whole(count)} {RECOVERIES[name]}" for name, count in counts.items() if count > 0
+    )
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as blocks from low to high; neighbours are averaged to fit the width."""
+    values = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
+    columns = min(width, len(values))
+    edges = [len(values) * column // columns for column in range(columns + 1)]
+    means = [math.fsum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
+    low, high = min(means), max(means)
+    if low == high:
+        return BAR_SIGNS[3] * columns
+    return "".join(BAR_SIGNS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
+
+
+def format_graph(values: Sequence[float], width: int) -> str:
+    """The values as blocks with their lowest and highest; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    return f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
+
+
+def format_workers(figures: Mapping[str, Value]) -> str:
+    return f"{format_whole(figures.get('workers'))} worker{'s' * (figures.get('workers') != 1)}"
+
+
+def format_idle_workers(
+    workers: int, slots: int | None, busy: float | None, scale: float = 1.0
+) -> str:
+    """A note that workers have too little work; empty if they have enough.
+
+    slots: of a generation, None if unlimited; busy: the sum of their busy shares, None if unknown
+    """
+    if busy is not None and workers > 1 and 0 < busy < LEAST_BUSY * workers:
+        larger = scale_for(min(workers / busy, workers), scale)
+        return (
+            f"{max(1, round(busy)):,} of {workers:,} workers are busy on average: "
+            f"`--scale {larger:g}` would use them"
+            if larger > scale
+            else ""
+        )
+    if slots is None or not 0 < slots < workers:
+        return ""
+    return (
+        f"a generation has {slots:,} training slots for {workers:,} workers, so at least "
+        f"{workers - slots:,} wait: `--scale {scale_for(workers / slots, scale):g}` gives them work"
+    )
+
+
+def scale_for(factor: float, scale: float) -> float:
+    """The scale for ``factor`` times as much work as now, rounded up to a power of two times
+    ``scale``.
+    """
+    return min(LARGEST_SCALE, scale * 2.0 ** math.ceil(math.log2(min(factor, LARGEST_SCALE))))
+
+
+def busy_workers(workers: Iterable[Mapping[str, str]]) -> float | None:
+    """How many workers are busy on average: the sum of their shares; None unless most have one."""
+    reported = list(workers)
+    shares = [finite_or_none(about.get("busy") or None) for about in reported]
+    known = [min(1.0, max(0.0, share)) for share in shares if share is not None]
+    if 2 * len(known) <= len(reported):
+        return None
+    return sum(known) * len(reported) / len(known)
+
+
+def format_bar(done: float, total: float, width: int) -> str:
+    filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
+    return "█" * filled + "░" * (width - filled)
+
+
+def format_progress(done: object, limit: float) -> str:
+    """``1.23 M of 10.00 M`` if there is a limit."""
+    return f"{format_compact(done)} of {format_compact(limit)}" if limit else format_compact(done)

@@ -1,0 +1,711 @@
+"""What runs look like from outside: Redis and run folders, read once, as plain records.
+
+``RedisReader`` and ``RunFolder`` make a Run; terminal, JSON, page, metrics and doctor render it.
+Nothing is written. A value that is missing, too long, or of another type counts as unknown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import redis
+
+from es_queue.command_line import format_command
+from es_queue.errors import RedisError
+from es_queue.files import read_end, read_file
+from es_queue.protocol.connection import (
+    OUTAGE_ERRORS,
+    authentication_error,
+    client_from_url,
+    find_tls_problem,
+    first_line,
+    redacted_url,
+)
+from es_queue.protocol.keys import (
+    ACTIVE_STATES,
+    FAILED,
+    FINISHED,
+    PAUSED,
+    RUN_ID,
+    RUNNING,
+    RUNS,
+    STOPPED,
+    STOPPING,
+    RunKeys,
+)
+from es_queue.run_folder import (
+    CHECKPOINT_NAME,
+    ERROR_REPORTS_FILE,
+    FAILURE_FILE,
+    NamedRun,
+    find_run,
+    read_stored_name,
+)
+from es_queue.text import sanitize, to_text
+from master.status.figures import (
+    FIGURES,
+    TEXT,
+    WORKER_FIGURES,
+    Value,
+    drawable_or_none,
+    finite_or_none,
+    format_duration,
+    format_idle_workers,
+    parse_number,
+)
+from master.storage.metrics_files import METRICS, parse_json_lines, read_json_lines
+
+ORPHANED, HEALTHY, STALLED, DONE = "orphaned", "healthy", "stalled", "done"
+#: What es-status RUN ends with.
+EXIT_CODES = {HEALTHY: 0, DONE: 10, STALLED: 11, ORPHANED: 12, FAILED: 13}
+#: A run in which nothing counted for so long, and for so many usual generations, is stalled.
+STALLED_SECONDS, STALLED_GENERATIONS = 60.0, 10.0
+#: More of anything than this is not shown; nothing that es-queue writes comes near.
+MOST_RUNS, MOST_WORKERS, MOST_REASONS, MOST_REPORTS = 200, 1000, 50, 20
+LONGEST_VALUE, LONGEST_NAME, LONGEST_CONFIG = 1000, 200, 2**20
+LONGEST_REPORT, LONGEST_TRACE, MOST_REPORT_BYTES = 2**16, 100, 2**22
+#: Settings of a run's folder.
+MOST_SETTINGS_BYTES, MOST_SETTINGS, MOST_ITEMS = 2**16, 300, 100
+MOST_COMMANDS_AT_ONCE = 5000
+#: A look reads so many pieces of so many generations: the whole history, of which Redis keeps ten
+#: thousand. Of a long curve, neighbours are averaged: a screen has no more columns.
+MOST_PIECES, PIECE, MOST_LINES, MOST_POINTS = 24, 500, 500_000, 800
+#: So many newest generations say what is usual; the end of metrics.jsonl for a list of runs.
+MOST_RECENT, END_BYTES = 50, 2**20
+BUDGETS = {"generations": "generation", "max_steps": "env_steps", "max_seconds": "seconds"}
+#: The fix for a server that does not respond.
+START_SERVER = "start it, or correct RQ_REDIS_URL or --redis-url"
+
+Fields = dict[str, Value]
+PROGRESS = {name: figure.unit for name, figure in FIGURES.items() if "json" in figure.places}
+WORKER = {name: unit for name, (unit, _) in WORKER_FIGURES.items()}
+REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
+# Another attempt cannot succeed either: the whole look at the server fails.
+FATAL_ERRORS = (
+    *OUTAGE_ERRORS,
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.NoPermissionError,
+)
+
+
+@dataclass
+class Run:
+    """A run, as ``es-status --json`` prints it. Its figures, by their names in FIGURES, are fields
+    of the same JSON object. All texts are safe for a terminal.
+    """
+
+    run: Annotated[str, "its name"]
+    redis: Annotated[str, "its server without the password, or its folder"]
+    started: Annotated[float | None, "Unix time of its first start"] = None
+    leased: Annotated[bool, "whether a master leads it"] = False
+    on_disk: Annotated[bool, "whether only its folder is left"] = False
+    master: Annotated[str | None, "host and process of the master"] = None
+    resume: Annotated[str, "the command that continues it"] = ""
+    purge: Annotated[str, "the command that removes it"] = ""
+    state: Annotated[str, "as below"] = "unknown"
+    stored_state: Annotated[Value, "the state in Redis or in the folder"] = None
+    health: Annotated[str, "healthy, stalled, orphaned, failed or done"] = HEALTHY
+    health_why: Annotated[str, "the reason, or a remark"] = ""
+    # only of a run that is asked for
+    living: Annotated[list[Fields], "its workers, as below"] = field(default_factory=list)
+    ever: Annotated[int, "workers that have ever joined"] = 0
+    refused: Annotated[dict[str, int], "refused results by reason"] = field(default_factory=dict)
+    errors: Annotated[int, "reports of failed episodes"] = 0
+    requests: Annotated[int, "requests that the master has not answered yet"] = 0
+    budget: Annotated[dict[str, Any], "limit, spent and left of each budget"] = field(
+        default_factory=dict
+    )
+    evaluations: Annotated[
+        list[Fields], "generation and eval_mean of each, of many the means of neighbours"
+    ] = field(default_factory=list)
+    # not in the JSON of es-status
+    figures: Fields = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    is_configured: bool = True
+    is_detailed: bool = False
+
+    @property
+    def code(self) -> int:
+        return EXIT_CODES[self.health]
+
+    def number(self, name: str) -> float | None:
+        return finite_or_none(self.figures.get(name))
+
+    def to_json(self) -> dict[str, Any]:
+        names = [one.name for one in fields(Run)]
+        end = names.index("figures" if self.is_detailed else "living")
+        own = {name: getattr(self, name) for name in names[:end]}
+        return {"run": self.run, **self.figures, **own}
+
+
+def clean(values: Mapping[str, object], units: Mapping[str, str]) -> Fields:
+    """The short values of these names: texts that are safe for a terminal, numbers, or None for
+    what should be a number.
+    """
+    found: Fields = {}
+    for name, unit in units.items():
+        value = values.get(name)
+        if isinstance(value, bytes):
+            value = value[: LONGEST_VALUE + 1].decode("utf-8", "replace")
+        if value is None or (isinstance(value, str) and len(value) > LONGEST_VALUE):
+            continue
+        if unit != TEXT:
+            found[name] = parse_number(value)
+        elif isinstance(value, str):
+            found[name] = sanitize(value)
+    return found
+
+
+# --- health
+
+
+def judge(run: Run, usual: float | None = None) -> Run:
+    """Fill in the state, the budget and the health. usual: seconds that a generation usually waits
+    for its results. Ages are differences on the master's own clock.
+    """
+    run.stored_state = run.figures.get("state")
+    run.state = str(run.figures.get("state", "unknown"))
+    if run.state in ACTIVE_STATES and not run.leased:
+        run.state = ORPHANED
+    for name, figure in BUDGETS.items():
+        limit, used = finite_or_none(run.config.get(name)) or 0.0, run.number(figure) or 0.0
+        if limit > 0:
+            run.budget[name] = {"limit": limit, "spent": used, "left": max(0.0, limit - used)}
+    run.health, run.health_why = _health(run, usual)
+    return run
+
+
+def _health(run: Run, usual: float | None) -> tuple[str, str]:
+    why = str(run.figures.get("why", ""))
+    if run.state == FAILED:
+        return FAILED, why
+    if run.state in (FINISHED, STOPPED):
+        return DONE, why
+    if run.state == ORPHANED:
+        gone = "no master holds its lease: its master has ended, or cannot reach Redis"
+        return ORPHANED, "its master ended without stopping the run" if run.on_disk else gone
+    if not run.leased and run.is_configured:
+        return ORPHANED, "its master has ended before the first generation"
+    if not run.leased:
+        return DONE, "its keys have expired"
+    if run.state == PAUSED:
+        who = run.figures.get("paused_by")
+        return HEALTHY, f"paused by {who}" if who else ""
+    if run.stored_state is not None and run.state not in (RUNNING, STOPPING):
+        strange = f"its state is {sanitize(run.state, 40)}, which no master writes"
+        return STALLED, f"{strange}: see es-status --keys"
+    return _running_health(run, usual)
+
+
+def _running_health(run: Run, usual: float | None) -> tuple[str, str]:
+    """A reason for missing results is reported at once, and is a stall if it lasts."""
+    updated, answered = run.number("updated"), run.number("answered_at")
+    age = 0.0 if updated is None or answered is None else max(0.0, updated - answered)
+    usual = run.number("seconds_wait") if usual is None else usual
+    cause = no_workers(run)
+    patience = 0.0 if cause else STALLED_GENERATIONS * (usual or 0.0)
+    if age <= max(STALLED_SECONDS, patience):
+        return HEALTHY, cause or idle_workers(run.figures)
+    since = f"no result counted for {format_duration(age)}"
+    if cause:
+        return STALLED, f"{since}: {cause}"
+    if usual is None:
+        return STALLED, since
+    wait = format_duration(usual) if usual >= 1 else "less than a second"
+    return STALLED, f"{since}, though a generation usually waits {wait}"
+
+
+def idle_workers(figures: Mapping[str, Value]) -> str:
+    """A remark if workers have too little work, else empty."""
+    workers, slots = (drawable_or_none(figures.get(name)) for name in ("workers", "training_slots"))
+    busy, scale = (finite_or_none(figures.get(name)) for name in ("busy", "scale"))
+    if not workers or workers < 0:
+        return ""
+    most = None if slots is None else int(slots)
+    return format_idle_workers(int(workers), most, busy, max(1.0, scale or 1.0))
+
+
+def no_workers(run: Run) -> str:
+    """Why no results can arrive; empty while a usable worker is present."""
+    refusing = [worker for worker in run.living if "refuses" in worker]
+    if len(refusing) < len(run.living) or (not run.living and (run.number("workers") or 0) > 0):
+        return ""
+    if refusing:
+        what = f"all {len(refusing)} workers refuse"
+        what = what if len(refusing) > 1 else "the only worker refuses"
+        host = sanitize(refusing[0].get("host", "one"), 60)
+        return f"{what}; {host} reports: {refusing[0]['refuses']}"
+    if run.number("workers") is None:  # its master has not looked yet
+        return ""
+    if run.number("starting"):
+        return "local workers are starting"
+    queue = sanitize(run.figures.get("queue") or "default", 60)
+    return f"no worker has joined; start rq worker on the same Redis, queue {queue}"
+
+
+def finish(run: Run, curve: Curve | None) -> Run:
+    """A run with all details, judged by its curve if that was read."""
+    run.is_detailed = True
+    if curve is None:
+        return judge(run)
+    place = curve.evaluation.names.index("eval_mean")
+    run.evaluations = [
+        {"generation": int(row[0] or 0), "eval_mean": row[place]} for row in curve.evaluation.rows
+    ]
+    return judge(run, curve.usual_wait)
+
+
+# --- the curve
+
+#: The position of a point on each axis; then its figures, of which the first must be known.
+AXES = ("generation", "env_steps", "seconds")
+Row = tuple[float | None, ...]
+
+
+class Series:
+    """Rows of figures in the order of generations, at most MOST_POINTS. ``each``: how many
+    generations a row represents.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.each = (*AXES, *names), 1
+        self._rows, self._open = list[Row](), list[Row]()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """A generation, if it has the figure; it replaces those that it repeats."""
+        row = tuple(finite_or_none(record.get(name)) for name in self.names)
+        if row[0] is None or row[len(AXES)] is None:
+            return
+        for rows in (self._rows, self._open):
+            while rows and (rows[-1][0] or 0.0) >= row[0]:
+                rows.pop()
+        self._open.append(row)
+        if len(self._open) >= self.each:
+            self._rows.append(average(self._open))
+            self._open.clear()
+        if len(self._rows) >= MOST_POINTS:
+            self._rows = [average(self._rows[at : at + 2]) for at in range(0, MOST_POINTS, 2)]
+            self.each *= 2
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self._rows, *([average(self._open)] if self._open else [])]
+
+    @property
+    def count(self) -> int:
+        """Number of generations."""
+        return len(self._rows) * self.each + len(self._open)
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns by name, six digits each; None for a figure that no axis can show."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.names)
+        return {
+            "each": self.each,
+            **{
+                name: [
+                    None if drawable_or_none(value) is None else float(f"{value:.6g}")
+                    for value in column
+                ]
+                for name, column in zip(self.names, columns, strict=True)
+            },
+        }
+
+
+def average(rows: Sequence[Row]) -> Row:
+    """The last row's position, with the means of the figures."""
+    columns = list(zip(*rows, strict=True))
+    known = [[value for value in column if value is not None] for column in columns[len(AXES) :]]
+    means = (sum(values) / len(values) if values else None for values in known)
+    return (*rows[-1][: len(AXES)], *means)
+
+
+class Curve:
+    """A run's returns and evaluations, from its history in Redis or its metrics.jsonl; it reads
+    only what is new.
+    """
+
+    def __init__(self) -> None:
+        self._stamp: object = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.training = Series("return_mean", "return_std", "return_max")
+        self.evaluation = Series("eval_mean", "eval_std", "eval_min")
+        self._names = sorted({*self.training.names, *self.evaluation.names, "seconds_wait"})
+        self._waits: deque[float] = deque(maxlen=MOST_RECENT)
+        self._last = ""
+
+    @property
+    def usual_wait(self) -> float | None:
+        """Median seconds that the newest generations waited; None before the first."""
+        return statistics.median(self._waits) if self._waits else None
+
+    def read_redis(self, server: RedisReader, run: str) -> None:
+        for _ in range(MOST_PIECES):
+            least = f"({self._last}" if self._last else "-"
+            (piece,) = server.ask([("xrange", RunKeys(run).history, least, "+", PIECE)])
+            for entry, values in piece or ():
+                self._last = to_text(entry)
+                named = {name: (values or {}).get(name.encode()) for name in self._names}
+                self._add(clean(named, dict.fromkeys(self._names, "")))
+            if len(piece or ()) < PIECE:
+                break
+
+    def read_file(self, metrics: Path) -> None:
+        """From its beginning if it has changed."""
+        if self._stamp != (stamp := file_stamp(metrics)):
+            self._clear()
+            self._stamp = stamp
+            with suppress(OSError):
+                for record in read_json_lines(metrics, MOST_LINES):
+                    self._add(record)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        self.training.add(record)
+        self.evaluation.add(record)
+        wait = finite_or_none(record.get("seconds_wait"))
+        if wait is not None and wait >= 0:
+            self._waits.append(wait)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"training": self.training.to_json(), "evaluation": self.evaluation.to_json()}
+
+
+# --- Redis
+
+
+class RedisReader:
+    """One server, read by read-only commands.
+
+    url_flag: the flag by which es-master finds it again; folder: the run folder of a private
+    server. Every method raises RedisError in one sentence, which never contains the password.
+    """
+
+    def __init__(self, url: str, url_flag: str = "", folder: Path | None = None) -> None:
+        self.client: Any = client_from_url(url)
+        self.url, self.name, self.folder = url, redacted_url(url), folder
+        self._url_flag = url_flag
+
+    def list_runs(self) -> list[Run]:
+        """The newest runs, newest first."""
+        (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
+        started = {to_text(member): finite_or_none(score) for member, score in listed or ()}
+        return self._read({run: at for run, at in started.items() if RUN_ID.fullmatch(run)})
+
+    def find_run(self, run: str) -> Run | None:
+        """One run, listed or not; None if the server does not know it."""
+        (started,) = self.ask([("zscore", RUNS, run)])
+        (found,) = self._read({run: finite_or_none(started)})
+        return found if found.stored_state or len(found.figures) > 1 or found.started else None
+
+    def _read(self, started: Mapping[str, float | None]) -> list[Run]:
+        keys = [RunKeys(run) for run in started]
+        answers = self.ask(
+            question
+            for one in keys
+            for question in (
+                ("getrange", one.master, 0, LONGEST_NAME - 1),
+                ("exists", one.config),
+                ("hmget", one.progress, list(PROGRESS)),
+            )
+        )
+        members = [] if self.folder is None else find_run(self.folder).members
+        words = {member.run: member.word for member in members}
+        command, runs = format_command("es-master"), []
+        for (run, at), holder, is_configured, values in zip(
+            started.items(), answers[::3], answers[1::3], answers[2::3], strict=True
+        ):
+            flags = f"{words.get(run, run)}{self._url_flag}"
+            master = sanitize(to_text(holder or b"").rpartition(" ")[0], 100)
+            runs.append(
+                judge(
+                    Run(
+                        run,
+                        sanitize(self.name),
+                        at,
+                        bool(holder),
+                        master=master or None,
+                        resume=f"{command} --resume {flags}",
+                        purge=f"{command} --purge {flags}",
+                        figures=clean(dict(zip(PROGRESS, values or (), strict=False)), PROGRESS),
+                        is_configured=bool(is_configured),
+                    )
+                )
+            )
+        return runs
+
+    def read_details(self, run: Run, curve: Curve | None = None) -> Run:
+        """The run with its details, and with its evaluations if there is a curve."""
+        keys = RunKeys(run.run)
+        if curve is not None:
+            curve.read_redis(self, run.run)
+        known, errors, refused, requests, config = self.ask(
+            [
+                ("smembers", keys.workers),
+                ("llen", keys.errors),
+                ("hgetall", keys.refused),
+                ("llen", keys.commands),
+                ("getrange", keys.config, 0, LONGEST_CONFIG),
+            ]
+        )
+        ids = sorted(name for name in map(to_text, known or ()) if len(name) <= LONGEST_NAME)
+        answers = self.ask(
+            question
+            for one in ids[:MOST_WORKERS]
+            for question in (
+                ("hmget", keys.worker(one), list(WORKER)),
+                ("pttl", keys.worker(one)),
+            )
+        )
+        for one, values, left in zip(ids, answers[::2], answers[1::2], strict=False):
+            if about := clean(dict(zip(WORKER, values or (), strict=False)), WORKER):
+                lasts, left = finite_or_none(about.get("beat_ttl")), -1 if left is None else left
+                silence = None if lasts is None or left < 0 else max(0.0, lasts - left / 1000)
+                about["seen"] = None if silence is None else round(silence, 3)
+                run.living.append({"worker": sanitize(one), **about})
+        run.ever, run.errors, run.requests = len(known or ()), errors or 0, requests or 0
+        run.refused = {
+            sanitize(to_text(reason), 100): int(number)
+            for reason, count in islice((refused or {}).items(), MOST_REASONS)
+            if len(count) <= LONGEST_NAME and (number := finite_or_none(to_text(count))) is not None
+        }
+        run.config = (
+            parse_json_object(config or b"") if len(config or b"") <= LONGEST_CONFIG else {}
+        )
+        return finish(run, curve)
+
+    def read_reports(self, run: str) -> list[bytes]:
+        """The newest reports of its workers, newest last."""
+        (entries,) = self.ask([("lrange", RunKeys(run).errors, -MOST_REPORTS, -1)])
+        return list(entries or ())
+
+    def read_string(self, key: str, longest: int) -> bytes | None:
+        """A string's bytes; None if it is missing, of another type, or longer than ``longest``."""
+        (value,) = self.ask([("getrange", key, 0, longest)])  # a byte more than there may be
+        return value if isinstance(value, bytes) and 0 < len(value) <= longest else None
+
+    def close(self) -> None:
+        self.client.close()
+
+    def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Replies to commands of redis-py, in order; None if a key has another type."""
+        waiting, answers = list(questions), list[Any]()
+        for start in range(0, len(waiting), MOST_COMMANDS_AT_ONCE):
+            pipeline = self.client.pipeline(transaction=False)
+            for command, *arguments in waiting[start : start + MOST_COMMANDS_AT_ONCE]:
+                getattr(pipeline, command)(*arguments)
+            try:
+                answers += pipeline.execute(raise_on_error=False)
+            except (redis.exceptions.RedisError, OSError) as error:
+                raise self.to_redis_error(error) from None
+        for answer in answers:
+            if isinstance(answer, FATAL_ERRORS):
+                raise self.to_redis_error(answer)
+        return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+    def to_redis_error(self, error: Exception) -> RedisError:
+        reason = first_line(error)
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return RedisError(
+                f"Redis at {self.name} grants this user too few rights to read ({reason}); it "
+                "needs +@read on es:*"
+            )
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            return authentication_error(self.name, error)
+        if advice := find_tls_problem(self.client, error):
+            return RedisError(f"Redis at {self.name} cannot be used: {advice}")
+        return RedisError(f"Redis at {self.name} cannot be read ({reason}); {START_SERVER}")
+
+
+# --- folders
+
+
+class RunFolder:
+    """The folder of a run whose private server has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_settings(folder / "config.json")
+        self._summary = clean(read_object(folder / "summary.json"), PROGRESS)
+        self._named = read_stored_name(folder)
+
+    @property
+    def run(self) -> str:
+        """The stored id, else the folder's name; empty if neither is valid."""
+        return self._named or self.folder_name
+
+    @property
+    def folder_name(self) -> str:
+        """The folder's name; empty if it is no valid id."""
+        return self.folder.name if RUN_ID.fullmatch(self.folder.name) else ""
+
+    def can_be_run(self, run: str) -> bool:
+        """Whether the folder can be that run's: a folder of another name can, unless its summary
+        names another run.
+        """
+        return bool(self.config) and run in (self._named or run, self._named)
+
+    def summarize(self, run: str = "") -> Run:
+        """The run, from the folder, under the given id if any."""
+        run = run or self.run
+        command, word = format_command("es-master"), NamedRun(self._named or run, self.folder).word
+        return judge(
+            Run(
+                run,
+                sanitize(f"{self.folder} (its server has ended)"),
+                modification_time(self.folder / "config.json"),
+                on_disk=True,
+                resume=f"{command} --resume {word}",
+                purge=f"{command} --purge {word}",
+                figures=dict(self._figures),
+                config=self.config,
+            )
+        )
+
+    def read_details(self, run: Run, curve: Curve | None = None) -> Run:
+        if curve is not None:
+            curve.read_file(self.folder / METRICS)
+        run.errors = len(self._report_lines())
+        return finish(run, curve)
+
+    def read_reports(self, run: str) -> list[bytes]:
+        return self._report_lines()[-MOST_REPORTS:]
+
+    def _report_lines(self) -> list[bytes]:
+        """The workers' reports that were kept when the run ended, newest last."""
+        try:
+            return read_end(self.folder / ERROR_REPORTS_FILE, MOST_REPORT_BYTES).splitlines()
+        except OSError:
+            return []
+
+    @cached_property
+    def _figures(self) -> Fields:
+        """As Redis would hold them: settings, the last generation's record, then the summary."""
+        last, evaluated = dict[str, Any](), dict[str, Any]()
+        with suppress(OSError):
+            for record in read_json_lines(self.folder / METRICS, MOST_LINES, END_BYTES):
+                last = clean(record, PROGRESS)
+                if last.get("eval_mean") is not None:
+                    evaluated = {"eval_mean": last["eval_mean"]}
+        is_finished = self._summary.get("state") == FINISHED
+        env = self.config.get("env") or self.config.get("objective")
+        known = clean({**self.config, "env": env}, {"env": TEXT, "strategy": TEXT})
+        for more in (evaluated, last, self._summary if is_finished else {}):
+            known |= {name: value for name, value in more.items() if value not in (None, "")}
+        if (failure := self.folder / FAILURE_FILE).is_file():
+            known |= {"why": "", **clean(read_object(failure), {"why": TEXT}), "state": FAILED}
+        elif not is_finished:
+            known["state"] = STOPPED if self._has_orderly_end(last) else RUNNING
+        updated = modification_time(self.folder / METRICS)
+        return known if updated is None else {**known, "updated": updated}
+
+    def _has_orderly_end(self, last: Mapping[str, Any]) -> bool:
+        """A master that ends in order saves the open generation, which is later than the last
+        closed one; or that one again, if an error of the caller followed its record.
+        """
+        saved = [
+            (int(match[1]), modification_time(path) or 0.0)
+            for path in (self.folder / "checkpoints").glob("generation-*.npz")
+            if (match := CHECKPOINT_NAME.fullmatch(path.name))
+        ]
+        closed = finite_or_none(last.get("generation"))
+        recorded = modification_time(self.folder / METRICS) or 0.0
+        return bool(saved) and (closed is None or max(saved) > (closed, recorded))
+
+
+def newest_folders(folders: Iterable[Path]) -> list[RunFolder]:
+    """Folders with a configuration, newest first. Their content is cached while their files are
+    unchanged: a list that is redrawn each second would otherwise read megabytes.
+    """
+    newest = sorted(folders, key=lambda one: -(modification_time(one / "config.json") or 0.0))
+    files = ("config.json", "summary.json", FAILURE_FILE, METRICS)
+    found = [
+        _read_folder(folder, *(file_stamp(folder / name) for name in files))
+        for folder in newest[:MOST_RUNS]
+    ]
+    return [folder for folder in found if folder.config]
+
+
+@lru_cache(maxsize=MOST_RUNS)
+def _read_folder(folder: Path, *_: object) -> RunFolder:
+    return RunFolder(folder)
+
+
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes when the file does; None if there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def modification_time(path: Path) -> float | None:
+    stamp = file_stamp(path)
+    return None if stamp is None else stamp[2] / 1e9
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The short values of a run's config.json."""
+    settings = read_object(path, MOST_SETTINGS_BYTES).items()
+    return dict(
+        islice(((name, value) for name, value in settings if is_kept(value)), MOST_SETTINGS)
+    )
+
+
+def is_kept(value: object, depth: int = 2) -> bool:
+    """Whether a value can be a setting: short, or a few short ones."""
+    if isinstance(value, (dict, list)):
+        inner = list(value.values()) if isinstance(value, dict) else value
+        return (
+            depth > 0 and len(inner) <= MOST_ITEMS and all(is_kept(one, depth - 1) for one in inner)
+        )
+    return not isinstance(value, str) or len(value) <= LONGEST_VALUE
+
+
+def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
+    """Empty for anything but a JSON object of plausible size."""
+    try:
+        return parse_json_object(read_file(path, most))
+    except OSError:
+        return {}
+
+
+def parse_json_object(data: bytes) -> dict[str, Any]:
+    """Empty for anything else."""
+    return next(parse_json_lines([data]), {})
+
+
+# --- reports of failed episodes
+
+
+def read_reports(source: RedisReader | RunFolder, run: str) -> Iterator[dict[str, Any]]:
+    """Newest first."""
+    return map(parse_report, reversed(source.read_reports(run)))
+
+
+def parse_report(data: bytes) -> dict[str, Any]:
+    """A report's fields, or ``trouble`` if it has none."""
+    if len(data) > LONGEST_REPORT:
+        size = f"{len(data):,} bytes is larger than {LONGEST_REPORT:,}"
+        return {"trouble": f"a report of {size}: not shown"}
+    found = parse_json_object(data)
+    if not found:
+        return {"trouble": f"a report that is not a JSON object: {sanitize(to_text(data), 200)}"}
+    report: dict[str, Any] = {}
+    for name in REPORT_FIELDS:
+        if name in found:
+            number, value = parse_number(found[name]), found[name]
+            is_text = isinstance(value, str) or number is None
+            report[name] = None if value is None else sanitize(value) if is_text else number
+    if isinstance(found.get("trace"), str):
+        report["trace"] = [sanitize(line) for line in found["trace"].splitlines()[-LONGEST_TRACE:]]
+    return report

@@ -1,0 +1,466 @@
+"""Pages of es-status for people: the table of runs, one run, its reports; printed or redrawn."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from es_queue.errors import EsQueueError
+from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
+from es_queue.text import sanitize
+from master.display.log_view import SafeStream
+from master.display.terminal import FittingTable, format_plain_table, make_console, make_fields
+from master.status.figures import (
+    EVALUATION,
+    FIGURES,
+    FINAL,
+    STEPS_LINE,
+    TRAINING,
+    Value,
+    fill,
+    finite_or_none,
+    format_bar,
+    format_compact,
+    format_duration,
+    format_graph,
+    format_percent,
+    format_recoveries,
+    format_score,
+    format_whole,
+)
+from master.status.snapshot import (
+    DONE,
+    HEALTHY,
+    MOST_WORKERS,
+    ORPHANED,
+    STALLED,
+    Curve,
+    Fields,
+    RedisReader,
+    Run,
+    RunFolder,
+    read_reports,
+)
+
+#: Colours say how a run fares; nothing else is coloured.
+GOOD, WARNING, BAD, PLAIN, FAINT, STRONG = "green", "yellow", "red", "", "dim", "bold"
+STYLES = {
+    **dict.fromkeys((RUNNING, FINISHED), GOOD),
+    **dict.fromkeys((PAUSED, STALLED), WARNING),
+    **dict.fromkeys((ORPHANED, FAILED), BAD),
+}
+LABEL_WIDTH, GRAPH_WIDTH, BAR_WIDTH = 12, 30, 12
+RUN_COLUMNS = [figure for figure in FIGURES.values() if figure.column]
+#: Below a table that has finished runs.
+TABLE_NOTE = "eval of a finished run: fresh episodes; best: the best evaluation in training"
+#: What a run does when it no longer trains.
+STAGES = {
+    "closing": ", its last parameters are evaluated",
+    "final": ", it plays its final episodes",
+}
+#: Reasons to refuse, and hosts of each, that are shown.
+MOST_REFUSALS, MOST_HOSTS = 10, 5
+#: How each budget is shown, and its unit.
+BUDGET_FORMATS: dict[str, tuple[Callable[[object], str], str]] = {
+    "generations": (format_whole, " generations"),
+    "max_steps": (format_compact, " steps"),
+    "max_seconds": (format_duration, ""),
+}
+PagePart = Text | Table
+
+
+@dataclass(frozen=True)
+class Page:
+    """data: for programs; parts: for people; is_over: whether nothing more will follow"""
+
+    data: Mapping[str, Any]
+    parts: tuple[PagePart, ...]
+    code: int = 0
+    is_over: bool = False
+
+
+def page_fields(rows: Iterable[tuple[str, str] | tuple[str, str, str]]) -> Table:
+    """Rows of (label, text) or (label, text, style), indented; those without a text are omitted."""
+    rows = [row for row in rows if row[1]]
+    width = max([LABEL_WIDTH, *(len(label) + 2 for label, *_ in rows)])
+    return make_fields(((f"  {label}", Text(*text)) for label, *text in rows), width + 2)
+
+
+# --- all runs
+
+
+def make_runs_page(runs: Sequence[Run]) -> Page:
+    data = {"runs": [run.to_json() for run in runs]}
+    if not runs:
+        return Page(data, (Text("no runs"),))
+    heads = [figure.column for figure in RUN_COLUMNS]
+    headers = ("run", "state", "environment", *heads, "updated")
+    rows = [
+        (
+            run.run,
+            format_state(run),
+            sanitize(run.figures.get("env", "-"), 28),
+            *(
+                "-"
+                if figure.name == "workers" and run.on_disk
+                else figure.write(run.figures.get(figure.name))
+                for figure in RUN_COLUMNS
+            ),
+            format_ago(run.figures.get("updated")),
+        )
+        for run in runs
+    ]
+    expendable = ("best", "environment", "updated", "workers", "steps")
+    parts: list[PagePart] = [FittingTable(headers, rows, headers[3:], expendable, STYLES)]
+    if any(run.number("eval_episodes") for run in runs):
+        parts += [Text(""), Text(TABLE_NOTE, FAINT)]
+    for run in runs:
+        if run.health == ORPHANED:
+            parts += [Text(""), Text(f"{run.run} has no master"), *command_lines(run)]
+    return Page(data, tuple(parts))
+
+
+def format_state(run: Run) -> str:
+    """The state, or its health if that is worse."""
+    return run.health if run.health in (STALLED, ORPHANED) else sanitize(run.state, 12)
+
+
+def command_lines(run: Run) -> list[Text]:
+    """Commands that can be copied, also from a narrow terminal."""
+    return [
+        Text.assemble((f"  {label:<{LABEL_WIDTH}}", FAINT), command)
+        for label, command in (("continue", run.resume), ("remove", run.purge))
+    ]
+
+
+def format_ago(moment: object) -> str:
+    """Another host's clock may be ahead of this one's."""
+    then = finite_or_none(moment)
+    return "-" if then is None else f"{format_duration(max(0.0, time.time() - then))} ago"
+
+
+# --- one run
+
+
+def make_run_page(run: Run, curve: Curve) -> Page:
+    """One run with its details; ``code``: its health."""
+    state = format_state(run)
+    about = ", ".join(sanitize(run.figures.get(name, "-"), 60) for name in ("env", "strategy"))
+    parts: list[PagePart] = [
+        Text.assemble(
+            "run ", (run.run, STRONG), ": ", (state, STYLES.get(state, PLAIN)), f", {about}"
+        )
+    ]
+    if run.health_why:
+        colour = {DONE: PLAIN, HEALTHY: WARNING, STALLED: WARNING}.get(run.health, BAD)
+        parts.append(page_fields([("why", run.health_why, colour)]))
+    parts += [Text(""), page_fields(training_rows(run, curve))]
+    parts += [Text(""), page_fields(control_rows(run))]
+    if run.living:
+        parts += [Text(""), make_worker_table(run.living), *refusal_lines(run.living)]
+    if run.health == ORPHANED or run.state in (STOPPED, FAILED):
+        parts += [Text(""), *command_lines(run)]
+    return Page(run.to_json(), tuple(parts), run.code, run.health in (DONE, FAILED))
+
+
+def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
+    figures, target = run.figures, finite_or_none(run.config.get("target_reward"))
+    done, _, all_ = str(figures.get("answered") or "").partition("/")
+    known = finite_or_none(done) is not None and finite_or_none(all_) is not None
+    results = f", {format_whole(done)} of {format_whole(all_)} results" if known else ""
+    stage = STAGES.get(str(figures.get("stage")), "")
+    is_final = run.state == FINISHED and figures.get("eval_episodes") is not None
+    evaluation = fill(FINAL if is_final else EVALUATION, figures)
+    aim = f", target {format_score(target)}" if evaluation and target is not None else ""
+    means = [row[3] for row in curve.evaluation.rows if row[3] is not None]
+    graph = format_graph(means, GRAPH_WIDTH)
+    return [
+        ("generation", f"{format_whole(figures.get('generation'))}{stage}{results}"),
+        ("budget", format_budget(run)),
+        ("steps", fill(STEPS_LINE, figures)),
+        ("training", fill(TRAINING, figures)),
+        ("evaluation", evaluation + aim),
+        ("curve", graph and f"{graph} in {curve.evaluation.count:,} evaluations"),
+        ("confirming", fill(("{confirm_mean}",), figures)),
+    ]
+
+
+def format_budget(run: Run) -> str:
+    """The remaining budgets, or those used by a run that has ended. The bar shows the one that ends
+    first. Empty if the settings are unknown.
+    """
+    if not run.config:
+        return ""
+    if not run.budget:
+        is_endless = run.config.get("target_reward") == "none"
+        return f"none: it trains until it {'is stopped' if is_endless else 'reaches its target'}"
+    is_over = run.state in (FINISHED, STOPPED, FAILED)
+    shown = []
+    for name, budget in run.budget.items():
+        form, unit = BUDGET_FORMATS[name]
+        shown.append(
+            f"{form(budget['spent' if is_over else 'left'])} of {form(budget['limit'])}{unit}"
+        )
+    nearest = max(run.budget.values(), key=lambda budget: budget["spent"] / budget["limit"])
+    bar = format_bar(nearest["spent"], nearest["limit"], BAR_WIDTH)
+    eta = run.number("eta")
+    about = "" if is_over or eta is None or eta < 0 else f", about {format_duration(eta)}"
+    return f"{bar}  {', '.join(shown)} {'used' if is_over else 'left'}{about}"
+
+
+def control_rows(run: Run) -> list[tuple[str, str]]:
+    queue, audited = str(run.figures.get("queue") or "default"), run.number("audited")
+    kinds = {worker["numerics"] for worker in run.living if worker.get("numerics")}
+    more = " or more" if run.ever > MOST_WORKERS else ""
+    mixed = ", a mixed fleet" if len(kinds) > 1 else ""
+    known = f"{len(run.living):,}{more} living of {run.ever:,} known{mixed}"
+    requests = f"{run.requests:,} that the master has not answered yet"
+    errors = f"{run.errors:,} reports of workers; es-status {run.run} --errors shows them"
+    equal = f"{format_whole(audited)} results equal to the master's own"
+    refused = [f"{sanitize(name, 60)} {count:,}" for name, count in run.refused.items() if count]
+    return [
+        ("folder" if run.on_disk else "redis", run.redis),
+        ("master", run.master or ""),
+        ("queue", "" if queue == "default" else sanitize(queue, 60)),
+        ("workers", "" if run.on_disk else known),
+        ("changed", sanitize(run.figures.get("changed") or "", 200)),
+        ("requests", requests if run.requests else ""),
+        ("refused", ", ".join(refused)),
+        ("recoveries", format_recoveries(run.figures)),
+        ("audit", "" if audited is None else equal),
+        ("errors", errors if run.errors else ""),
+        ("digest", str(run.figures.get("digest") or "")),
+        ("started", f"{format_ago(run.started)}, updated {format_ago(run.figures.get('updated'))}"),
+    ]
+
+
+def make_worker_table(living: Sequence[Fields]) -> FittingTable:
+    """The living workers, by host and pid; columns without information are left out."""
+    workers = sorted(
+        living, key=lambda one: (str(one.get("host", "")), finite_or_none(one.get("pid")) or 0.0)
+    )
+    rows = [worker_row(worker) for worker in workers]
+    hidden = {
+        *(["late"] if not any(worker.get("late") for worker in workers) else []),
+        *(["busy"] if all(worker.get("busy") is None for worker in workers) else []),
+        *(
+            ["print"]
+            if len({worker.get("numerics") or "" for worker in workers} - {""}) < 2
+            else []
+        ),
+    }
+    headers = [name for name in rows[0] if name not in hidden]
+    right = ("pid", "steps/s", "busy", "gen", "late", "joined", "seen")
+    expendable = ("joined", "late", "gen", "print", "pid", "busy", "block", "back end")
+    return FittingTable(
+        headers,
+        [[row[name] for name in headers] for row in rows],
+        right,
+        [name for name in expendable if name not in hidden],
+        {"refuses": BAD},
+    )
+
+
+def worker_row(worker: Fields) -> dict[str, str]:
+    get = worker.get
+    seen, pid, busy = get("seen"), get("pid"), get("busy")
+    age = max(1.0, time.time() - (finite_or_none(get("joined")) or time.time()))
+    speed = finite_or_none(get("steps_per_second")) or (finite_or_none(get("steps")) or 0.0) / age
+    doing = get("block") or ("-" if get("generation") else "joining")
+    generation = str(get("generation") or "-").removeprefix("generation ")
+    return {
+        "host": sanitize(get("host", "-"), 40),
+        "pid": "-" if pid is None else sanitize(pid, 10),
+        "back end": sanitize(get("backend") or "-", 12),
+        "steps/s": format_whole(speed),
+        "busy": format_percent(busy),
+        "gen": sanitize(generation, 12),
+        "block": "refuses" if get("refuses") else sanitize(doing, 24),
+        "late": format_whole(get("late")),
+        "print": str(get("numerics") or "")[:8],
+        "joined": format_ago(get("joined")),
+        "seen": "-" if seen is None else f"{format_duration(seen)} ago",
+    }
+
+
+def refusal_lines(living: Sequence[Fields]) -> list[Text]:
+    """One line per reason, with ``2 workers on a, b``; only the first few of many hosts."""
+    hosts: dict[Value, list[str]] = {}
+    for worker in living:
+        if "refuses" in worker:
+            host = sanitize(worker.get("host", "an unknown host"), 60)
+            hosts.setdefault(worker["refuses"], []).append(host)
+    lines = []
+    for reason, found in list(hosts.items())[:MOST_REFUSALS]:
+        names, plural = sorted(set(found)), "" if len(found) == 1 else "s"
+        more = f" and {len(names) - MOST_HOSTS} more hosts" if len(names) > MOST_HOSTS else ""
+        shown = f"{', '.join(names[:MOST_HOSTS])}{more}"
+        lines.append(Text(f"{len(found)} worker{plural} on {shown} cannot join: {reason}", BAD))
+    return lines
+
+
+# --- reports of failed episodes
+
+SAME_TRACE = "the same traceback"
+
+
+def make_errors_page(run: Run, source: RedisReader | RunFolder) -> Page:
+    reports = list(read_reports(source, run.run))
+    data = {"run": run.run, "errors": run.errors, "reports": reports}
+    if not reports:
+        return Page(data, (Text(f"run {run.run}: no worker has reported an error"),))
+    count = max(run.errors, len(reports))
+    head = f"run {run.run}: {len(reports):,} of {count:,} reports, newest first"
+    parts: list[PagePart] = [Text(head, STRONG)]
+    former = None
+    for report in reports:
+        trace = report.get("trace")
+        is_repeated = trace is not None and trace == former
+        parts += report_parts(report | {"trace": [SAME_TRACE]} if is_repeated else report)
+        former = trace
+    return Page(data, tuple(parts))
+
+
+def report_parts(report: dict[str, Any]) -> list[PagePart]:
+    if "trouble" in report:
+        return [Text(""), Text(report["trouble"], FAINT)]
+    labels = {"worker": "worker ", "environment": "", "seed": "seed ", "generation": "generation "}
+    labels["slot"] = f"{report.get('kind', '')} slot ".lstrip()
+    about = [
+        f"{labels[name]}{report[name]}"
+        for name in ("worker", "environment", "seed", "slot", "generation")
+        if report.get(name) is not None
+    ]
+    head = Text.assemble((f"{format_local_time(report.get('time'))}  ", STRONG), ", ".join(about))
+    reason = Text(f"  {report.get('reason') or 'no reason given'}", BAD)
+    return [
+        Text(""),
+        head,
+        reason,
+        *(Text(f"    {line}", FAINT) for line in report.get("trace", ())),
+    ]
+
+
+def format_local_time(seconds: object) -> str:
+    then = finite_or_none(seconds)
+    try:
+        text = "" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
+    except (ValueError, OverflowError, OSError):
+        text = ""
+    return f"{text} ({format_ago(then)})" if text else "at an unknown time"
+
+
+# --- printing
+
+
+def format_plain(page: Page) -> list[str]:
+    """Lines for files and other programs."""
+    lines: list[str] = []
+    for part in page.parts:
+        lines += [part.plain.rstrip()] if isinstance(part, Text) else format_plain_table(part)
+    return lines
+
+
+def print_page(page: Page, out: SafeStream, *, as_json: bool) -> None:
+    if as_json:
+        out.write_line(json.dumps(page.data, allow_nan=False))
+    elif not out.is_terminal:
+        out.write_line("\n".join(format_plain(page)))
+    else:
+        console = make_console(out)
+        for part in page.parts:
+            # A command on a line that the terminal wraps by itself can be copied whole.
+            console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def watch_page(
+    query: Callable[[], Page],
+    out: SafeStream,
+    every: float,
+    *,
+    as_json: bool,
+    wait: Callable[[float], None] = time.sleep,
+) -> int:
+    """Show the result of ``query`` every ``every`` seconds until the run is over; returns the last
+    page's code.
+
+    The first query must succeed. If a later one fails, the page says so, and the query is repeated.
+    Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is restored.
+    """
+    pages, page = iterate_pages(query, out, every, wait), None
+    with signals_as_interrupts():
+        if not out.is_terminal or as_json:
+            for number, page in enumerate(pages):
+                if number and not as_json:
+                    out.write_line("")
+                print_page(page, out, as_json=as_json)
+            return 0 if page is None else page.code
+        try:
+            # It is redrawn each second, and so fits a terminal that changes its size.
+            with Live(
+                console=make_console(out),
+                screen=True,
+                refresh_per_second=1,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            ) as live:
+                for page in pages:
+                    live.update(Group(*page.parts), refresh=True)
+        finally:  # the last page stays
+            if page is not None:
+                print_page(page, out, as_json=False)
+    return 0 if page is None else page.code
+
+
+def iterate_pages(
+    query: Callable[[], Page], out: SafeStream, every: float, wait: Callable[[float], None]
+) -> Iterator[Page]:
+    page = last = query()
+    seen = time.monotonic()
+    yield page
+    while not page.is_over and not out.is_silent:
+        wait(every)
+        try:
+            page = last = query()
+            seen = time.monotonic()
+        except EsQueueError as error:
+            page = with_trouble(last, error, time.monotonic() - seen, every)
+        yield page
+
+
+def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:
+    reason = sanitize(error)
+    age = f"the figures below are {format_duration(seconds)} old; reading again every {every:g} s"
+    head = (Text(reason, BAD), Text(age, FAINT), Text(""))
+    return replace(last, parts=(*head, *last.parts), data={**last.data, "trouble": reason})
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the watch as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
