@@ -25,8 +25,8 @@ from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerSt
 from tests.notes import collect_notes
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat
-from workers.join import join
-from workers.serving import Service, make_worker_id
+from workers.join import join, make_worker_id
+from workers.serving import Service
 
 QUICK = Clocks(
     lease=0.6,

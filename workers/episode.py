@@ -1,8 +1,7 @@
 """Episodes of a run's policies, one by one or many at once, to the same bits.
 
-``EpisodePlayer`` chooses how to play. ``Score`` defines what an episode is worth and when the rules
-of training end it. ``play_episode`` plays one episode; a ``Batch`` steps many with one call, and
-one stacked product acts for all their policies.
+``EpisodePlayer`` chooses how to play. ``Score`` is what an episode is worth, and when the rules of
+training end it. ``play_episode`` plays one episode, and a ``Batch`` steps many with one call.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from es_queue.environments.interface import (
     VectorEnvironment,
     best_batch_size,
 )
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.spaces import EnvironmentSpec
 from es_queue.errors import EsQueueError
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.noise_table import NoiseTable
@@ -42,23 +42,21 @@ OnStep = Callable[[int, float], None]
 #: Returns the action noise of the next step, float32[n].
 NextNoise = Callable[[], Floats]
 Places = NDArray[np.intp]
-#: The parameters of finished episodes are held until they are this share of a batch: a copy
-#: whenever an episode ends would make the copies grow by the square of the batch.
+#: The parameters of finished episodes are held until they are this share of a batch: copies at
+#: each end of an episode would grow by the square of the batch.
 IDLE_SHARE = 0.25
 #: Steps for which there is room in the kept observations of a batch, at first.
 FIRST_ROOM = 64
 
 
 class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
-    """The worker leaves between two environment steps, or leaves this block because its publication
+    """The worker leaves between two environment steps, or only this block, because its publication
     has closed.
     """
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
-    """The episode has no result: a return or behaviour that is not finite, or an observation of
-    another shape.
-    """
+    """The episode has no result, such as one with a return that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class Episode:
-    """The outcome of one episode. ``at_limit``: it reached the step limit; ``cut``: only
-    training's rules ended it.
+    """An episode that was played. ``at_limit``: it reached the step limit; ``cut``: only training's
+    rules ended it.
     """
 
     total: float
@@ -92,13 +90,15 @@ class Episode:
     behaviour: Floats | None = None
 
 
-Outcome = Episode | Exception
+#: An episode, or what it failed with.
+Played = Episode | Exception
 
 
 class EpisodePlayer:
     """Plays episodes of one run. ``env`` plays them one by one, ``envs`` many at once.
 
     table: of the action noise; None for no noise
+    unread: results of the current batch that were not read yet
     """
 
     def __init__(
@@ -112,13 +112,12 @@ class EpisodePlayer:
         table: NoiseTable | None = None,
     ) -> None:
         self._spec, self._policy, self._control = spec, policy, control
-        self._env, self._envs = env, envs
+        self._env, self._envs, self.unread = env, envs, 0
         self._actions = ActionMap(spec.action, config.action_bound)
-        self._noise = (
-            ActionNoise(table, spec.action, config.action_noise)
-            if table is not None and config.action_noise > 0 and spec.action.kind == "box"
-            else None
-        )
+        self._noise: Callable[[int], NextNoise] | None = None
+        if table is not None and config.action_noise > 0 and spec.action.kind == "box":
+            numbers = len(spec.action.low)
+            self._noise = partial(action_noise, table, numbers, config.action_noise)
 
     def play(
         self,
@@ -127,11 +126,11 @@ class EpisodePlayer:
         rules: EpisodeRules,
         statistics: FrozenStatistics | None,
         on_step: OnStep | None = None,
-    ) -> Iterator[Outcome]:
-        """The outcomes of ``count`` specs, in order: an Episode each, or the exception that it
-        failed with. An exception among ``specs`` is its own outcome. Either all or none have a key.
+    ) -> Iterator[Played]:
+        """Play ``count`` specs, in order. An exception among them is its own result. Either all or
+        none have a key.
 
-        Specs are taken, and episodes played, as outcomes are read. ``on_step`` follows the steps of
+        Specs are taken, and episodes played, as results are read. ``on_step`` follows the steps of
         episodes, which are then played one by one. Raises Leaving between two steps.
         """
         left = iter(specs)
@@ -140,8 +139,9 @@ class EpisodePlayer:
             size = count * (number + 1) // batches - count * number // batches
             batch = list(islice(left, size))
             playable = [spec for spec in batch if isinstance(spec, EpisodeSpec)]
-            outcomes = iter(self._play_together(playable, rules, statistics) if playable else [])
-            yield from (spec if isinstance(spec, Exception) else next(outcomes) for spec in batch)
+            played = iter(self._play_together(playable, rules, statistics) if playable else [])
+            for self.unread, spec in zip(reversed(range(size)), batch, strict=True):
+                yield spec if isinstance(spec, Exception) else next(played)
         parameters: Floats | None = None
         for spec in left:
             if isinstance(spec, Exception):
@@ -151,7 +151,7 @@ class EpisodePlayer:
             try:
                 if spec.parameters is not parameters:  # else the next episode of an individual
                     bound, parameters = self._policy.bind(spec.parameters[None]), spec.parameters
-                outcome: Outcome = play_episode(
+                result: Played = play_episode(
                     self._env,
                     begin_acting(bound, statistics),
                     self._actions,
@@ -166,13 +166,13 @@ class EpisodePlayer:
             except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
                 raise
             except Exception as error:  # whatever a user's environment raises
-                outcome = error
+                result = error
             finally:
                 self._control.end_episode()
-            yield outcome
+            yield result
 
     def _batches(self, count: int) -> int:
-        """Of how many batches of about equal size ``count`` episodes are; 0 for one by one."""
+        """Into how many batches of about equal size to divide the episodes; 0 for one by one."""
         if self._envs is None:
             return 0
         batches = -(-count // best_batch_size(self._envs.max_episodes, self._policy.size))
@@ -181,16 +181,16 @@ class EpisodePlayer:
 
     def _play_together(
         self, specs: Sequence[EpisodeSpec], rules: EpisodeRules, statistics: FrozenStatistics | None
-    ) -> list[Outcome]:
+    ) -> list[Played]:
         """If the environments raise, it is unknown which of them did: the unfinished episodes are
         played again, each in a batch of its own.
         """
         assert self._envs is not None
-        outcomes: list[Outcome | None] = [None] * len(specs)
+        results: list[Played | None] = [None] * len(specs)
         self._begin(specs[-1])
         try:
             noises = [noise for noise in map(self._noise_of, specs) if noise]
-            batch = Batch(specs, outcomes, self._policy, rules, noises)
+            batch = Batch(specs, results, self._policy, rules, noises)
             batch.play(self._envs, self._actions, statistics, self._control)
         except (Leaving, BaseTimeoutException):
             raise
@@ -200,15 +200,15 @@ class EpisodePlayer:
         finally:
             self._control.end_episode()
         return [
-            self._play_together([spec], rules, statistics)[0] if outcome is None else outcome
-            for spec, outcome in zip(specs, outcomes, strict=True)
+            self._play_together([spec], rules, statistics)[0] if result is None else result
+            for spec, result in zip(specs, results, strict=True)
         ]
 
     def _begin(self, spec: EpisodeSpec) -> None:
         self._control.begin_episode({**self._control.playing, "seed": spec.seed})
 
     def _noise_of(self, spec: EpisodeSpec) -> NextNoise | None:
-        return None if self._noise is None or spec.key is None else self._noise.begin(spec.key)
+        return None if self._noise is None or spec.key is None else self._noise(spec.key)
 
     def _behaviour(self, observation: Floats) -> Floats:
         """The behaviour of the episode that ends with ``observation``. Raises EpisodeFailed."""
@@ -224,17 +224,45 @@ class EpisodePlayer:
         return behaviour
 
 
+def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
+    """The policy of one individual at the beginning of an episode; ``statistics`` None means no
+    normalisation.
+    """
+    act = bound.begin()
+    if statistics is None:
+        return act
+    normalize = statistics.normalize
+    return lambda observation: act(normalize(observation))
+
+
+def action_noise(table: NoiseTable, numbers: int, scale: float, key: int) -> NextNoise:
+    """Gaussian noise: consecutive slices of the table, from a place that depends only on the
+    episode's key.
+    """
+    row, places, factor = table.row, table.size - numbers + 1, np.float32(scale)
+    at = key % places
+
+    def next_noise() -> Floats:
+        nonlocal at
+        noise = row(at, numbers)
+        at = (at + numbers) % places
+        return factor * noise
+
+    return next_noise
+
+
 # --- what an episode is worth
 
 
 class Score:
-    """The fitness of an episode so far, and whether the rules of training end it: of one episode
+    """The fitness so far, and whether the rules of training end the episode: of one episode
     (numbers), or of ``count`` at once (arrays). Both take the same operations, thus the same bits.
     """
 
     def __init__(self, rules: EpisodeRules, count: int | None = None) -> None:
         self._rules = rules
-        self._where: Any = _where if count is None else np.where
+        one: Any = lambda condition, one, other: one if condition else other  # noqa: E731
+        self._where: Any = one if count is None else np.where
         zero: Any = 0.0 if count is None else np.zeros(count)
         self.total = self._best = self._since = self._stalled = zero
 
@@ -263,10 +291,6 @@ class Score:
         """Keep only the episodes at ``places``."""
         self.total, self._best = self.total[places], self._best[places]
         self._since, self._stalled = self._since[places], self._stalled[places]
-
-
-def _where(condition: Any, one: float, other: float) -> float:
-    return one if condition else other
 
 
 def end_episode(
@@ -300,49 +324,13 @@ def end_episode(
 
 
 def last_observation(observation: Floats) -> Floats:
-    """The last observation of an episode, as its behaviour. Raises EpisodeFailed if it is not
-    finite.
-    """
+    """An episode's last observation, as its behaviour. Raises EpisodeFailed if it is not finite."""
     if not np.isfinite(observation).all():
         raise EpisodeFailed("the episode's behaviour contains a number that is not finite")
     return observation.copy()
 
 
-class ActionNoise:
-    """Gaussian action noise: consecutive slices of the noise table, from a place that depends only
-    on the episode's key.
-    """
-
-    def __init__(self, table: NoiseTable, action: ActionSpec, scale: float) -> None:
-        self._table, self._numbers, self._scale = table, len(action.low), np.float32(scale)
-
-    def begin(self, key: int) -> NextNoise:
-        """A function that returns the noise of the next step, float32[n]."""
-        row, numbers, scale = self._table.row, self._numbers, self._scale
-        places = self._table.size - numbers + 1
-        at = key % places
-
-        def next_noise() -> Floats:
-            nonlocal at
-            noise = row(at, numbers)
-            at = (at + numbers) % places
-            return scale * noise
-
-        return next_noise
-
-
 # --- one by one
-
-
-def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
-    """The policy of one individual at the beginning of an episode; ``statistics`` None means no
-    normalisation.
-    """
-    act = bound.begin()
-    if statistics is None:
-        return act
-    normalize = statistics.normalize
-    return lambda observation: act(normalize(observation))
 
 
 def play_episode(
@@ -360,8 +348,7 @@ def play_episode(
     """Play the episode of ``seed``. ``behave`` makes the behaviour from the last observation, or
     from the environment's current state; the rest is as in EpisodeSpec and EpisodePlayer.
 
-    Raises Leaving when the worker must leave, EpisodeFailed, NonFiniteOutput for a non-finite
-    action, and every exception of the environment.
+    Raises Leaving, EpisodeFailed, NonFiniteOutput, and every exception of the environment.
     """
     score = None if rules.is_return else Score(rules)
     observation = env.reset(seed)
@@ -405,9 +392,10 @@ def play_episode(
 
 
 class Batch:
-    """Episodes that began together and have played equally many steps; finished ones leave.
+    """Episodes that began together and have played equally many steps; finished ones leave. One
+    stacked product acts for all their policies.
 
-    outcomes: filled as episodes finish; the other arrays have a row for each unfinished one:
+    results: filled as episodes finish; the other arrays have a row for each unfinished one:
     rows: their indices, ascending; kept: where their observations are kept, -1 for nowhere
     held: their places among the bound policies, None for all
     """
@@ -415,12 +403,12 @@ class Batch:
     def __init__(
         self,
         specs: Sequence[EpisodeSpec],
-        outcomes: list[Outcome | None],
+        results: list[Played | None],
         policy: Policy,
         rules: EpisodeRules,
         noises: Sequence[NextNoise],
     ) -> None:
-        self._specs, self._outcomes, self._rules, self._noises = specs, outcomes, rules, noises
+        self._specs, self._results, self._rules, self._noises = specs, results, rules, noises
         self._policy = policy
         self._held: Places | None = None
         self._bind(np.stack([spec.parameters for spec in specs]))
@@ -455,9 +443,7 @@ class Batch:
                 self._count(*envs.step(self._rows, chosen))
 
     def _choose(self, actions: ActionMap, statistics: FrozenStatistics | None) -> NDArray[Any]:
-        """The actions of the unfinished episodes. One whose policy returns a non-finite output has
-        failed and leaves.
-        """
+        """The actions of the unfinished episodes. One with a non-finite output fails and leaves."""
         seen = self._observations
         seen = seen if statistics is None else statistics.normalize(seen)
         if self._held is None:
@@ -471,7 +457,7 @@ class Batch:
             return actions.act(raw, noise)
         except NonFiniteOutput as error:
             for row in self._rows[error.rows].tolist():
-                self._outcomes[row] = NonFiniteOutput([0])
+                self._results[row] = NonFiniteOutput([0])
             finite = np.delete(np.arange(len(raw)), error.rows)
             self._keep(finite)
             return actions.act(raw[finite], None if noise is None else noise[finite])
@@ -493,7 +479,7 @@ class Batch:
         for place in np.flatnonzero(done).tolist():
             row, kept = self._rows.item(place), self._kept.item(place)
             try:
-                self._outcomes[row] = end_episode(
+                self._results[row] = end_episode(
                     self._totals.item(place),
                     fitness.item(place),
                     self._steps,
@@ -505,7 +491,7 @@ class Batch:
                     last_observation if self._specs[row].behave else None,
                 )
             except EpisodeFailed as error:
-                self._outcomes[row] = error
+                self._results[row] = error
         self._keep(np.flatnonzero(~done))
 
     def _keep_observations(self) -> None:
@@ -546,18 +532,15 @@ class Batch:
 
 
 class EpisodeControl:
-    """Flags and figures that the episode's loop and the heartbeat thread share.
+    """Flags and figures that the episode's loop and the heartbeat's thread share.
 
-    leave_reason: why the worker leaves; empty while it stays
+    leave_reason: why the worker leaves at the next step; empty while it stays
+    finish_reason: why it leaves after the episode, such as a process that is too large
     serving: the publication of the block in progress; closed: one that has closed meanwhile
-    finish_reason: why it leaves after the episode, such as a process that is too large; empty while
-    it stays
     episode_began: monotonic second at which the running episode began, None between episodes
     playing: generation, slot and environment seed of that episode
-    steps, episodes, failures: environment steps, episodes of results and failed slots since the
-    worker took its seat
-    poll: seconds between the heartbeat thread's polls, from the open task; None before the first
-    task
+    steps, episodes, failures: environment steps, episodes of results and failed slots so far
+    poll: seconds between the heartbeat's polls, from the open task; None before the first one
     """
 
     def __init__(self) -> None:
@@ -571,11 +554,10 @@ class EpisodeControl:
         self.poll: float | None = None
 
     def leave(self, reason: str) -> None:
-        """Ask the worker to leave, for the first reason given."""
+        """The first reason counts."""
         self.leave_reason = self.leave_reason or reason
 
     def finish(self, reason: str) -> None:
-        """Ask the worker to leave after its episode, for the first reason given."""
         self.finish_reason = self.finish_reason or reason
 
     def begin_episode(self, playing: dict[str, int]) -> None:
@@ -606,7 +588,3 @@ class EpisodeControl:
     def busy_seconds(self) -> float:
         seconds, began = self._busy
         return seconds if began is None else seconds + time.monotonic() - began
-
-    def close_publication(self, publication: str) -> None:
-        """The publication has closed: its episodes stop, and those of another one do not."""
-        self.closed = publication

@@ -6,7 +6,7 @@ process ends with it: nothing of a run's code or memory reaches the next seat.
 
 It speaks no RQ. It reads ``es:runs`` and each run's state, lease and number of workers, and
 nothing is unpickled. A free worker goes to the run with the fewest workers. The seat itself is that
-of an RQ worker (``workers.serving.Seat``): it leaves when the run ends, pauses while others train,
+of an RQ worker (``workers.join.Seat``): it leaves when the run ends, pauses while others train,
 gives workers away, or after ten minutes.
 """
 
@@ -243,7 +243,7 @@ class Host:
             signal.signal(number, self._note_signal)
         fix_numeric_environment()
         # start-up: numpy, whose threads must be fixed before it loads; forked seats share it
-        import workers.serving  # noqa: F401
+        import workers.join  # noqa: F401
 
         print(start_line, flush=True)
         try:
@@ -339,7 +339,7 @@ class Host:
         os.dup2(log, 1)
         os.dup2(log, 2)
         # start-up: loaded before the fork
-        from workers.serving import CANNOT_JOIN, Seat, print_line
+        from workers.join import CANNOT_JOIN, Seat, print_line
 
         def say(run: str, text: str) -> None:
             print_line(run, text)

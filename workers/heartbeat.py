@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -155,7 +154,7 @@ class Heartbeat(threading.Thread):
         serving = self._control.serving
         flags = self._store.poll_flags(serving)
         if flags.closed:
-            self._control.close_publication(serving)
+            self._control.closed = serving  # its episodes stop, those of another one do not
         if flags.state is not None:
             self._state_seen = now
         is_gone = flags.state is None and now - self._state_seen > GONE_SECONDS
@@ -229,12 +228,6 @@ def resident_memory() -> int:
 
 
 # --- what people read about it
-
-
-def send_report(store: WorkerStore, reason: str, **more: object) -> None:
-    """Append a report to the run's list of errors. Raises what the store raises."""
-    about = {"time": round(time.time(), 3), "worker": store.worker, "reason": reason}
-    store.report(json.dumps({**about, **more}))
 
 
 def worker_info(clocks: Clocks) -> dict[str, str]:

@@ -41,7 +41,7 @@ def take() -> None:
     with without_current_folder():
         # start-up: numpy, whose threads must be fixed before it loads
         from es_queue.protocol.seats import is_other_run_waiting
-        from workers.serving import Seat
+        from workers.join import Seat
 
         # If RQ has forked this process for the job, SIGTERM has its default effect, and the process
         # may end itself.

@@ -35,8 +35,8 @@ from tests.ring import QUICK, Sink, make_master, quick_config
 from tests.tiny import QUAD
 from workers.episode import EpisodeControl
 from workers.heartbeat import Heartbeat
-from workers.join import Refusal, join
-from workers.serving import Service, make_worker_id
+from workers.join import join, make_worker_id
+from workers.serving import Refusal, Service
 
 TABLE = NoiseTable.in_memory(2**16)
 #: A run that has not ended by then never does.

@@ -25,14 +25,14 @@ from es_queue.policies.mlp import MlpPolicy
 from tests.cases import each_case
 from tests.tiny import BOX, Script, spec_of
 from workers.episode import (
-    ActionNoise,
     Episode,
     EpisodeControl,
     EpisodeFailed,
     EpisodePlayer,
     EpisodeSpec,
     Leaving,
-    Outcome,
+    Played,
+    action_noise,
     play_episode,
 )
 
@@ -226,9 +226,9 @@ def test_a_policy_sees_normalised_observations(
 
 
 def test_action_noise_walks_through_the_table_from_the_place_of_its_key() -> None:
-    table, action = NoiseTable.in_memory(100), ActionSpec("box", (3,), (-1.0,) * 3, (1.0,) * 3)
+    table = NoiseTable.in_memory(100)
     places = table.size - 3 + 1
-    noise = ActionNoise(table, action, 0.5).begin(2**63 + 90)
+    noise = action_noise(table, 3, 0.5, 2**63 + 90)
     at = (2**63 + 90) % places
     for _ in range(100):
         assert noise().tobytes() == (np.float32(0.5) * table.row(at, 3)).tobytes()
@@ -245,7 +245,7 @@ def test_action_noise_is_added_before_the_bound() -> None:
         rules(),
         7,
         EpisodeControl(),
-        noise=ActionNoise(table, BOX, 1.0).begin(5),
+        noise=action_noise(table, 1, 1.0, 5),
     )
     expected = np.clip(np.float32(0.9) + table.row(5, 30), -1, 1)
     assert np.array_equal(np.concatenate([action for *_, action in world.seen]), expected)
@@ -341,7 +341,7 @@ def play(
     statistics: Any = STATISTICS,
     policy: Policy = POLICY,
     noise: float = 0.0,
-) -> list[Outcome]:
+) -> list[Played]:
     player = EpisodePlayer(
         RunConfig(env="Script", action_noise=noise),
         spec_of(),
@@ -357,15 +357,15 @@ def play(
 
 def together(
     how: EpisodeRules, wanted: Sequence[EpisodeSpec], make: Any = Swing, **more: Any
-) -> list[Outcome]:
+) -> list[Played]:
     return play(how, wanted, Many(make, 100), **more)
 
 
-def alone(how: EpisodeRules, game: EpisodeSpec, **more: Any) -> Outcome:
+def alone(how: EpisodeRules, game: EpisodeSpec, **more: Any) -> Played:
     return play(how, [game], None, **more)[0]
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: Played, other: Played) -> bool:
     assert isinstance(one, Episode) and isinstance(other, Episode)
     bits = [
         episode.moments

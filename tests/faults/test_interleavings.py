@@ -36,10 +36,10 @@ from tests.integration.processes import Heard
 from tests.memory_channel import MemoryMasterStore, MemoryServer
 from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, workers
 from tests.tiny import QUAD
-from workers import serving
+from workers import join as joining
 from workers.episode import EpisodeControl
-from workers.join import Refusal, join
-from workers.serving import Seat
+from workers.join import Seat, join
+from workers.serving import Refusal
 
 TABLE = NoiseTable.in_memory(NOISE)
 SETUP = prepare_run(quick_config(env=QUAD, population=8), table=TABLE)
@@ -277,10 +277,9 @@ def test_a_worker_is_known_before_its_first_claim_and_claims_nothing_while_it_mu
         "EpisodeControl": lambda: control,
         "join": joined,
         "wait_or_leave": lambda control, seconds, poll: waited.append(seconds),
-        "reseed_global_generators": lambda: None,
     }
     for name, value in replaced.items():
-        monkeypatch.setattr(serving, name, value)
+        monkeypatch.setattr(joining, name, value)
     master = place.publish(P0, config=SETUP.config.to_json())
     place.lose("task", P0)
     master.renew(TOKEN, "me", 60.0)

@@ -141,7 +141,7 @@ def test_importing_has_no_side_effect_and_loads_nothing_heavy(what: str) -> None
 def test_a_seat_imports_no_strategy_policy_or_game_before_its_run_names_one() -> None:
     paths = [facts.path for facts in (*STRATEGIES.values(), *POLICIES.values())]
     owners = {path.partition(":")[0] for path in paths} | {"es_queue.seed_list"}
-    assert owners & set(after("import workers.seat, workers.serving")["all"]) == set()  # type: ignore[call-overload]
+    assert owners & set(after("import workers.seat, workers.join")["all"]) == set()  # type: ignore[call-overload]
 
 
 def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.statistics import sum_in_order
+from es_queue.policies import make_policy
 from es_queue.run_folder import existing_folder
 from es_queue.seed_list import open_noise_table
 from es_queue.slot_record import (
@@ -28,7 +30,6 @@ from es_queue.slot_record import (
 from es_queue.strategies import make_strategy
 from es_queue.user_code import named_modules, require_trust
 from workers.episode import Episode, EpisodeControl, OnStep
-from workers.join import make_bindable_policy
 from workers.play.playback import (
     Drawing,
     episode_seeds,
@@ -150,7 +151,10 @@ def play_recorded(
     drawing = Drawing.of(given)
     request = playable_request(EnvironmentRequest.of(config), drawing)
     spec = describe(request)
-    policy = make_bindable_policy(config, spec)
+    policy = make_policy(
+        *(config, spec.observation_size, spec.action, spec.observation_shape),
+        make_reference_batch(config),
+    )
     try:
         table = open_noise_table(config, policy.size)
     except ValueError as error:

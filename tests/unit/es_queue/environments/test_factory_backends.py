@@ -15,7 +15,8 @@ from tests.cases import each_case
 from tests.parts import TABLE
 from tests.ring import quick_config
 from workers.episode import EpisodeControl
-from workers.join import Refusal, join
+from workers.join import join
+from workers.serving import Refusal
 
 HAS_ENVPOOL = find_spec("envpool") is not None
 WALKER = EnvironmentRequest("BipedalWalker-v3")

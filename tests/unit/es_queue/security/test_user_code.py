@@ -22,7 +22,8 @@ from es_queue.user_code import (
 )
 from tests.cases import each_case
 from workers.episode import EpisodeControl
-from workers.join import Refusal, join
+from workers.join import join
+from workers.serving import Refusal
 
 
 def test_the_modules_of_a_run_are_those_of_its_environment_and_wrappers() -> None:

@@ -19,7 +19,8 @@ from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 from workers.episode import EpisodeControl
-from workers.join import Refusal, join
+from workers.join import join
+from workers.serving import Refusal
 
 TEXT = (Path(__file__).parents[4] / "docs" / "own_strategy.md").read_text()
 EXAMPLE, OBJECTIVE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
