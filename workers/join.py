@@ -213,6 +213,7 @@ class Seat:
                 except (Refusal, EnvironmentFailure, RunFolderError) as error:
                     if self._service is not None and self._service.blocks:
                         refusals, said = 0, ""  # it has worked since the last one
+                    self._service = None
                     # This word shows the master that other workers may be unable to join, too.
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
                     reason = f"{cause}{error}"[:400]
@@ -301,7 +302,7 @@ class CrashGuard:
             return 0.0, "", ""
         count, how, trace = 0, "", ""
         with suppress(OSError):
-            remove_stale_files(self._path.parent)
+            remove_stale_files(self._path)
             if self._path.exists():
                 text = self._path.read_text(errors="replace")[:MAX_TRACE]
                 head, _, trace = text.partition("\n")
@@ -333,10 +334,10 @@ class CrashGuard:
                 self._path.unlink(missing_ok=True)
 
 
-def remove_stale_files(folder: Path) -> None:
-    """Remove the files of workers that were killed long ago."""
-    for path in folder.glob("*.seat"):
-        if time.time() - path.stat().st_mtime > FORGET_SECONDS:
+def remove_stale_files(own: Path) -> None:
+    """Remove the files of other workers that were killed long ago."""
+    for path in own.parent.glob("*.seat"):
+        if path != own and time.time() - path.stat().st_mtime > FORGET_SECONDS:
             with path.open() as file, suppress(OSError):  # a living one holds a lock
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
