@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from es_queue import host
 from es_queue.protocol.keys import PAUSED, RUNNING, Clocks
 from es_queue.protocol.store import WorkerStore
 from workers.episode import EpisodeControl, Leaving
+from workers.metrics import resident_memory
 
 REPORT_SECONDS = 10.0
 #: A busy share is of the time since one of two marks, this far apart, and of no less than that.
@@ -217,14 +217,6 @@ class Heartbeat(threading.Thread):
             self._expired_episode = began
             self._control.leave("an episode outlasted the wall limit")
             self._on_wall_limit()
-
-
-def resident_memory() -> int:
-    """Resident bytes of this process, 0 if unknown."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 # --- what people read about it

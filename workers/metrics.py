@@ -1,5 +1,7 @@
 """A worker's metrics for Prometheus, served by the worker's own process at ES_QUEUE_METRICS_PORT
 and ES_QUEUE_METRICS_ADDRESS, under a Host of its own, and with the token if the user has set one.
+
+``es-worker`` imports this module before it fixes the numeric environment: it must not load numpy.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_queue.credentials import (
@@ -20,11 +23,11 @@ from es_queue.credentials import (
     token_from_environment,
 )
 from es_queue.errors import UsageError
-from workers.episode import EpisodeControl
-from workers.heartbeat import resident_memory
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+    from workers.episode import EpisodeControl
 
 PORT, ADDRESS = "ES_QUEUE_METRICS_PORT", "ES_QUEUE_METRICS_ADDRESS"
 LOOPBACK, LAST_PORT = "127.0.0.1", 65535
@@ -78,6 +81,14 @@ class WorkerMetrics:
             metric = Metric(name.removesuffix("_total"), text, kind)
             metric.add_sample(name, self._labels, max(0.0, value))
             yield metric
+
+
+def resident_memory() -> int:
+    """Resident bytes of this process, 0 if unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 @contextmanager

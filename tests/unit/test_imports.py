@@ -138,6 +138,11 @@ def test_importing_has_no_side_effect_and_loads_nothing_heavy(what: str) -> None
     assert (seen["threads"], seen["registered"], seen["same"]) == (1, [], True)
 
 
+def test_es_worker_loads_numpy_only_after_it_has_fixed_the_numeric_environment() -> None:
+    seen = after("import workers.es_worker")
+    assert set(seen["modules"]) & {"numpy", "rq", "gymnasium"} == set()  # type: ignore[call-overload]
+
+
 def test_a_seat_imports_no_strategy_policy_or_game_before_its_run_names_one() -> None:
     paths = [facts.path for facts in (*STRATEGIES.values(), *POLICIES.values())]
     owners = {path.partition(":")[0] for path in paths} | {"es_queue.seed_list"}

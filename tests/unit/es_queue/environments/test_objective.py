@@ -33,7 +33,6 @@ from tests.ring import Sink, run_ring
 from workers.episode import EpisodeControl
 from workers.join import join
 from workers.play import cli
-from workers.serving import Refusal
 
 SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
 TABLE = NoiseTable.in_memory(2**14)
