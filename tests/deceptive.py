@@ -67,13 +67,5 @@ def nothing(environment: gymnasium.Env[Any, Any]) -> list[float]:
     return []
 
 
-def wild(environment: gymnasium.Env[Any, Any]) -> list[float]:
-    """A behaviour that grows with where it is: no two episodes have as many numbers, but the first
-    few steps have one.
-    """
-    place = environment.unwrapped.place  # type: ignore[attr-defined]
-    return [1.0] * (1 + int(abs(place - START).sum() > 1))
-
-
 if "Trap-v0" not in gymnasium.registry:
     gymnasium.register("Trap-v0", Trap, max_episode_steps=STEPS)

@@ -65,7 +65,6 @@ def greedy(vector: np.ndarray, seed: int, more: int) -> float:
     return 0.0
 
 
-crooked = 3
 misshapen = lambda vector, seed: 0.0  # noqa: E731 - it gets an attribute
 misshapen.initial = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
 

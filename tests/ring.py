@@ -69,7 +69,7 @@ def quick_config(**values: Any) -> RunConfig:
 
 
 def make_master(setup: Setup, server: MemoryServer, sink: Sink, **more: Any) -> Master:
-    store: Any = MemoryMasterStore(server)
+    store: Any = more.pop("store_of", MemoryMasterStore)(server)
     clocks = more.pop("clocks", QUICK)
     token = take_lease(store, "test", clocks, wait=True)
     timeline = ConfigTimeline(setup.learner)

@@ -126,51 +126,36 @@ def decoders() -> dict[str, Decoder]:
     }
 
 
+#: Heads of msgpack that promise much or stand for no number, and texts that JSON must not have.
 PIECES = [
-    b"",
-    b"\0",
-    b"\x7f",
-    b"\x80",
-    b"\x90",
-    b"\xc0",
-    b"\xc1",
-    b"\xff",
-    b"\xca\x7f\xc0\0\0",
-    b"\xcb\x7f\xf8\0\0\0\0\0\0",
-    b"\xcf" + b"\xff" * 8,
-    b"\xd3" + b"\x80" + b"\0" * 7,
+    bytes.fromhex(one)
+    for one in [
+        "",
+        "00",
+        "7f",
+        "80",
+        "90",
+        "c0",
+        "c1",
+        "ff",
+        "ca7fc00000",
+        "cb7ff8000000000000",
+        "cfffffffffffffffff",
+        "d38000000000000000",
+        "ddffffffff",
+        "dfffffffff",
+        "c6ffffffff",
+        "dbffffffff",
+        "c9ffffffff01",
+        "d6ff00000000",
+        "d7ff0000000000000000",
+        "c700ff",
+        "d40578",
+    ]
 ]
-PIECES += [
-    b"\xdd\xff\xff\xff\xff",
-    b"\xdf\xff\xff\xff\xff",
-    b"\xc6\xff\xff\xff\xff",
-    b"\xdb\xff\xff\xff\xff",
-    b"\xc9\xff\xff\xff\xff\x01",
-]
-PIECES += [
-    b"\xd6\xff\0\0\0\0",
-    b"\xd7\xff" + b"\0" * 8,
-    b"\xc7\x0c\xff" + b"\0" * 12,
-    b"\xc7\0\xff",
-    b"\xd4\x05x",
-    b"\x91" * 2000,
-    b"\x81\xa1a" * 500,
-    b"\x80" * 300,
-]
-PIECES += [
-    b"[" * 3000,
-    b'{"a":' * 1000,
-    b"NaN",
-    b"Infinity",
-    b"1e999",
-    b"9" * 5000,
-    b'"\\ud800"',
-    b"true",
-    b"null",
-    b"-1",
-    "²".encode(),
-    b"\x1b[2J",
-]
+PIECES += [b"\x91" * 2000, b"\x81\xa1a" * 500, b"\x80" * 300, b"[" * 3000, b'{"a":' * 1000]
+PIECES += [b"9" * 5000, b'"\\ud800"', "²".encode(), b"\x1b[2J"]
+PIECES += b"NaN Infinity 1e999 true null -1".split()
 TYPES = bytes(range(0xC0, 0xE0)) + b"\x80\x8f\x90\x9f\xa0\xbf\x00\x7f\xe0\xff"
 
 

@@ -82,24 +82,12 @@ def function_of_no_seat(one: Attacker) -> None:
     one.enqueue("some-job", data=one.data("spy.touch"))
 
 
-def on_success(one: Attacker) -> None:
-    one.enqueue(success_callback_name="spy.touch")
-
-
 def on_failure(one: Attacker) -> None:
     one.enqueue(data=one.data("spy.fail"), failure_callback_name="spy.touch")
 
 
 def pickle_in_data(one: Attacker) -> None:
     one.enqueue(data=zlib.compress(one.pickled()))
-
-
-def pickle_in_meta(one: Attacker) -> None:
-    one.enqueue(meta=one.pickled())
-
-
-def pickle_in_result(one: Attacker) -> None:
-    one.enqueue(result=one.pickled())
 
 
 def pickle_in_hand(one: Attacker) -> None:
@@ -114,30 +102,12 @@ def abandoned(one: Attacker) -> None:
     one.client.zadd("rq:wip:default", {f"{SEAT}:0123": 1})
 
 
-def pickle_abandoned(one: Attacker) -> None:
-    one.write(SEAT, status="started", meta=one.pickled())
-    one.client.zadd("rq:wip:default", {f"{SEAT}:0123": 1})
-
-
 def dependent(one: Attacker) -> None:
     """A job that waits for the seat, which a worker fetches and enqueues when the seat
     has ended.
     """
     one.write("waiting", meta=one.pickled(), dependency_ids=json.dumps([SEAT]))
     one.client.sadd(f"rq:job:{SEAT}:dependents", "waiting")
-    one.enqueue()
-
-
-def json_in_data(one: Attacker) -> None:
-    one.enqueue(
-        data=zlib.compress(json.dumps(["os.system", None, [f"touch {one.marker}"], {}]).encode())
-    )
-
-
-def pickle_in_results(one: Attacker) -> None:
-    one.client.xadd(
-        f"rq:results:{SEAT}", {"type": 1, "created_at": 1, "return_value": one.pickled()}
-    )
     one.enqueue()
 
 
@@ -164,50 +134,12 @@ def giant_fields(one: Attacker) -> None:
     )
 
 
-def many_fields(one: Attacker) -> None:
-    one.enqueue()
-    for start in range(0, 400_000, 20_000):
-        one.client.hset(
-            f"rq:job:{SEAT}",
-            mapping={f"field-{number}": b"x" * 200 for number in range(start, start + 20_000)},
-        )
-
-
-def many_dependents(one: Attacker) -> None:
-    for start in range(0, 400_000, 20_000):
-        one.client.sadd(
-            f"rq:job:{SEAT}:dependents",
-            *(f"job-{number:0100d}" for number in range(start, start + 20_000)),
-        )
-    one.enqueue()
-
-
 def many_workers(one: Attacker) -> None:
     for start in range(0, 400_000, 20_000):
         one.client.sadd(
             "rq:workers:default",
             *(f"rq:worker:{number:0100d}" for number in range(start, start + 20_000)),
         )
-
-
-def nonsense(one: Attacker) -> None:
-    for number, text in enumerate((b"-1", b"1e999", b"\xff\xfe", "²".encode(), b"")):
-        fields = dict.fromkeys(
-            (
-                "timeout",
-                "ttl",
-                "result_ttl",
-                "failure_ttl",
-                "status",
-                "created_at",
-                "started_at",
-                "ended_at",
-                "last_heartbeat",
-                "enqueue_at_front",
-            ),
-            text,
-        )
-        one.enqueue(f"es-ghost-abcdef-1{number}", **fields)
 
 
 def poisoned_queue(one: Attacker) -> None:
@@ -238,43 +170,22 @@ def wrong_types(one: Attacker) -> None:
     one.client.set(f"rq:executions:{AFTER}x", "text")
 
 
-def tricks(one: Attacker) -> None:
-    """Each would bring the job back for ever."""
-    one.enqueue(
-        repeats_left=3,
-        repeat_intervals="[0]",
-        retries_left=3,
-        retry_intervals="[0]",
-        enqueue_at_front=1,
-    )
-
-
 #: Those that run the attacker's code on a plain worker as it is delivered.
 RUN: tuple[Attack, ...] = (
     function,
     function_of_no_seat,
-    on_success,
     on_failure,
     pickle_in_data,
-    pickle_in_meta,
-    pickle_in_result,
     pickle_in_hand,
     abandoned,
-    pickle_abandoned,
     dependent,
 )
 #: Others run it elsewhere, or harm a plain worker in other ways.
 HARM: tuple[Attack, ...] = (
-    json_in_data,
-    pickle_in_results,
     bomb,
     giant_fields,
-    many_fields,
-    many_dependents,
     many_workers,
-    nonsense,
     poisoned_queue,
     poisoned_registries,
     wrong_types,
-    tricks,
 )

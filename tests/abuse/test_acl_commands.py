@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterator
 
 import pytest
-import redis
 
 from es_queue import acl
 from tests.abuse.servers import BOTH, serving, told
@@ -106,36 +105,6 @@ def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_review
     assert sorted(ALLOWED[user] - may) == []
 
 
-def test_no_command_that_names_keys_by_itself_is_allowed_to_a_worker_or_a_scaler(
-    guarded: int,
-) -> None:
-    tells = {
-        "scan",
-        "clusterscan",
-        "keys",
-        "randomkey",
-        "dbsize",
-        "client|tracking",
-        "client|list",
-        "monitor",
-        "migrate",
-        "sort",
-        "sort_ro",
-    }
-    for user in (acl.WORKER, acl.SCALER):
-        assert allowed(guarded, user) & tells == set()
-
-
-def test_no_user_may_send_what_copies_one_value_again_and_again_or_searches_a_list(
-    guarded: int,
-) -> None:
-    """Neither RQ nor es-queue sends them. A worker may send HMGET to a run's progress alone."""
-    for user in USERS:
-        assert allowed(guarded, user) & {"mget", "lpos", "linsert", "lset", "lindex"} == set(), user
-    reply = asked(guarded, "ACL", "DRYRUN", acl.WORKER, "HMGET", "rq:worker:w", "f")
-    assert isinstance(reply, bytes) and b"no permissions" in reply
-
-
 def test_no_user_is_granted_a_category_of_commands() -> None:
     """Redis 8 put FT.SEARCH and JSON.SET into @read and @write: a category depends on the
     version.
@@ -146,25 +115,3 @@ def test_no_user_is_granted_a_category_of_commands() -> None:
         for word in acl.format_user_line(user, None).replace("(", " ").split()
         if word.startswith("+@")
     ] == []
-
-
-@pytest.mark.parametrize("user", USERS)
-@pytest.mark.parametrize("mode", [(), ("BCAST",), ("BCAST", "PREFIX", "theirs")])
-def test_no_user_hears_the_names_of_keys_that_others_write(
-    guarded: int, user: str, mode: tuple[str, ...]
-) -> None:
-    listener = redis.Connection(
-        host="127.0.0.1",
-        port=guarded,
-        username=user,
-        password=PASSWORDS[user],
-        protocol=3,
-        socket_timeout=5,
-    )
-    try:
-        listener.connect()
-        listener.send_command("CLIENT", "TRACKING", "ON", *mode)
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            listener.read_response()
-    finally:
-        listener.disconnect()

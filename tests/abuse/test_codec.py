@@ -5,11 +5,8 @@ memory.
 from __future__ import annotations
 
 import io
-import json
 import math
 import random
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -29,7 +26,7 @@ from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.protocol.control import ControlRequest
 from es_queue.protocol.messages import Block, Task
 from master.storage import checkpoint
-from tests.abuse.forge import REQUEST, TASK, Decoder, decoders, hostile, mutated
+from tests.abuse.forge import TASK, Decoder, decoders, hostile, mutated
 
 MEGABYTE = 2**20
 MOST_GROWTH = 32 * MEGABYTE
@@ -106,18 +103,6 @@ def test_mutated_messages_are_refused_or_are_messages() -> None:
     check(30_000)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_many_more_mutated_messages_are_refused_or_are_messages() -> None:
-    check(300_000)
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_genuine_messages_come_back(name: str) -> None:
-    for data in DECODERS[name].genuine:
-        assert tried(name, DECODERS[name], data)
-
-
 @pytest.mark.parametrize("what", HOSTILE)
 def test_every_decoder_refuses_it_quickly_and_builds_next_to_nothing(what: str) -> None:
     data = HOSTILE[what]
@@ -129,27 +114,6 @@ def test_every_decoder_refuses_it_quickly_and_builds_next_to_nothing(what: str) 
         tracemalloc.stop()
         print(f"{name:12s} {1e3 * seconds:6.2f} ms {peak / MEGABYTE:6.2f} MB")
         assert not accepted and peak < MOST_GROWTH, name
-
-
-PEAK = """
-import sys
-from tests.abuse.test_codec import HOSTILE, DECODERS, resident, tried
-for each in DECODERS.items():
-    tried(*each, b"")
-before = resident("VmHWM")
-for data in HOSTILE.values():
-    for each in DECODERS.items():
-        tried(*each, data)
-print(resident("VmHWM") - before)
-"""
-
-
-def test_a_process_that_reads_all_of_them_never_holds_much() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120
-    )
-    print(f"at most {int(done.stdout) / MEGABYTE:+.1f} MB")
-    assert int(done.stdout) < MOST_GROWTH
 
 
 #: What msgpack itself lets pass, and a number of a message must not be.
@@ -196,31 +160,10 @@ anything = st.recursive(
 
 
 @settings(max_examples=300, deadline=None)
-@given(anything)
-def test_any_value_in_msgpack_is_refused(value: Any) -> None:
-    with pytest.raises(DecodeError):
-        Task.decode(msgpack.packb(value))
-
-
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(vars(TASK))), anything)
 def test_any_value_in_a_field_of_a_task_is_refused_or_fits(name: str, value: Any) -> None:
     raw = msgpack.unpackb(TASK.encode())
     tried("task", DECODERS["task"], msgpack.packb({**raw, name: value}))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.sampled_from(sorted(vars(REQUEST))), anything)
-def test_any_value_in_a_field_of_a_request_is_refused_or_fits(name: str, value: Any) -> None:
-    try:
-        data = strict_text({**vars(REQUEST), name: value})
-    except (TypeError, ValueError):  # bytes are no JSON
-        return
-    tried("request", DECODERS["request"], data)
-
-
-def strict_text(value: Any) -> bytes:
-    return json.dumps(value, default=dict).encode()
 
 
 @pytest.mark.parametrize(
@@ -247,18 +190,6 @@ def test_json_that_python_would_read_and_nobody_writes_is_refused(text: str) -> 
     assert text[:5] not in str(caught.value) or len(text) < 6
 
 
-def test_json_that_is_too_long_is_refused_by_its_length() -> None:
-    assert parse_json(b"[1.5, 2]", 8) == [1.5, 2]
-    with pytest.raises(DecodeError, match="at most 8"):
-        parse_json(b"[1.5, 2] ", 8)
-
-
-def test_json_of_another_encoding_is_refused() -> None:
-    for data in (b"\xff\xfe{\0}\0", "{}".encode("utf-32"), b"\xff"):
-        with pytest.raises(DecodeError):
-            parse_json(data, 100)
-
-
 def test_a_checkpoint_that_unpacks_to_more_than_its_bytes_is_refused_unread(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(
@@ -277,17 +208,6 @@ def test_a_checkpoint_that_unpacks_to_more_than_its_bytes_is_refused_unread(tmp_
             read()
     assert tracemalloc.get_traced_memory()[1] < 4 * MEGABYTE
     tracemalloc.stop()
-
-
-def test_a_request_with_a_number_too_large_for_a_float_or_half_a_character_is_refused() -> None:
-    for change in (
-        b'"time": 1' + b"0" * 400,
-        b'"time": 1795194000.0, "generation": 1' + b"0" * 400,
-    ):
-        with pytest.raises(DecodeError):
-            ControlRequest.decode(REQUEST.encode().replace(b'"time": 1795194000.0', change))
-    with pytest.raises(DecodeError):
-        ControlRequest.decode(REQUEST.encode().replace(b'"none"', b'"\\ud800"'))
 
 
 @pytest.mark.parametrize("decode", [Task.decode, Block.decode, ControlRequest.decode])

@@ -132,14 +132,6 @@ def test_a_seat_of_a_plain_rq_worker_imports_only_allowed_modules(
     assert imported(folder) == ["helpers"]
 
 
-def test_a_named_module_and_what_it_imports_from_beside_it_run_and_nothing_else(
-    folder: Path,
-) -> None:
-    done = run(folder, "es-master", *TINY, "--workers", 1, "--env", "zoo:Zoo")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert imported(folder) == ["helpers"]
-
-
 def test_a_library_that_looks_for_an_optional_package_does_not_find_a_neighbour(
     folder: Path,
 ) -> None:

@@ -78,13 +78,6 @@ def test_a_folder_that_others_may_write_is_refused(server: PrivateServer) -> Non
         server.start()
 
 
-def test_a_folder_that_is_a_link_is_refused(server: PrivateServer, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    server.folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RedisError, match="link"):
-        server.start()
-
-
 def test_a_link_in_the_folder_is_not_followed(server: PrivateServer, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine\n")
@@ -239,10 +232,7 @@ def test_a_run_whose_processes_were_all_killed_resumes_from_its_folder_with_the_
 NAMING: dict[str, dict[str, Any]] = {
     "loose file": {"env": "CartPole-v1", "strategy": "evil:Evil"},
     "environment": {"env": "subprocess:getoutput", "env_arg": {"cmd": "touch called"}},
-    "objective": {"env": "", "objective": "subprocess:getoutput", "parameters": 4},
-    "objective of a package": {"env": "", "objective": "numpy.testing:measure", "parameters": 4},
     "behaviour": {"env": "CartPole-v1", "strategy": "novelty", "behaviour": "os:system"},
-    "policy": {"env": "CartPole-v1", "policy": "antigravity:Policy"},
 }
 
 

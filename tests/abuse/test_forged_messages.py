@@ -78,32 +78,6 @@ def test_thousands_of_forged_results_change_nothing(place: Arena) -> None:
     forge(place, 5000)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_hundred_thousand_forged_results_change_nothing(place: Arena) -> None:
-    forge(place, 100_000)
-
-
-def test_results_of_another_size_change_nothing(place: Arena) -> None:
-    """As of another version, or of another run: what follows them is read as they are."""
-    inlet = Inlet(place, "sizes")
-    before = inlet.refused()
-    inlet.push([bytes(7 * RESULT.itemsize)])
-    wait_for(lambda: inlet.refused() != before, "they are refused")
-    inlet.thaw()
-    ended(inlet)
-
-
-def test_workers_of_another_run_that_nobody_can_count_are_no_error(
-    redis_client: redis.Redis,
-) -> None:
-    """Python refuses to read a number of thousands of digits."""
-    other = RunKeys("other")
-    redis_client.hset(other.progress, mapping={"state": "running", "workers": b"9" * 5000})
-    redis_client.set(other.master, "somebody")
-    assert MasterStore(redis_client, "a-run").other_workers("other") == 0
-
-
 def test_no_more_of_a_string_is_fetched_than_its_decoder_takes(redis_client: redis.Redis) -> None:
     own = RunKeys("a-run")
     for name in (own.config, own.task):

@@ -20,7 +20,7 @@ from es_queue import acl
 from es_queue.credentials import PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
 from tests.abuse import worlds_of_spies
-from tests.abuse.servers import BOTH, serving
+from tests.abuse.servers import WHEEL, serving
 from tests.faults.servers import free_port
 from tests.integration.processes import (
     BIN,
@@ -102,11 +102,9 @@ class Household:
         return {(one["username"], one["object"]) for one in self.client.acl_log()}
 
 
-@pytest.fixture(params=BOTH)
-def household(
-    request: pytest.FixtureRequest, tmp_path: Path, processes: Processes
-) -> Iterator[Household]:
-    with guarded(request.param, tmp_path, processes) as one:
+@pytest.fixture
+def household(tmp_path: Path, processes: Processes) -> Iterator[Household]:
+    with guarded(WHEEL, tmp_path, processes) as one:
         yield one
 
 

@@ -88,7 +88,7 @@ def said_by(
     return said.err
 
 
-@pytest.mark.parametrize("part", ["checkpoints", "slots", "replay", "logs", "metrics.jsonl"])
+@pytest.mark.parametrize("part", ["checkpoints", "metrics.jsonl"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_linked_part_of_a_runs_folder_is_refused_by_every_command_that_reads_it(
     name: str, part: str, gift: Path, capsys: pytest.CaptureFixture[str]

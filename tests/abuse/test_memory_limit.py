@@ -84,12 +84,7 @@ def test_commands_that_never_end_cost_their_senders_the_connection(port: int) ->
     with ExitStack() as stack:
         sent = 0
         for _ in range(16):
-            connection = redis.Connection(
-                host="127.0.0.1", port=port, username=acl.WORKER, password=PASSWORDS[acl.WORKER]
-            )
-            connection.connect()
-            stack.callback(connection.disconnect)
-            raw: socket.socket = connection._sock
+            raw = stack.enter_context(connected(port, acl.WORKER))
             try:
                 raw.sendall(head + b"x" * (8 * MB - 1))
                 sent += 1
@@ -107,12 +102,9 @@ PARAMETERS = RunKeys("a-run").parameters("0.1-00000000")
 TIMES = 300
 #: Who sends it, and a request of some kilobytes whose reply is 600 MB.
 REQUESTS = {
-    "HMGET of one field": (acl.MASTER, command("HMGET", "rq:h", *["f"] * TIMES)),
     "HMGET by a worker": (acl.WORKER, command("HMGET", "rq:h", *["f"] * TIMES)),
     "MGET by a viewer": (acl.VIEWER, command("MGET", *[PARAMETERS] * TIMES)),
-    "MGET by a worker": (acl.WORKER, command("MGET", *[PARAMETERS] * TIMES)),
     "a packet of GET": (acl.WORKER, command("GET", PARAMETERS) * TIMES),
-    "a packet of HGET": (acl.WORKER, command("HGET", "rq:h", "f") * TIMES),
 }
 
 
@@ -142,21 +134,11 @@ def test_one_request_for_the_same_large_value_again_and_again_takes_bounded_memo
     assert peak < LIMIT + 2 * CLIENTS
 
 
-def test_a_reply_within_the_limit_is_sent_whole(port: int) -> None:
-    size = 6 * MB
-    with client_of(acl.MASTER, port) as master:
-        master.set(PARAMETERS, bytes(size))
-        assert len(master.get(PARAMETERS)) == size
-
-
-@pytest.mark.parametrize("pattern", ["*?" * 400_000, "*a" * 400_000], ids=["any", "letters"])
-def test_a_long_pattern_of_a_viewer_does_not_keep_the_server_from_the_master(
-    pattern: str, port: int
-) -> None:
+def test_a_long_pattern_of_a_viewer_does_not_keep_the_server_from_the_master(port: int) -> None:
     own = RunKeys("a-run")
     with client_of(acl.MASTER, port) as master:
         for number in range(20):
             master.set("es:" + "a" * 1000 + f":{number}", "x")
         with connected(port, acl.VIEWER) as raw:
-            raw.sendall(command("SCAN", "0", "MATCH", pattern, "COUNT", "1000"))
+            raw.sendall(command("SCAN", "0", "MATCH", "*?" * 400_000, "COUNT", "1000"))
             assert master.set(own.task, "x"), "within the client's five seconds"

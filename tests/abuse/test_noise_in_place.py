@@ -4,8 +4,6 @@ and later.
 
 from __future__ import annotations
 
-import os
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -36,40 +34,11 @@ def is_genuine(table: NoiseTable) -> bool:
     return np.array_equal(table.row(0, SIZE), NoiseTable.in_memory(SIZE).row(0, SIZE))
 
 
-def test_a_table_that_was_zeroed_in_place_is_made_again_by_the_next_process_that_opens_it(
-    tmp_path: Path,
-) -> None:
-    path = stored(tmp_path)
-    overwrite(path)
-    with pytest.warns(
-        RuntimeWarning, match=r"normals-\S+ does not contain the numbers of its seed"
-    ):
-        table = NoiseTable.open(SIZE, tmp_path)
-    assert is_genuine(table)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert is_genuine(NoiseTable.open(SIZE, tmp_path))
-
-
 def test_a_table_of_which_half_was_zeroed_is_found_out(tmp_path: Path) -> None:
     for start, stop in ((0, SIZE // 2), (SIZE // 2, SIZE)):
         overwrite(stored(tmp_path), start, stop)
         with pytest.warns(RuntimeWarning, match="does not contain"):
             assert is_genuine(NoiseTable.open(SIZE, tmp_path))
-
-
-def test_a_table_that_cannot_be_made_again_in_its_folder_is_made_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overwrite(stored(tmp_path))
-
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(Path, "unlink", read_only)
-    with pytest.warns(RuntimeWarning, match="does not contain"):
-        table = NoiseTable.open(SIZE, tmp_path)
-    assert table.path is None and is_genuine(table)
 
 
 def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_process(
@@ -91,15 +60,6 @@ def test_a_table_that_is_overwritten_while_it_is_in_use_is_replaced_in_the_proce
     assert [table.recheck() for _ in range(2 * noise_table.RECHECK_EVERY)] == [""] * (
         2 * noise_table.RECHECK_EVERY
     )
-
-
-def test_a_table_that_others_made_is_used_from_a_read_only_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = stored(tmp_path)
-    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
-    table = NoiseTable.open(SIZE, tmp_path)
-    assert table.path == path and is_genuine(table)
 
 
 def test_master_and_worker_say_that_the_table_changed_under_them(

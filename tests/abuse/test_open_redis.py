@@ -69,27 +69,6 @@ def test_an_open_server_is_warned_of_once_on_stderr_and_once_in_the_log(
         ), doctor.said()
 
 
-def test_a_study_warns_once_for_all_its_runs(tmp_path: Path, processes: Processes) -> None:
-    with serving(WHEEL, tmp_path / "server", *OPEN) as port:
-        url = f"redis://127.0.0.1:{port}"
-        processes.worker(url)
-        values = {name: value for name, value in QUICK.items() if name != "seed"}
-        study = processes.start(
-            BIN / "es-master",
-            *flags(values),
-            "--run",
-            "several",
-            "--seeds",
-            "1,2",
-            "--json",
-            RQ_REDIS_URL=url,
-        )
-        assert study.wait() == 0, study.said()
-        assert study.err.read_text().count(ALOUD) == 1
-        logs = processes.folder / "runs" / "several" / "logs"
-        assert {path.read_text() for path in logs.glob("*.err")} == {""}
-
-
 @pytest.mark.parametrize(
     "settings", [("--bind", "127.0.0.1"), ("--bind", "0.0.0.0", "--protected-mode", "yes")]
 )

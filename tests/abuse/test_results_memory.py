@@ -11,7 +11,7 @@ from redis import Redis
 
 from es_queue import acl
 from es_queue.slots import moments_type, result_type
-from tests.abuse.servers import BOTH
+from tests.abuse.servers import WHEEL
 from tests.abuse.test_least_privilege import Household, guarded
 from tests.faults.scenarios.answers import most_held
 from tests.integration.processes import CARTPOLE, Processes, Seen, flags, wait_for
@@ -21,11 +21,9 @@ MEGABYTE = 2**20
 ENDLESS = {**CARTPOLE, "generations": 100_000, "block": 1}
 
 
-@pytest.fixture(params=BOTH)
-def household(
-    request: pytest.FixtureRequest, tmp_path: Path, processes: Processes
-) -> Iterator[Household]:
-    with guarded(request.param, tmp_path, processes) as one:
+@pytest.fixture
+def household(tmp_path: Path, processes: Processes) -> Iterator[Household]:
+    with guarded(WHEEL, tmp_path, processes) as one:
         yield one
 
 

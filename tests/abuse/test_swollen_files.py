@@ -14,10 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_queue.numerics.statistics import RunningMoments
 from es_queue.slot_record import COLUMNS
-from master.storage.replay_log import ReplayStep, chain_digest
-from tests.unit.master.storage.test_generation_store import trained
+from master.storage.replay_log import chain_digest
 
 #: What a process may take beside the file itself: numpy and our modules are about 60 MB of it.
 MOST_MEGABYTES = 300
@@ -202,39 +200,3 @@ def test_a_frame_of_empty_maps_does_not_swell(tmp_path: Path) -> None:
         said, memory = measured(READ_LOG, logged(tmp_path / "00000000.log", payload))
         assert memory < MOST_MEGABYTES, (name, said, memory)
         assert "cannot be read" in said, name
-
-
-def test_a_frame_that_claims_more_than_the_file_has_is_torn(tmp_path: Path) -> None:
-    path = tmp_path / "00000000.log"
-    path.write_bytes((2**31 - 1).to_bytes(4, "little") + bytes(16) + b"x")
-    said, memory = measured(READ_LOG, path)
-    assert memory < MOST_MEGABYTES and "is damaged or incomplete from byte 0" in said
-
-
-def test_a_log_that_names_a_slot_far_away_is_refused(tmp_path: Path) -> None:
-    from es_queue.config.run_config import RunConfig
-    from es_queue.errors import RunFolderError
-    from es_queue.strategies import make_strategy
-    from master.storage.replay import noise_indices_of
-
-    config = RunConfig(env="CartPole-v1", seed=1, population=8, noise_size=2**14)
-    strategy = make_strategy(config, 4)
-    with pytest.raises(RunFolderError, match="slot"):
-        noise_indices_of(config, strategy, "3.1-00000000", np.array([0, 2**40]))
-    with pytest.raises(RunFolderError, match="slot"):
-        noise_indices_of(config, strategy, "3.1-00000000", np.array([-1, 2]))
-    assert len(noise_indices_of(config, strategy, "3.1-00000000", np.array([0, 2]))) == 2
-
-
-def test_honest_records_and_steps_are_read_as_before(tmp_path: Path) -> None:
-    trained(tmp_path, strategy="openai_es")
-    said, _ = measured(READ_RECORD, next(tmp_path.glob("slots/*.npz")))
-    assert said == "read"
-    used = tuple((f"{number}.1-00000000", np.arange(100)) for number in range(1000))
-    nothing = np.zeros(0)
-    logged = ReplayStep(
-        *(1, "d", np.zeros((2, 2)), RunningMoments.empty(4), 10, None, False, ()),
-        *(nothing, "1.1-00000000", used, (), nothing),
-    )
-    step = ReplayStep.decode(logged.encode())
-    assert len(step.used) == 1000 and step.fitness.shape == (2, 2)

@@ -27,11 +27,6 @@ READ_SEEDS = (
     "es_queue.errors import EsQueueError\ntry: read_seed_list(Path({!r})); print('read')\nexcept "
     "EsQueueError as error: print(str(error)[:200])"
 )
-READ_RUNS = (
-    "from pathlib import Path\nfrom master.plot.runs import read_run\n"
-    "print(len(read_run(Path({!r})).records))"
-)
-LIST_RUNS = "import os\nos.chdir({!r})\nfrom master.status.command import main\nprint(main([]))"
 
 
 def many(what: str, size: int) -> str:
@@ -75,33 +70,6 @@ def test_a_seed_list_of_two_kilobytes_does_not_make_a_policy_of_gigabytes(
     path.write_text(json.dumps(listed))
     assert path.stat().st_size < 3000
     said, memory = measured(READ_SEEDS, path)
-    assert memory < MOST_MEGABYTES, (said, memory)
-
-
-def test_a_list_of_runs_stays_small_whatever_their_settings_hold(tmp_path: Path) -> None:
-    settings = '{"env":"x","a":' + many('{"":0}', 10**6) + "}"
-    for number in range(20):
-        folder = tmp_path / "runs" / f"r{number}"
-        (folder / "redis").mkdir(parents=True)
-        (folder / "config.json").write_text(settings)
-    said, memory = measured(LIST_RUNS, tmp_path)
-    assert memory < MOST_STATUS, (said[-100:], memory)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ('{"generation":%d,"env_steps":1,"a":' + many("{}", 60_000) + "}\n", 300),
-        ('{"generation":%d,"eval_mean":1}\n', 700_000),
-    ],
-    ids=["nested", "short"],
-)
-def test_a_plot_keeps_of_metrics_what_it_draws(lines: tuple[str, int], tmp_path: Path) -> None:
-    line, count = lines
-    (tmp_path / "config.json").write_text('{"env":"x"}')
-    with (tmp_path / "metrics.jsonl").open("w") as file:
-        file.writelines(line % number for number in range(count))
-    said, memory = measured(READ_RUNS, tmp_path)
     assert memory < MOST_MEGABYTES, (said, memory)
 
 

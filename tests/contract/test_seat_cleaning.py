@@ -168,23 +168,6 @@ def test_nothing_is_cleared_while_another_cleaner_holds_the_lock(
     assert clean() == 1
 
 
-def test_the_lock_is_released_when_clearing_fails(
-    rq: Rq, hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rq.abandon(seat(1))
-    cleaner = SeatCleaner(rq.client, "default", RUN, hands)
-
-    def fail(*_: object) -> None:
-        assert not rq.queue.acquire_maintenance_lock(), "it is held meanwhile"
-        raise redis.exceptions.ConnectionError("away")
-
-    monkeypatch.setattr(cleaner, "_clear", fail)
-    hands.now += CHECK_SECONDS
-    with pytest.raises(redis.exceptions.ConnectionError):
-        cleaner.tick()
-    assert rq.queue.acquire_maintenance_lock()
-
-
 def test_a_seat_that_was_popped_and_never_begun_goes_after_a_minute(
     rq: Rq, clean: Callable[[], int], hands: Hands
 ) -> None:
@@ -220,20 +203,6 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
     assert rq.client.zcard("rq:failed:default") == 1
     assert {number: rq.keys_of(seat(number, "yours")) for number in range(4)} == before
     assert said == ["RQ still listed 3 seats of workers that are gone: they were removed"]
-
-
-def test_at_the_end_living_seats_get_time_to_leave(
-    rq: Rq, hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = rq.begin(seat(1))
-
-    def leave(seconds: float) -> None:
-        hands.now += seconds
-        rq.client.zrem(rq.begun.key, entry)
-
-    monkeypatch.setattr("master.fleet.seat_cleaning.time.sleep", leave)
-    assert SeatCleaner(rq.client, "default", RUN, hands).clear_all() == 0
-    assert rq.keys_of(seat(1)) != [], "RQ itself deletes what it has ended"
 
 
 def test_a_redis_that_refuses_is_told_of_once_and_ends_nothing(rq: Rq) -> None:

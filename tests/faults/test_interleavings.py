@@ -4,36 +4,27 @@ writes, tokens after a loss, takeovers, seats that follow each other.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import redis
 
-import master.run.run as run_module
-import master.run.session as session_module
 from es_queue.errors import FencedError, RedisError
-from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import Retry, client_from_url
-from es_queue.protocol.messages import Block, Task, token_number
+from es_queue.protocol.messages import Task, token_number
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.slots import TRAIN, Shape, Span, spans_to_bytes
-from master.fleet.seat_manager import SeatManager
 from master.loop.loop import Interrupted
 from master.run.launch import Launch
 from master.run.lease import take_lease
-from master.run.run import TrainingRun
 from master.run.session import Session
 from master.run.setup import prepare_run
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
-from tests import ring
 from tests.contract.places import (
     P0,
     P1,
@@ -42,7 +33,6 @@ from tests.contract.places import (
     TOKEN,
     RedisPlace,
     block,
-    name_of,
     wait_until,
     worker_name,
 )
@@ -51,10 +41,6 @@ from tests.integration.processes import Heard
 from tests.memory_channel import MemoryMasterStore, MemoryServer
 from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, workers
 from tests.tiny import QUAD
-from workers import join as joining
-from workers.episode import EpisodeControl
-from workers.join import Seat, join
-from workers.serving import Refusal
 
 TABLE = NoiseTable.in_memory(NOISE)
 SETUP = prepare_run(quick_config(env=QUAD, population=8), table=TABLE)
@@ -159,61 +145,13 @@ def test_the_checkpoint_of_a_woken_master_hides_no_newer_one(tmp_path: Path) -> 
     assert Checkpoints(tmp_path).read_newest() == saved(9)
 
 
-def resumed(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> int:
-    """The generation that a session which resumes the run would publish first."""
-    generations: list[int] = []
-
-    def run(self: TrainingRun, state: Any, *_: object) -> dict[str, Any]:
-        generations.append(state.generation)
-        return {}
-
-    monkeypatch.setattr(TrainingRun, "run", run)
-    launch = Launch(url, 0, resume=RUN, run_dir=folder / RUN, noise_dir=folder / "noise")
-    Session(launch, QUICK, lambda *_: Heard(), lambda: False).run(None, {})
-    return generations[0]
-
-
-def test_what_the_old_master_publishes_until_it_is_fenced_is_taken_over(
-    monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
-) -> None:
-    """It publishes between the new one's first look and the raising of the token; its next publish
-    is refused.
-    """
-    old = place.publish(P0, checkpoint=saved(0, epoch=5))
-
-    def late(*arguments: Any, **more: Any) -> str:
-        place.open(old, P2, checkpoint=saved(2, epoch=5))
-        return take_lease(*arguments, **more)
-
-    monkeypatch.setattr(session_module, "take_lease", late)
-    assert resumed(monkeypatch, valkey_url, tmp_path) == 2
-    with pytest.raises(FencedError):
-        place.open(old, P2)
-
-
 def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
+    place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
     Checkpoints(tmp_path / RUN).save(4, saved(4, epoch=7))
-    assert resumed(monkeypatch, valkey_url, tmp_path) == 4
+    launch = Launch(valkey_url, 0, resume=RUN, run_dir=tmp_path / RUN, noise_dir=tmp_path / "noise")
+    Session(launch, QUICK, lambda *_: Heard(), lambda: True).run(None, {})
     assert token_number(str(place.master().epoch())) == 8
-
-
-def test_rq_does_not_end_a_seat_before_its_lease_and_its_longest_episode_are_over(
-    monkeypatch: pytest.MonkeyPatch, place: RedisPlace, valkey_url: str, tmp_path: Path
-) -> None:
-    place.publish(P0, checkpoint=saved(0))
-    timeouts: list[int] = []
-
-    def make(
-        client: redis.Redis, queue: str, run: str, nonce: str, timeout: int, *more: Any
-    ) -> Any:
-        timeouts.append(timeout)
-        return SeatManager(client, queue, run, nonce, timeout, *more)
-
-    monkeypatch.setattr(run_module, "SeatManager", make)
-    resumed(monkeypatch, valkey_url, tmp_path)
-    assert timeouts[0] >= QUICK.seat_lease + SETUP.config.wall_limit + QUICK.seat_margin
 
 
 def test_a_generation_that_had_grown_is_taken_over_under_its_name_and_no_slot_is_played_again() -> (
@@ -243,9 +181,7 @@ def test_a_generation_that_had_grown_is_taken_over_under_its_name_and_no_slot_is
     assert not second.refused()
 
 
-def test_a_result_that_comes_just_before_a_look_is_not_played_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_result_that_comes_just_before_a_look_is_not_played_again() -> None:
     class Behind(MemoryMasterStore):
         """Looks only when the workers have answered all that was issued."""
 
@@ -253,92 +189,9 @@ def test_a_result_that_comes_just_before_a_look_is_not_played_again(
             wait_until(lambda: not self.server.todo and not any(self.server.claims.values()))
             return super().look(*arguments, **more)
 
-    monkeypatch.setattr(ring, "MemoryMasterStore", Behind)
-    _, sink = run_ring(quick_config(env=QUAD, population=8, generations=3, block=1))
+    config = quick_config(env=QUAD, population=8, generations=3, block=1)
+    _, sink = run_ring(config, store_of=Behind)
     assert {record["reissued"] for record in sink.records} == {0}
 
 
 # --- seats
-
-
-@pytest.mark.parametrize("refusals", [0, 3])
-def test_a_worker_is_known_before_its_first_claim_and_claims_nothing_while_it_must_refuse(
-    refusals: int,
-    place: RedisPlace,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    waited, verbs, control = list[float](), list[str](), EpisodeControl()
-
-    class Recorder(WorkerStore):
-        """Remembers the verbs that it was asked for; its worker leaves at the first claim."""
-
-        def arrive(self, about: Any, ttl: float) -> None:
-            verbs.append("arrive")
-            super().arrive(about, ttl)
-
-        def claim(self, wait: float) -> Block | None:
-            verbs.append("claim")
-            control.leave("nothing to do")
-            return super().claim(0.0)
-
-    def joined(config: Any, control: EpisodeControl) -> Any:
-        if len(waited) < refusals:
-            raise Refusal("noise digest: another table")
-        return join(config, control, table=TABLE)
-
-    replaced: dict[str, Any] = {
-        "WorkerStore": Recorder,
-        "EpisodeControl": lambda: control,
-        "join": joined,
-        "wait_or_leave": lambda control, seconds, poll: waited.append(seconds),
-    }
-    for name, value in replaced.items():
-        monkeypatch.setattr(joining, name, value)
-    master = place.publish(P0, config=SETUP.config.to_json())
-    place.lose("task", P0)
-    master.renew(TOKEN, "me", 60.0)
-    Seat(place.client, RUN, QUICK, "rq worker/1").join_and_serve()
-    assert waited == [1.0, 2.0, 4.0][:refusals], "it keeps its seat, and waits longer each time"
-    printed = capsys.readouterr().out.count("cannot join: noise digest: another table")
-    assert printed == bool(refusals)
-    assert verbs[0] == "arrive" and verbs.count("claim") == 1
-
-
-def test_a_refusal_after_work_is_said_again(
-    place: RedisPlace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    published = SETUP.strategy.published(SETUP.initial_state().strategy).astype("<f4").tobytes()
-    numbers, shape = SETUP.spec.observation_size, Shape.of(SETUP.strategy, SETUP.spec)
-    zeros = np.zeros(numbers, "<f4").tobytes()
-    said = "cannot join: noise digest: "
-    seat = Seat(place.client, RUN, QUICK, "rq worker/2")
-    thread = threading.Thread(target=seat.join_and_serve, daemon=True)
-    seen, heard, other = 0, "", "0" * 32
-    for number, noise in enumerate([TABLE.digest, other, TABLE.digest, other]):
-        name, is_good = name_of(number), noise == TABLE.digest
-        task = Task(
-            *(name, 0.1, 5, len(published) // 4, bytes_digest(published), zeros, zeros, noise, 0.1),
-            spans_to_bytes([Span(TRAIN, 0, 1)]),
-            *(shape.result.itemsize, shape.moments.itemsize),
-        )
-        more: Any = {"parameters": published, "task": task.encode()}
-        place.publish(name, block(0, 1, name), config=SETUP.config.to_json(), **more)
-        place.master().renew(TOKEN, "me", 60.0)
-        if not number:
-            thread.start()
-        if is_good:
-            types = {name: (shape.result, shape.moments)}
-            wait_until(lambda types=types: list(place.master().read(types)))
-        else:
-            seen += 1
-
-            def has_refused(seen: int = seen) -> bool:
-                nonlocal heard
-                heard += capsys.readouterr().out
-                return heard.count(said) == seen
-
-            wait_until(has_refused)
-    place.client.hset(place.keys.progress, "state", "stopped")
-    thread.join(20)
-    assert heard.count(said) == 2

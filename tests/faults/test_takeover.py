@@ -68,18 +68,17 @@ def test_of_several_who_want_a_run_at_one_moment_exactly_one_gets_it_and_keeps_i
 
 
 def test_who_reads_the_token_late_does_not_fence_who_has_just_taken_the_run(
-    channels: list[redis.Redis], monkeypatch: pytest.MonkeyPatch
+    channels: list[redis.Redis],
 ) -> None:
-    first, second = (MasterStore(client, "late") for client in channels[:2])
-    taken: list[str] = []
+    first, taken = MasterStore(channels[0], "late"), list[str]()
 
-    def epoch() -> str | None:
-        taken.append(take_lease(first, "first pid 1 abcdef", CLOCKS, wait=False))
-        return MasterStore(channels[2], "late").epoch()
+    class Late(MasterStore):
+        def epoch(self) -> str | None:
+            taken.append(take_lease(first, "first pid 1 abcdef", CLOCKS, wait=False))
+            return super().epoch()
 
-    monkeypatch.setattr(second, "epoch", epoch)
     with pytest.raises(RunBusyError, match="first pid 1 leads it"):
-        take_lease(second, "second pid 2 abcdef", CLOCKS, wait=False)
+        take_lease(Late(channels[1], "late"), "second pid 2 abcdef", CLOCKS, wait=False)
     first.renew(taken[0], "first pid 1 abcdef", CLOCKS.lease)
     assert first.epoch() == taken[0]
 

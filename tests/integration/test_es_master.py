@@ -193,14 +193,6 @@ def test_train_from_python_ends_when_told_to_with_the_commands_bits(processes: P
     assert processes.living() == {}
 
 
-def test_a_package_called_workers_in_the_folder_does_no_harm(processes: Processes) -> None:
-    foreign_package(processes.folder)
-    process = processes.master(
-        *flags({**WALKER, "generations": 1}), "--run", "shadow", "--workers", 1, "--quiet"
-    )
-    assert process.wait() == 0, process.said()
-
-
 def test_a_package_called_workers_on_the_path_is_refused(processes: Processes) -> None:
     own = foreign_package(processes.folder)
     process = processes.master(*flags(WALKER), "--run", "shadow", PYTHONPATH=str(own.parent))

@@ -12,7 +12,6 @@ import pytest
 import redis
 
 from es_queue.protocol.keys import Clocks
-from master.services.private_server import PrivateServer
 from tests.integration.processes import (
     CARTPOLE,
     CLOCKS,
@@ -106,52 +105,19 @@ def test_a_killed_master_leaves_no_process_and_resumes_with_the_undisturbed_bits
     assert processes.living() == {}
 
 
-@pytest.mark.parametrize("victim", ["server", "worker", "wrapper"])
+@pytest.mark.parametrize("victim", ["server", "worker"])
 def test_what_dies_while_the_master_lives_is_started_again(
     processes: Processes, victim: str
 ) -> None:
     values = {**WALKER, "generations": 40}
     master, house = begun(processes, victim, values)
-    if victim == "worker":
-        pid = worker_of(house)
-    else:
-        pid = pid_of_server(house)
-        pid = parent_of(pid) if victim == "wrapper" else pid
+    pid = worker_of(house) if victim == "worker" else pid_of_server(house)
     os.kill(pid, signal.SIGKILL)
     assert master.wait() == 0, master.said()
     what = "local worker" if victim == "worker" else "the private server"
     notes = [one["text"] for one in master.events("note")]
     assert [text for text in notes if what in text and "ended with code 137 and starts" in text]
     assert master.events()[-1]["digest"] == quiet_digest(values)
-    assert not living(house) and processes.living() == {}
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_leaves_nothing(processes: Processes, times: int) -> None:
-    master, house = begun(processes, "ended", ENDLESS)
-    if times == 2:  # an orderly end would have to wait for it
-        os.kill(worker_of(house), signal.SIGSTOP)
-    master.signal(signal.SIGINT)
-    if times == 2:
-        wait_for(lambda: "stopped at generation" in master.said(), "it ends")
-        master.signal(signal.SIGINT)
-    assert master.wait(30) == 130, master.said()
-    wait_for(
-        lambda: not living(house) and not processes.living(),
-        "every process of the run is gone",
-        PROMISE if times == 2 else 0.1,
-    )
-
-
-def test_a_stopped_master_continues_when_it_wakes(processes: Processes) -> None:
-    master, house = begun(processes, "asleep", WALKER, SHORT)
-    master.signal(signal.SIGSTOP)
-    url = PrivateServer(processes.folder / "runs/asleep/redis").url
-    with redis.Redis.from_url(url) as client:
-        wait_for(lambda: not client.exists(Seen(client, "asleep").keys.master), "no lease is held")
-    master.signal(signal.SIGCONT)
-    assert master.wait() == 0, master.said()
-    assert master.events()[-1]["digest"] == quiet_digest(WALKER)
     assert not living(house) and processes.living() == {}
 
 

@@ -5,8 +5,6 @@ traceback.
 from __future__ import annotations
 
 import platform
-import socketserver
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,15 +86,6 @@ def test_an_environment_that_does_not_repeat_itself(processes: Processes) -> Non
     )
 
 
-def test_a_folder_that_cannot_be_made(processes: Processes) -> None:
-    (processes.folder / "file").write_text("in the way")
-    process = processes.master(*flags(CARTPOLE), "--run-dir", "file/below")
-    assert sentence_of(process, 6) == (
-        "run-dir file/below cannot be created (Not a directory); give a folder that you can write "
-        "to"
-    )
-
-
 def test_a_run_to_resume_that_never_was(processes: Processes, valkey_url: str) -> None:
     process = processes.master("--resume", "nothing")
     assert "there is no run nothing in runs; there are no runs" in sentence_of(process, 6)
@@ -170,43 +159,6 @@ def test_a_server_that_would_evict_keys(
         f"Redis at {valkey_url} has maxmemory-policy allkeys-lru, which would silently drop "
         "parameters and claims: set it to noeviction"
     )
-
-
-class OldRedis(socketserver.StreamRequestHandler):
-    """As much of an old server as a client meets before it knows the version."""
-
-    knows_hello = True
-
-    def handle(self) -> None:
-        while line := self.rfile.readline():
-            words = [self.word() for _ in range(int(line[1:]))]
-            if words[0].upper() == b"INFO":
-                text = b"# Server\r\nredis_version:6.0.16\r\n"
-                self.wfile.write(b"$%d\r\n%s\r\n" % (len(text), text))
-            elif words[0].upper() == b"HELLO" and self.knows_hello:
-                self.wfile.write(b"%1\r\n$5\r\nproto\r\n:3\r\n")
-            else:
-                self.wfile.write(
-                    b"-ERR unknown command `%s`, with args beginning with: \r\n" % words[0]
-                )
-
-    def word(self) -> bytes:
-        size = int(self.rfile.readline()[1:])
-        return self.rfile.read(size + 2)[:-2]
-
-
-@contextmanager
-def listening(handler: type[OldRedis]) -> Iterator[str]:
-    """The URL of a server that answers so."""
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"redis://127.0.0.1:{server.server_address[1]}/0"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_no_refusal_leaves_a_folder_behind(processes: Processes) -> None:

@@ -6,13 +6,10 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis
-from rq.command import send_shutdown_command
 from rq.suspension import resume, suspend
-from rq.worker import Worker
 
 from tests.integration.processes import (
     CLOCKS,
@@ -34,16 +31,6 @@ def by_sigterm(client: redis.Redis, worker: Started, name: str) -> None:
     wait_for(lambda: stopping(client, name), "RQ has noticed")
 
 
-def by_sigint(client: redis.Redis, worker: Started, name: str) -> None:
-    worker.signal(signal.SIGINT)
-    wait_for(lambda: stopping(client, name), "RQ has noticed")
-
-
-def by_command(client: redis.Redis, worker: Started, name: str) -> None:
-    send_shutdown_command(client, name)
-    wait_for(lambda: stopping(client, name), "RQ has noticed")
-
-
 def by_suspension(client: redis.Redis, worker: Started, name: str) -> None:
     suspend(client)
 
@@ -54,12 +41,7 @@ def stopping(client: redis.Redis, name: str) -> bool:
 
 @pytest.mark.parametrize(
     "leave",
-    [
-        by_sigterm,
-        by_suspension,
-        pytest.param(by_sigint, marks=pytest.mark.slow),
-        pytest.param(by_command, marks=pytest.mark.slow),
-    ],
+    [by_sigterm, by_suspension],
 )
 def test_a_worker_that_leaves_gives_its_block_back_and_another_finishes_the_run(
     leave: Leave,
@@ -153,20 +135,6 @@ def test_a_work_horse_whose_worker_was_killed_gives_its_block_back_and_ends(
     assert run.total("recovered") == 0
 
 
-def test_a_burst_worker_serves_to_the_end_of_the_run_and_exits(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    run = start_master("burst", WALKER)
-    wait_for(lambda: redis_client.llen("rq:queue:default"), "a seat is open")
-    worker = processes.worker(valkey_url, "--burst")
-    assert run.summary()["digest"] == quiet_digest(WALKER)
-    assert worker.wait() == 0
-    assert_nothing_is_left(Seen(redis_client, "burst"))
-
-
 def test_a_worker_that_does_not_fork_serves_and_leaves_cleanly(
     valkey_url: str,
     redis_client: redis.Redis,
@@ -206,78 +174,3 @@ def test_a_worker_whose_seat_has_ended_no_longer_shows_life_for_it(
     # While it serves another run, a heartbeat that had not ended would show the seat again.
     start_master("next", {**WALKER, "generations": 1}).summary()
     assert not redis_client.exists(seen.keys.worker(seat))
-
-
-def test_a_seat_of_a_day_that_is_killed_delays_the_next_although_another_worker_has_cleaned_up(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-    tmp_path: Path,
-) -> None:
-    seen = Seen(redis_client, "day")
-    start_master("day", {**WALKER, "block": 2, "generations": 10_000})
-    worker = processes.worker(valkey_url, TMPDIR=str(tmp_path))
-    seat = seen.joined(worker)
-    for path in tmp_path.glob("*/*.seat"):
-        os.utime(path, (0, 0))  # it began long ago
-    seen.joined(processes.worker(valkey_url, TMPDIR=str(tmp_path)))
-    os.kill(seen.horse(seat), signal.SIGKILL)
-    told = "joins in 1 s: the last seat on worker"
-    wait_for(lambda: told in worker.said(), "the next seat waits")
-    name = next(line for line in worker.said().splitlines() if told in line)
-    assert name.endswith("crashed or was killed")
-
-
-def test_a_seat_that_ended_with_an_error_is_not_called_a_crash(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "error")
-    start_master("error", {**WALKER, "block": 2, "generations": 10_000})
-    worker = processes.worker(valkey_url)
-    seat = seen.joined(worker)
-    redis_client.set(seen.keys.claims(seat), "no list")
-    wait_for(lambda: "joins in 1 s: the last seat" in worker.said(), "the next seat waits")
-    assert "crashed" not in worker.said()
-    assert "ended with an error: " in worker.said() and "WRONGTYPE" in worker.said()
-
-
-def test_a_worker_that_cannot_read_the_runs_settings_reads_them_again(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "unread")
-    start_master("unread", {**WALKER, "generations": 10_000})
-    wait_for(lambda: seen.todo(), "a publication is open")
-    config = redis_client.get(seen.keys.config)
-    redis_client.set(seen.keys.config, "no settings")
-    worker = processes.worker(valkey_url)
-    wait_for(lambda: "cannot join: settings: " in worker.said(), "it cannot read them")
-    redis_client.set(seen.keys.config, config)
-    seen.joined(worker)
-
-
-@pytest.mark.slow
-def test_a_pool_of_workers_serves_and_leaves_cleanly(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "pool")
-    run = start_master("pool", {**WALKER, "block": 1})
-    pool = processes.start(processes.rq, "worker-pool", "-n", 2, "--url", valkey_url)
-    wait_for(lambda: len(seen.workers()) == 2, "both workers of the pool have joined")
-    assert run.summary()["digest"] == quiet_digest(WALKER)
-    wait_for(
-        lambda: {one.get_state() for one in Worker.all(redis_client)} == {"idle"},
-        "the pool is idle",
-    )
-    pool.signal(signal.SIGTERM)
-    assert pool.wait() == 0
-    assert_nothing_is_left(seen)

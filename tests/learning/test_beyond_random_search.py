@@ -10,13 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from es_queue.strategies import STRATEGIES
-from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.map_elites import Archive, MapElites, Parents, load_archive
-from es_queue.strategies.novelty import Novelty
+from es_queue.strategies.map_elites import load_archive
 from tests.deceptive import MAZE
 from tests.integration.processes import flags
 from tests.ring import quick_config, run_ring
@@ -82,8 +78,6 @@ STEEPEST: dict[str, dict[str, Any]] = {
 #: takes.
 SHAPED = {"snes": 100, "sep_cma_es": 100, "cma_es": 250, "lm_ma_es": 400}
 
-three_seeds = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
-
 
 def by_real_workers(folder: Path, **values: Any) -> dict[str, Any]:
     """The summary of an es-master that has its own server and RQ workers."""
@@ -124,11 +118,6 @@ def reached(**values: Any) -> float:
     return evaluation.mean
 
 
-def unlearnt(self: Any, state: State, batch: Batch) -> tuple[State, Info]:
-    stayed: tuple[State, Info] = self.stay(state)
-    return stayed
-
-
 # --- novelty search out of a trap
 
 
@@ -139,18 +128,9 @@ def test_novelty_and_reward_together_find_the_way_around_the_trap(tmp_path: Path
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", three_seeds)
 @pytest.mark.parametrize("strategy", REWARD)
-def test_the_reward_alone_ends_in_the_trap(strategy: str, seed: int) -> None:
-    assert reached(**{**TRAP, **REWARD[strategy], "seed": seed}) < DEAD_END
-
-
-@pytest.mark.timeout(600)
-def test_novelty_search_without_its_update_stays_where_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Novelty, "learn", unlearnt)
-    assert reached(**SEEKING) < DEAD_END
+def test_the_reward_alone_ends_in_the_trap(strategy: str) -> None:
+    assert reached(**{**TRAP, **REWARD[strategy], "seed": 0}) < DEAD_END
 
 
 # --- down a valley
@@ -162,22 +142,13 @@ def test_a_strategy_with_a_shape_learns_that_of_a_valley(tmp_path: Path, strateg
     assert by_real_workers(tmp_path, **values)["eval_mean"] > NEAR
 
 
-@pytest.mark.parametrize("seed", three_seeds)
-def test_random_search_does_not_come_down_the_valley(seed: int) -> None:
+def test_random_search_does_not_come_down_the_valley() -> None:
     assert (
         reached(
-            **VALLEY, strategy="random_search", sigma=1.0, candidates=3, elite_episodes=1, seed=seed
+            **VALLEY, strategy="random_search", sigma=1.0, candidates=3, elite_episodes=1, seed=0
         )
         < START
     )
-
-
-@pytest.mark.parametrize("strategy", [*SHAPED, "csa_es"])
-def test_without_its_update_it_stays_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    monkeypatch.setattr(STRATEGIES[strategy], "learn", unlearnt)
-    assert reached(**VALLEY, strategy=strategy, seed=0) < START
 
 
 def test_snes_learns_the_shape_of_a_valley_from_late_answers_too() -> None:
@@ -196,14 +167,6 @@ def test_strategies_that_go_along_a_gradient_come_down_the_valley(
         ]
         > LOWER
     )
-
-
-@pytest.mark.parametrize("strategy", STEEPEST)
-def test_without_their_update_they_stay_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    monkeypatch.setattr(STRATEGIES[strategy], "learn", unlearnt)
-    assert reached(**VALLEY, strategy=strategy, **STEEPEST[strategy], seed=0) < START
 
 
 # --- an archive of arms that end everywhere
@@ -228,35 +191,8 @@ ARM: dict[str, Any] = {
 FILLED, RANDOM = 260.0, 245.0
 
 
-def qd_score(**values: Any) -> float:
-    config = quick_config(env="", **{**ARM, **values})
-    archive = Archive.of(config, run_ring(config, 2)[0].state.strategy)
-    return archive.qd_score(config.qd_offset)
-
-
 def test_map_elites_fills_its_archive_with_good_arms(tmp_path: Path) -> None:
     by_real_workers(tmp_path, **{**ARM, "cells": "20,20"})
     archive, config = load_archive(tmp_path / "run")
     assert archive.qd_score(config.qd_offset) > FILLED
     assert archive.coverage > 0.7
-
-
-@pytest.mark.parametrize("sigma", [0.1, 0.6, 1.0])
-def test_children_of_the_first_arm_fill_it_less_whatever_their_deviation(
-    monkeypatch: pytest.MonkeyPatch, sigma: float
-) -> None:
-    first = Parents(np.zeros((1, 12), np.float32), np.zeros(2, np.int64))
-    monkeypatch.setattr(MapElites, "parents", lambda *_: first)
-    assert qd_score(sigma=sigma) < RANDOM
-
-
-def test_an_archive_that_keeps_the_first_arm_of_a_cell_has_worse_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    choose = Archive.accepted
-    monkeypatch.setattr(
-        Archive,
-        "accepted",
-        lambda archive, behaviour, fitness: choose(archive, behaviour, 0 * fitness),
-    )
-    assert qd_score() < RANDOM

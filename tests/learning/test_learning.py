@@ -1,6 +1,4 @@
-"""Does it learn? Whole runs to a result that chance does not give, and the same runs without the
-update that fail.
-"""
+"""Does it learn? Whole runs to a result that chance does not give."""
 
 from __future__ import annotations
 
@@ -13,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.pgpe import PGPE
+from es_queue.strategies import STRATEGIES
 from master.loop.listeners import Outcome
 from tests.ring import Sink, quick_config, run_ring
-from tests.tiny import QUAD
 
 SOLVED = 475.0
 DRAWN = random.SystemRandom().randrange(2, 2**31)
@@ -43,7 +39,7 @@ def first_evaluation(sink: Sink) -> float:
     )
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(DRAWN, id="drawn")])
+@pytest.mark.parametrize("seed", [pytest.param(DRAWN, id="drawn")])
 def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> None:
     print(f"seed {seed}")
     outcome, sink = trained(seed=seed, max_steps=1_000_000)
@@ -52,7 +48,8 @@ def test_cartpole_is_solved_with_the_defaults_whatever_the_seed(seed: int) -> No
 
 
 @pytest.mark.parametrize(
-    "strategy", ["openai_es", "ars", "snes", "csa_es", "sep_cma_es", "cma_es", "lm_ma_es"]
+    "strategy",
+    [name for name in STRATEGIES if name not in ("ga", "map_elites", "novelty", "random_search")],
 )
 def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
     outcome, sink = trained(
@@ -65,45 +62,6 @@ def test_cartpole_is_solved_by_every_strategy(strategy: str) -> None:
     )
     assert first_evaluation(sink) < 100
     assert outcome.evaluation is not None and outcome.evaluation.mean >= SOLVED
-
-
-def test_cartpole_is_not_solved_when_nothing_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same search without its update, over more steps than a learning run takes."""
-
-    def unlearnt(self: PGPE, state: State, batch: Batch) -> tuple[State, Info]:
-        return self.stay(state)
-
-    monkeypatch.setattr(PGPE, "learn", unlearnt)
-    outcome, sink = trained(seed=0, max_steps=100_000)
-    assert outcome.state.counters.env_steps >= 100_000 and outcome.state.reason == "max_steps"
-    assert {record["digest"] for record in sink.records} == {outcome.digest}
-    assert outcome.evaluation is not None and outcome.evaluation.mean < 100
-
-
-@pytest.mark.parametrize(
-    ("strategy", "values"),
-    [
-        ("ars", {"learning_rate": 0.1, "sigma": 0.2}),
-        ("openai_es", {"learning_rate": 0.1, "sigma": 0.2}),
-        ("pgpe", {"learning_rate": 0.05}),
-        ("snes", {"sigma": 0.5}),
-    ],
-)
-def test_a_quadratic_bowl_is_descended_to_its_bottom(strategy: str, values: dict[str, Any]) -> None:
-    outcome, sink = trained(
-        env=QUAD,
-        strategy=strategy,
-        population=16,
-        obs_norm=False,
-        generations=40,
-        target_reward="none",
-        eval_every=20,
-        eval_episodes=5,
-        final_episodes=20,
-        **values,
-    )
-    assert first_evaluation(sink) == -6.25
-    assert outcome.evaluation is not None and outcome.evaluation.mean > -0.1
 
 
 def summary_of(folder: Path, *words: str) -> dict[str, Any]:
@@ -126,13 +84,6 @@ def summary_of(folder: Path, *words: str) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert summary["event"] == "summary" and summary["env_steps"] < 2.1e6
     return summary
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_the_recipe_lands_the_lunar_lander_within_two_million_steps(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path / "run", "--env", "LunarLanderContinuous-v3", "--seed", "0")
-    assert summary["eval_episodes"] == 100 and summary["eval_mean"] > 200
 
 
 @pytest.mark.slow

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from master.loop import loop
 from tests.memory_channel import MemoryServer
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
@@ -44,13 +41,6 @@ def test_every_schedule_ends_right_and_every_fault_was_among_them(rules: Rules) 
     assert (seen["late results"] >= 10) == (rules is ASYNC)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@both_schedules
-def test_five_hundred_more_schedules_end_right(rules: Rules) -> None:
-    assert list(not_right(range(1000, 1500), rules)) == []
-
-
 @both_schedules
 def test_a_schedule_repeats_itself(rules: Rules) -> None:
     def play(seed: int) -> tuple[str, int, Counter[str]]:
@@ -80,13 +70,3 @@ def test_without_the_fence_a_replaced_master_would_be_heard(
         MemoryServer, "fence", lambda server, token: setattr(server, "epoch", token)
     )
     assert any("replaced master" in wrong for _, _, wrong in not_right(range(20), rules))
-
-
-def test_without_the_used_rows_in_the_checkpoint_a_takeover_would_learn_from_them_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real, nothing = loop.to_open_publication, np.empty((0, 2), np.int64)
-    monkeypatch.setattr(
-        loop, "to_open_publication", lambda slots: replace(real(slots), counted=nothing)
-    )
-    assert any("count twice" in wrong for _, _, wrong in not_right(range(30), ASYNC))

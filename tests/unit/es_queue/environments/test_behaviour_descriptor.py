@@ -32,7 +32,6 @@ from tests.tiny import Script, spec_of
 from workers.player import Player
 
 WALKER = "BipedalWalker-v3"
-PUBLICATION = "4.1-00000000"
 NOVEL: dict[str, Any] = {
     "strategy": "novelty",
     "members": 2,

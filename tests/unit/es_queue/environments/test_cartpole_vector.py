@@ -14,11 +14,9 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from es_queue.environments.cartpole_vector import CartPoleVectorEnvironment
-from es_queue.environments.interface import EnvironmentRequest
 from es_queue.numerics.fingerprint import BEYOND_AVX2
 from tests.cases import each_case
 
-CARTPOLE = EnvironmentRequest("CartPole-v1")
 LIMIT = 500
 Chooser = Callable[[np.ndarray], np.ndarray]
 
