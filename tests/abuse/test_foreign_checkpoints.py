@@ -89,13 +89,10 @@ def assert_refused(
     assert module in done.stderr and "--trust" in done.stderr
 
 
-@pytest.mark.parametrize("command", [COMMAND, MODULE_RUN], ids=["es-play", "python -m"])
 @pytest.mark.parametrize("kind", [name for name in NAMED if name not in ("strategy", "behaviour")])
-def test_a_checkpoint_brings_no_code_of_the_current_folder_to_run(
-    kind: str, command: list[str], folder: Path
-) -> None:
+def test_a_checkpoint_brings_no_code_of_the_current_folder_to_run(kind: str, folder: Path) -> None:
     path = changed_npz(path_of("CartPole-v1"), folder / "gift.npz", **NAMED[kind])
-    assert_refused(folder, play(folder, path, command=command))
+    assert_refused(folder, play(folder, path))
 
 
 @pytest.mark.parametrize("kind", ["environment", "policy", "strategy", "behaviour"])

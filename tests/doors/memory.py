@@ -223,7 +223,7 @@ class _Stage:
 
         def is_interrupted() -> bool:
             assert time.monotonic() < until, "the run does not end"
-            return dying and self._has_answers(dies_in)
+            return dying and self.has_answers(dies_in)
 
         state, adopted = self.setup.initial_state(), None
         while True:
@@ -252,7 +252,7 @@ class _Stage:
                 self.refused.update(master.refused())
             return outcome
 
-    def _has_answers(self, generation: int | None) -> bool:
+    def has_answers(self, generation: int | None) -> bool:
         """Whether the generation is open, with a first answer."""
         publication = self.server.progress.get("publication", "")
         if publication.partition(".")[0] != str(generation):
@@ -376,7 +376,7 @@ class _Worker(MemoryWorkerStore):
         stage, fault = self._stage, self._fault()
         records = np.frombuffer(results, stage.result_type)
         emptied = stage.redis_emptied_in
-        if emptied == publication_generation(block.publication) and stage._has_answers(emptied):
+        if emptied == publication_generation(block.publication) and stage.has_answers(emptied):
             stage.redis_emptied_in = None
             self.server.flush()
         if fault == NOT_A_NUMBER:

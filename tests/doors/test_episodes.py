@@ -22,11 +22,7 @@ from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import Policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
-from es_queue.protocol.messages import Block
-from es_queue.slots import TRAIN, Span, spans_to_bytes
-from es_queue.strategies import make_strategy
 from tests.cases import each_case
-from tests.parts import config_of, task_of
 from tests.tiny import BOX, Script, spec_of
 from workers.episode import (
     Episode,
@@ -39,7 +35,6 @@ from workers.episode import (
     action_noise,
     play_episode,
 )
-from workers.player import Player
 
 TABLE = NoiseTable.in_memory(2**14)
 ACTIONS = ActionMap(BOX, "clip")
@@ -193,13 +188,6 @@ def test_leaving_happens_between_two_steps_of_an_episode(at: int) -> None:
     with pytest.raises(Leaving):
         played(world, rules(), watch)
     assert len(world.seen) == watch.steps == at
-
-
-def test_every_step_of_an_episode_is_counted_for_the_worker() -> None:
-    watch = EpisodeControl()
-    played(Script(), rules(), watch)
-    played(Script(), EpisodeRules(3), watch)
-    assert watch.steps == 8
 
 
 def test_moments_are_of_all_observations_from_the_reset_to_the_last() -> None:
@@ -407,17 +395,6 @@ def test_each_episode_is_what_it_is_alone(changes: dict[str, Any], statistics: A
     )
 
 
-def test_the_rules_of_these_tests_end_episodes_in_every_way() -> None:
-    ends = {
-        (one.steps < game.seed, one.at_limit, one.cut)
-        for changes in HOW
-        for game in games()
-        for one in [alone(rules(**changes), game)]
-        if isinstance(one, Episode)
-    }
-    assert {(False, False, False), (True, True, False), (True, False, True)} <= ends
-
-
 def test_action_noise_is_each_episodes_own() -> None:
     found = together(rules(), games(), noise=0.5)
     assert all(
@@ -445,45 +422,6 @@ def test_leaving_happens_between_two_steps() -> None:
     with pytest.raises(Leaving):
         together(rules(), games(), Asked, watch=watch)
     assert watch.steps == 3 * len(SEEDS)
-
-
-def test_the_episodes_of_a_batch_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, now, longest = EpisodeControl(), [100.0], [0.0]
-
-    class Slow(Swing):
-        def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
-            assert watch.episode_began is not None
-            longest[0] = max(longest[0], now[0] - watch.episode_began)
-            now[0] += 1.0
-            return super().step(action)
-
-    monkeypatch.setattr("workers.episode.time.monotonic", lambda: now[0])
-    together(rules(), games(), Slow, watch=watch)
-    assert longest[0] <= sum(SEEDS) / len(SEEDS) + len(SEEDS)
-
-
-def test_a_process_that_grew_too_large_answers_with_all_that_was_played_at_once() -> None:
-    config = config_of(population=8)
-    policy = LinearPolicy(2, 1)
-    control, worlds = EpisodeControl(), Many(partial(Script, (1.0,) * 3), 100)
-    player = Player(
-        config,
-        spec_of(),
-        policy,
-        make_strategy(config, policy.size),
-        TABLE,
-        control,
-        Swing(),
-        worlds,
-    )
-    task, published = task_of(policy.size, 2)
-    task = replace(task, spans=spans_to_bytes([Span(TRAIN, 0, 4)]))
-    player.open(task, published)
-    control.finish("its process is too large")
-    answer = player.play(Block(task.publication, "train", 0, 4), 0)
-    seconds = answer.results["seconds"]
-    assert worlds.sizes == [8] and len(answer.results) == 4
-    assert seconds[0] > 0 and (seconds == seconds[0]).all()
 
 
 def test_an_output_that_is_not_finite_fails_its_own_episode_alone() -> None:
@@ -529,18 +467,6 @@ def test_where_the_environments_raise_the_episode_at_fault_is_found() -> None:
     )
 
 
-def test_a_batch_shrinks_as_its_episodes_end() -> None:
-    left: list[int] = []
-
-    class Counted(Many):
-        def step(self, rows: np.ndarray, actions: np.ndarray) -> Any:
-            left.append(len(rows))
-            return super().step(rows, actions)
-
-    play(rules(), games(), Counted(Swing, 100))
-    assert left == [sum(seed > step for seed in SEEDS) for step in range(max(SEEDS))]
-
-
 def test_an_individual_that_cannot_be_built_is_its_own_outcome() -> None:
     fault = RuntimeError("no individual")
     wanted: list[EpisodeSpec | Exception] = list(games())
@@ -554,16 +480,6 @@ def test_an_individual_that_cannot_be_built_is_its_own_outcome() -> None:
         )
 
 
-class Copied(MlpPolicy):
-    """Counts the parameter vectors that are bound: each has been copied for it."""
-
-    rows = 0
-
-    def bind(self, parameters: np.ndarray) -> Any:
-        self.rows += len(parameters)
-        return super().bind(parameters)
-
-
 def long_games(lengths: Sequence[int], every: int = 2) -> list[EpisodeSpec]:
     generator = np.random.default_rng(6)
     return [
@@ -572,16 +488,6 @@ def long_games(lengths: Sequence[int], every: int = 2) -> list[EpisodeSpec]:
         )
         for number, length in enumerate(lengths)
     ]
-
-
-@each_case("lengths", [range(1, 81), range(80, 0, -1), [3, 200] * 20, [70] * 9])
-def test_parameters_are_copied_a_few_times_in_whatever_order_the_games_end(
-    lengths: Sequence[int],
-) -> None:
-    policy, wanted = Copied(2, 1, (5,), "tanh"), long_games(lengths)
-    found = together(rules(300), wanted, policy=policy)
-    assert policy.rows <= 4 * len(lengths)
-    assert all(same(one, alone(rules(300), game)) for one, game in zip(found, wanted, strict=True))
 
 
 @each_case("limit", [63, 64, 65, 400])

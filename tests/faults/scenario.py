@@ -83,8 +83,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fault. quick, full: how often it is injected by the tests and by the report; slow: of the
-    slow tier, whereas one or two of each kind are of the full tier.
+    """One fault. quick, full: how often it is injected by the tests (0: only by the report) and by
+    the report; slow: of the slow tier, whereas one or two of each kind are of the full tier.
     """
 
     name: str

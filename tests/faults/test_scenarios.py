@@ -16,7 +16,7 @@ def marked(one: Scenario) -> object:
     return pytest.param(one, id=one.name.replace(" ", "-"), marks=marks)
 
 
-@pytest.mark.parametrize("one", [marked(one) for one in load().values()])
+@pytest.mark.parametrize("one", [marked(one) for one in load().values() if one.quick])
 def test_a_fault_is_noticed_and_costs_nothing_for_good(one: Scenario) -> None:
     if one.needs and shutil.which(one.needs) is None:
         pytest.skip(f"{one.needs} is not here")

@@ -1,4 +1,4 @@
-"""Spot hosts are lost by a schedule, and a quiet run has the same digests: one minute of it."""
+"""Spot hosts are lost by a schedule, and a quiet run has the same digests: half a minute of it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_the_lives_of_a_host_depend_only_on_the_seed_and_its_number() -> None:
 
 
 @pytest.mark.slow
-def test_a_minute_of_lost_hosts_changes_no_digest_and_leaves_nothing_running(
+def test_half_a_minute_of_lost_hosts_changes_no_digest_and_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MARK, "spot-rehearsal")
-    plan = LossPlan(hosts=6, seconds=60.0, seed=1, up=20.0, down=5.0)
+    plan = LossPlan(hosts=6, seconds=30.0, seed=1, up=8.0, down=3.0)
     figures = rehearse(plan, tmp_path)
     assert figures["generations"] > 3 and figures["distinct digests"] == figures["generations"]
     assert figures["lost without notice"] > 3 and figures["lost with notice"] > 3

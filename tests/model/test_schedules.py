@@ -50,15 +50,8 @@ def test_a_schedule_repeats_itself(rules: Rules) -> None:
     assert [play(seed) for seed in range(3)] == [play(seed) for seed in range(3)]
 
 
-@pytest.mark.parametrize(
-    "without",
-    [
-        Rules(own_claims=False, failures=False, faults=WORKER_FAULTS),
-        Rules(reissue=False, failures=False, faults=WORKER_FAULTS),
-    ],
-    ids=["the look at its own claims", "blocks issued again"],
-)
-def test_some_schedules_hang_without(without: Rules) -> None:
+def test_some_schedules_hang_without_a_workers_look_at_its_own_claims() -> None:
+    without = Rules(own_claims=False, failures=False, faults=WORKER_FAULTS)
     assert any(World(seed, without, bound=2000).run() == "hung" for seed in range(20))
 
 

@@ -75,12 +75,11 @@ PLAIN = {
 @dataclass(frozen=True)
 class Rules:
     """schedule: "sync" or "async"; own_claims: a worker looks at its own claims first (rule 5);
-    reissue: what nobody holds is issued again (rule 8); failures: episodes raise now and then
+    failures: episodes raise now and then
     """
 
     schedule: str = "sync"
     own_claims: bool = True
-    reissue: bool = True
     failures: bool = True
     faults: tuple[str, ...] = KINDS_OF_FAULT
 
@@ -274,8 +273,6 @@ class World:
             *(Workers(store, CLOCKS), ControlInbox(store, timeline.refusal)),
             listeners=[Watch(self, token, self.used.get(data, frozenset()))],
         )
-        if not self.rules.reissue:
-            master._issuer.issue_lost = lambda *_: None  # type: ignore[method-assign]
         outcome = master.train(state, adopted)
         store.renew(token, name, LEASE)  # a replaced master does not end the run
         self.finished = outcome

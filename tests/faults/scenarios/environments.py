@@ -320,7 +320,7 @@ def crashes_always(arena: Arena, count: int) -> Row:
 
 @scenario(
     "one slot hangs in every process that plays it (the run stops with one sentence)",
-    quick=1,
+    quick=0,
     full=1,
 )
 def hangs_always(arena: Arena, count: int) -> Row:

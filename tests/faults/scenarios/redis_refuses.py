@@ -257,7 +257,7 @@ SIX: tuple[Words, ...] = ((),) * 6
 
 @scenario(
     "6 plain workers, Redis away for 1 s and for 10 s",
-    quick=1,
+    quick=0,
     full=3,
     needs="redis-server",
 )
