@@ -22,7 +22,11 @@ from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import Policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
+from es_queue.protocol.messages import Block
+from es_queue.slots import TRAIN, Span, spans_to_bytes
+from es_queue.strategies import make_strategy
 from tests.cases import each_case
+from tests.parts import config_of, task_of
 from tests.tiny import BOX, Script, spec_of
 from workers.episode import (
     Episode,
@@ -35,6 +39,7 @@ from workers.episode import (
     action_noise,
     play_episode,
 )
+from workers.player import Player
 
 TABLE = NoiseTable.in_memory(2**14)
 ACTIONS = ActionMap(BOX, "clip")
@@ -551,3 +556,27 @@ def test_episodes_are_played_as_their_outcomes_are_read() -> None:
         played = SEEDS[:4] if worlds else SEEDS[:1]
         assert watch.steps == sum(played) and watch.episode_began is None
         assert worlds is None or worlds.sizes == sizes
+
+
+def test_a_process_that_grew_too_large_answers_with_all_that_was_played_at_once() -> None:
+    config = config_of(population=8)
+    policy = LinearPolicy(2, 1)
+    control, worlds = EpisodeControl(), Many(partial(Script, (1.0,) * 3), 100)
+    player = Player(
+        config,
+        spec_of(),
+        policy,
+        make_strategy(config, policy.size),
+        TABLE,
+        control,
+        Swing(),
+        worlds,
+    )
+    task, published = task_of(policy.size, 2)
+    task = replace(task, spans=spans_to_bytes([Span(TRAIN, 0, 4)]))
+    player.open(task, published)
+    control.finish("its process is too large")
+    answer = player.play(Block(task.publication, "train", 0, 4), 0)
+    seconds = answer.results["seconds"]
+    assert worlds.sizes == [8] and len(answer.results) == 4
+    assert seconds[0] > 0 and (seconds == seconds[0]).all()

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import redis
@@ -174,3 +175,57 @@ def test_a_worker_whose_seat_has_ended_no_longer_shows_life_for_it(
     # While it serves another run, a heartbeat that had not ended would show the seat again.
     start_master("next", {**WALKER, "generations": 1}).summary()
     assert not redis_client.exists(seen.keys.worker(seat))
+
+
+def test_a_seat_that_ended_with_an_error_is_not_called_a_crash(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    seen = Seen(redis_client, "error")
+    start_master("error", {**WALKER, "block": 2, "generations": 10_000})
+    worker = processes.worker(valkey_url)
+    seat = seen.joined(worker)
+    redis_client.set(seen.keys.claims(seat), "no list")
+    wait_for(lambda: "joins in 1 s: the last seat" in worker.said(), "the next seat waits")
+    assert "crashed" not in worker.said()
+    assert "ended with an error: " in worker.said() and "WRONGTYPE" in worker.said()
+
+
+def test_a_worker_that_cannot_read_the_runs_settings_reads_them_again(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+) -> None:
+    seen = Seen(redis_client, "unread")
+    start_master("unread", {**WALKER, "generations": 10_000})
+    wait_for(lambda: seen.todo(), "a publication is open")
+    config = redis_client.get(seen.keys.config)
+    redis_client.set(seen.keys.config, "no settings")
+    worker = processes.worker(valkey_url)
+    wait_for(lambda: "cannot join: settings: " in worker.said(), "it cannot read them")
+    redis_client.set(seen.keys.config, config)
+    seen.joined(worker)
+
+
+def test_a_seat_of_a_day_that_is_killed_delays_the_next_although_another_worker_has_cleaned_up(
+    valkey_url: str,
+    redis_client: redis.Redis,
+    start_master: Callable[..., Master],
+    processes: Processes,
+    tmp_path: Path,
+) -> None:
+    seen = Seen(redis_client, "day")
+    start_master("day", {**WALKER, "block": 2, "generations": 10_000})
+    worker = processes.worker(valkey_url, TMPDIR=str(tmp_path))
+    seat = seen.joined(worker)
+    for path in tmp_path.glob("*/*.seat"):
+        os.utime(path, (0, 0))  # it began long ago
+    seen.joined(processes.worker(valkey_url, TMPDIR=str(tmp_path)))
+    os.kill(seen.horse(seat), signal.SIGKILL)
+    told = "joins in 1 s: the last seat on worker"
+    wait_for(lambda: told in worker.said(), "the next seat waits")
+    name = next(line for line in worker.said().splitlines() if told in line)
+    assert name.endswith("crashed or was killed")
