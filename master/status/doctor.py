@@ -25,6 +25,7 @@ from shlex import quote
 from typing import Any
 
 import redis
+from rich.filesize import decimal
 
 from es_queue import host
 from es_queue.acl import DEFAULT_QUEUE
@@ -228,10 +229,10 @@ def check_information(information: Mapping[str, Any], is_private: bool) -> Itera
     used, limit, machine = map(number, ("used_memory", "maxmemory", "total_system_memory"))
     whole = limit if limit > 0 else machine
     left = max(0.0, whole - used)
-    text = f"{format_bytes(used)} used"
+    text = f"{decimal(int(used))} used"
     if whole > 0:
         place = "left of its limit" if limit > 0 else "left of the machine's"
-        text += f", {format_bytes(left)} {place} {format_bytes(whole)}"
+        text += f", {decimal(int(left))} {place} {decimal(int(whole))}"
     if whole > 0 and left < max(LEAST_LEFT_BYTES, LEAST_LEFT_FRACTION * whole):
         fix = (
             "raise maxmemory, or remove runs (es-master --purge RUN); a full server refuses writes"
@@ -347,8 +348,7 @@ def check_disks(run_dir: Path) -> Finding:
         return Finding("disk", FAILED, sanitize(error), fix)
     free = {what: host.free_bytes(place) for what, place in places.items()}
     text = ", ".join(
-        f"{'unknown' if count is None else format_bytes(count)} ({what})"
-        for what, count in free.items()
+        f"{'unknown' if count is None else decimal(count)} ({what})" for what, count in free.items()
     )
     short = [what for what, count in free.items() if count is not None and count < LEAST_FREE]
     if not short:
@@ -648,13 +648,6 @@ def format_hosts(names: Iterable[str]) -> str:
     labels = [f"{name} ×{count}" if count > 1 else name for name, count in sorted(counts.items())]
     more = f" and {len(labels) - MOST_HOSTS} more hosts" if len(labels) > MOST_HOSTS else ""
     return ", ".join(labels[:MOST_HOSTS]) + more
-
-
-def format_bytes(count: float) -> str:
-    for size, unit in ((1e12, "TB"), (1e9, "GB")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
 
 
 def pluralize(word: str, count: int) -> str:
