@@ -125,7 +125,7 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
     close_new_files(launch.shared)
     if launch.seeds:
         # start-up: Ctrl-C first
-        from master.sweep.loop import run_sweep
+        from master.sweep import run_sweep
 
         return run_sweep(values, launch)
     # start-up: Ctrl-C first
@@ -134,7 +134,7 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
     if launch.resume is not None and existing_paths(launch.resume, launch).named_run.is_study:
         # start-up: Ctrl-C first
         from master.run.session import resumable_settings
-        from master.sweep.loop import resume_sweep
+        from master.sweep import resume_sweep
 
         return resume_sweep(launch, resumable_settings(values))
     return run(values, launch)

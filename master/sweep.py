@@ -1,0 +1,582 @@
+"""``es-master --seeds``: one es-master per seed, over one server and one group of workers.
+
+A study's folder has ``seeds.json`` (settings, outcome of each run, figures over all) and a run's
+folder per seed. Each run is a child of this process, which reads its events as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
+
+from es_queue.command_line import format_command
+from es_queue.config.algorithms.choice import with_chosen_strategy
+from es_queue.config.parsing import config_from_values
+from es_queue.config.resolution import format_recipe, resolve
+from es_queue.config.run_config import NONE, RunConfig
+from es_queue.config.scaling import scaled
+from es_queue.credentials import environment_without_redis
+from es_queue.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    DecodeError,
+    RedisError,
+    RunBusyError,
+    RunFolderError,
+    UsageError,
+)
+from es_queue.files import FORMAT, parse_json, read_file
+from es_queue.host import default_workers
+from es_queue.numerics.statistics import Interval, aggregate
+from es_queue.private_files import take_lock
+from es_queue.protocol import keys
+from es_queue.protocol.connection import (
+    ANY_ERROR,
+    client_from_url,
+    redacted_url,
+    validate_server,
+)
+from es_queue.run_folder import STUDY_FILE
+from es_queue.text import sanitize
+from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
+from master.display.log_view import (
+    SafeStream,
+    format_generation,
+    format_json_line,
+    format_labelled,
+)
+from master.display.notes import NoteHandler
+from master.processes import Child, ProcessGroup, module_command, signal_name
+from master.run.launch import Launch
+from master.run.manifest import repro_command
+from master.run.run_paths import RunPaths, derive_run_id, existing_paths, new_paths
+from master.run.setup import prepare_run
+from master.services.local_workers import LocalServices
+from master.services.private_server import PrivateServer
+from master.services.redis_url import format_warning, is_same_terminal, network_warnings
+from master.services.start_lines import redis_flags, start_lines
+from master.services.stop_signals import StopSignals
+from master.services.tcp_access import resolve_listen_address
+from master.status.figures import (
+    finite_or_none,
+    format_compact,
+    format_mean_std,
+    format_score,
+    format_whole,
+)
+from master.storage.checkpoint import Checkpoints, write_atomically
+
+LOGGER = logging.getLogger("es_queue.sweep")
+MAIN = "master.cli.main"
+LONGEST_RUN_ID, TIME_AND_LETTERS = 40, len("-1120-143259-4f")
+LOOK_SECONDS, CHECK_SECONDS = 0.1, 1.0
+#: What a failing study grants its runs to leave their checkpoints.
+LEAVE_SECONDS = 20.0
+#: Waits before an es-master that was killed is started again; the longest outlasts the lease of its
+#: predecessor.
+BACKOFF_SECONDS = (1.0, 4.0, 12.0)
+#: A seed has a line at most so often, apart from evaluations.
+LINE_SECONDS = 10.0
+MOST_SEEDS, MOST_BYTES = 100, 2**24
+WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
+STATES = (WAITING, RUNNING, FINISHED, STOPPED, FAILED)
+#: How a run's note begins that names its own command to resume.
+STOPPED_NOTE = "stopped at generation"
+STORED = ("seed", "state", "begun", "code", "why", "summary")
+
+
+@dataclass(eq=False)
+class Seed:
+    """One seed's run. begun: whether it was ever started; code: exit code of its es-master; why:
+    its last error; summary: its last event; shown: when it last had a line; due: its last restart
+    """
+
+    seed: int
+    state: str = WAITING
+    begun: bool = False
+    code: int | None = None
+    why: str = ""
+    summary: dict[str, Any] | None = None
+    shown: float = -LINE_SECONDS
+    due: float | None = None
+    child: Child = field(default_factory=lambda: Child("", list, Path()))
+
+    @property
+    def evaluation(self) -> float | None:
+        """None unless the run has finished."""
+        mean = finite_or_none((self.summary or {}).get("eval_mean"))
+        return mean if self.state == FINISHED else None
+
+    def outcome(self) -> str:
+        summary = self.summary or {}
+        if self.state == FAILED:
+            return f"failed with exit code {self.code}{f': {self.why}' if self.why else ''}"
+        if not self.begun:
+            return "not begun"
+        if self.state != FINISHED:
+            last = finite_or_none(summary.get("generation"))
+            at = "" if last is None else f" at generation {format_whole(last)}"
+            return f"{self.state}{at}, no final evaluation"
+        steps = f"{format_compact(summary.get('env_steps'))} steps"
+        if self.evaluation is None:
+            return f"finished after {steps} without a final evaluation"
+        mean = format_mean_std(self.evaluation, summary.get("eval_std"))
+        return f"{mean}, min {format_score(summary.get('eval_min'))}, after {steps}"
+
+
+@dataclass(eq=False)
+class Study:
+    """changes: settings that resumes have changed; target: the return that counts as solved."""
+
+    run: str
+    config: RunConfig
+    seeds: list[Seed]
+    warm_start: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    target: float | None = None
+    state: str = RUNNING
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event ``study`` of ``--json``, and half of seeds.json."""
+        means = [seed.evaluation for seed in self.seeds]
+        figures = asdict(aggregate(means))
+        reached = [mean for mean in means if mean is not None and mean >= (self.target or 0.0)]
+        return {
+            "run": self.run,
+            "state": self.state,
+            "seeds": [seed.seed for seed in self.seeds],
+            "runs_counted": figures.pop("count"),
+            "runs_total": figures.pop("total"),
+            "target": self.target,
+            "reached_target": None if self.target is None else len(reached),
+            **figures,
+            "interval_level": 0.95,
+            "runs": [
+                {
+                    "run": f"{self.run}-s{seed.seed}",
+                    **{name: getattr(seed, name) for name in STORED},
+                    "eval_mean": seed.evaluation,
+                }
+                for seed in self.seeds
+            ],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Raises RunFolderError."""
+        settings = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
+        about = {"format": FORMAT, **self.to_dict(), "settings": settings}
+        about |= {"changes": self.changes, "warm_start": self.warm_start}
+        write_atomically(folder / STUDY_FILE, json.dumps(about, indent=2, allow_nan=False).encode())
+
+
+def load_study(folder: Path) -> Study:
+    """Raises RunFolderError."""
+    path = folder / STUDY_FILE
+    try:
+        about = parse_json(read_file(path, MOST_BYTES), MOST_BYTES)
+        settings, start = about["settings"], about["warm_start"]
+        changed = config_from_values({**settings, **about["changes"]}, str(path))
+        seeds = [Seed(**{name: one[name] for name in STORED}) for one in about["runs"]]
+        is_sound = (
+            about["format"] == FORMAT
+            and isinstance(start, str | None)
+            and 0 < len({seed.seed for seed in seeds}) == len(seeds) <= MOST_SEEDS
+            and all(type(seed.seed) is int and 0 <= seed.seed < 2**63 for seed in seeds)
+            and all(seed.state in STATES and isinstance(seed.begun, bool) for seed in seeds)
+            and all(isinstance(seed.code, int | None) for seed in seeds)
+            and all(isinstance(seed.summary, dict | None) for seed in seeds)
+        )
+        if not is_sound:
+            raise ValueError("a field is invalid")
+        for seed in seeds:
+            seed.why = sanitize(seed.why)
+        return Study(
+            keys.checked_run_id(about["run"]),
+            config_from_values(settings, str(path)),
+            seeds,
+            start,
+            {name: getattr(changed, name) for name in about["changes"]},
+        )
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
+    except (DecodeError, ValueError, TypeError, KeyError, UsageError) as error:
+        raise RunFolderError(
+            f"{path} was changed or damaged ({type(error).__name__}: "
+            f"{str(error)[:200]}); restore it from a copy, or start again"
+        ) from None
+
+
+# --- the loop
+
+
+def run_sweep(values: dict[str, Any], launch: Launch) -> int:
+    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
+
+    0 if all have finished, 130 if a person stopped them, else the code of the first that failed.
+    Raises UsageError, EnvironmentFailure, RedisError or RunFolderError before the first run is
+    started.
+    """
+    sweep = Sweep(launch)
+    config = resolve(values, launch.inherited, launch.recipe != NONE)
+    sweep.notes = format_recipe(values, launch.inherited, launch.recipe)
+    room = LONGEST_RUN_ID - len(f"-s{max(launch.seeds)}")
+    run = launch.run or derive_run_id(config.task[: room - TIME_AND_LETTERS])
+    if len(run) > room:
+        raise UsageError(
+            f"run is {run!r} in the command line, but -s{max(launch.seeds)} is added to it and an "
+            f"id has at most {LONGEST_RUN_ID}: use at most {room} letters"
+        )
+    paths = new_paths(run, launch)
+    if paths.config_file.exists() or paths.named_run.is_study:
+        raise UsageError(
+            f"run-dir {paths.run_dir} holds a run already; continue it with "
+            f"--resume {paths.named_run.word}, or give another --run"
+        )
+    start = None if launch.warm_start is None else str(launch.warm_start.absolute())
+    config, target = try_settings(config, launch)
+    study = Study(run, config, [Seed(seed) for seed in launch.seeds], start, target=target)
+    is_new = not paths.run_dir.exists()
+    try:
+        return sweep.lead(study, paths)
+    except BaseException:
+        if is_new and not sweep.is_begun:
+            shutil.rmtree(paths.run_dir, ignore_errors=True)
+            with suppress(OSError):  # it holds other runs
+                paths.run_dir.parent.rmdir()
+        raise
+
+
+def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
+    """Continue the study ``launch.resume`` under ``changes``; codes and errors as for
+    ``run_sweep``.
+
+    Finished seeds are kept, unless ``changes`` extends their budget.
+    """
+    sweep = Sweep(launch)
+    paths = existing_paths(launch.resume or "", launch)
+    study = load_study(paths.run_dir)
+    if study.run != paths.run:
+        raise UsageError(
+            f"{paths.run_dir} holds the study {study.run}, not {paths.run}: continue it with "
+            f"--resume {study.run}, or give the --run-dir of {paths.run}"
+        )
+    study.changes |= changes
+    study.config = replace(study.config, **study.changes)
+    require_trust(str(paths.run_dir), named_modules(study.config), launch.trust, launch.own_modules)
+    for seed in study.seeds:
+        if changes or seed.state != FINISHED:
+            seed.state, seed.code, seed.why = WAITING, None, ""
+    study.target = try_settings(study.config, launch)[1]
+    return sweep.lead(study, paths)
+
+
+def try_settings(config: RunConfig, launch: Launch) -> tuple[RunConfig, float | None]:
+    """The settings with their strategy chosen, and their target. Raises EsQueueError if no run can
+    begin with them.
+    """
+    with allowing(named_modules(config)):
+        setup = prepare_run(replace(config, seed=0), launch.noise_dir)
+    return with_chosen_strategy(config, setup.policy.size), setup.learner.target
+
+
+class Sweep:
+    """Leads one study. is_begun: an end must be an orderly one; way_back: the command that
+    continues it
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self.is_begun, self.way_back = launch, False, ""
+        self.out = SafeStream(sys.stdout)
+        self.notes: tuple[str, ...] = ()
+        self.stop = StopSignals()
+        self.stop.install(lambda: self.is_begun, lambda: self.way_back)
+
+    def lead(self, study: Study, paths: RunPaths) -> int:
+        """Run what has not finished."""
+        launch, self.study, self.folder = self.launch, study, paths.run_dir
+        named = launch.redis_url
+        flags = "" if named is None else redis_flags(named, launch.redis_password_file)
+        self.way_back = f"{format_command('es-master')} --resume {paths.named_run.word}{flags}"
+        paths.prepare()
+        if (lock := take_lock(self.folder / "study.lock")) is None:
+            raise RunBusyError(
+                f"study {study.run} is led by another es-master: stop that one, or wait until it "
+                "ends"
+            )
+        os.pwrite(lock, b"%-20d" % os.getpid(), 0)
+        self.services = LocalServices(self.make_server() if named is None else None)
+        failure = EXIT_DONE
+        try:
+            with NoteHandler(self.note), allowing(named_modules(study.config)):
+                if any(seed.state == WAITING for seed in study.seeds):
+                    self.begin(paths)
+                    with ProcessGroup(LEAVE_SECONDS) as runs:
+                        failure = self.watch(runs)
+                states = {seed.state for seed in study.seeds}
+                failed = FAILED in states and not self.stop.requested
+                study.state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
+                study.save(self.folder)
+                if launch.json:
+                    self.write_event({"event": "study", **study.to_dict()})
+                for line in () if launch.json else format_result(study):
+                    self.out.write_line(line)
+                if study.state != FINISHED:
+                    self.note(f"continue with: {self.way_back}")
+        finally:
+            self.services.stop()
+            os.close(lock)
+        if failed:
+            return failure
+        return EXIT_DONE if {seed.code for seed in study.seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
+
+    def make_server(self) -> PrivateServer:
+        folder, listen = self.folder / "redis", self.launch.listen
+        address = None if listen is None else resolve_listen_address(listen, folder)
+        return PrivateServer(folder, listen=address, queue=self.launch.queue)
+
+    def begin(self, paths: RunPaths) -> None:
+        """Start the private server, if any, and the workers. Raises RedisError or
+        RunFolderError.
+        """
+        launch, services = self.launch, self.services
+        services.start_server()
+        server = services.server
+        self.url = server.url if server is not None else launch.redis_url or ""
+        self.client = client_from_url(self.url)
+        name = redacted_url(self.url)
+        validate_server(self.client, name)
+        if server is None and not launch.insecure:
+            for text in network_warnings(self.client, name):
+                print(format_warning(text), file=sys.stderr, flush=True)
+                if not is_same_terminal():
+                    LOGGER.warning(text)
+        is_shared = server is None or launch.listen is not None
+        default = 0 if server is None else default_workers()
+        if count := default if launch.workers is None else launch.workers:
+            logs = self.folder / "logs"
+            services.start_workers(count, launch.queue, self.url, logs, is_shared, launch.noise_dir)
+        self.study.save(self.folder)
+        about = start_lines(
+            self.url,
+            launch.queue,
+            paths.named_run,
+            server,
+            loose_modules(self.study.config),
+            launch.redis_password_file,
+        )
+        self.show_start({"redis": name, "folder": str(self.folder), **about})
+        for text in self.notes:
+            self.note(text)
+        self.is_begun = True
+
+    def watch(self, runs: ProcessGroup) -> int:
+        """Until all have ended; returns the exit code of the first that failed, else 0.
+
+        There are no more runs at a time than workers: one without would only wait, and its
+        --max-seconds would run out.
+        """
+        seeds, stop = self.study.seeds, self.stop
+        failure, next_check, places, is_told = EXIT_DONE, 0.0, 1, False
+        for seed in seeds:
+            seed.child = self.make_child(seed)
+        while True:
+            if stop.requested and not is_told:
+                is_told = True
+                for child in runs.children:
+                    child.due = None
+                    if child.process is not None:
+                        child.process.terminate()
+            if time.monotonic() >= next_check:
+                self.services.restart_ended()
+                places = max(1, self.services.count, self.count_workers())
+                next_check = time.monotonic() + CHECK_SECONDS
+            active = sum(not child.is_over for child in runs.children)
+            waiting = [seed for seed in seeds if seed.state == WAITING]
+            for seed in () if stop.requested else waiting[: max(0, places - active)]:
+                seed.child.log.unlink(missing_ok=True)
+                runs.start(seed.child)
+                seed.begun, seed.state = True, RUNNING
+                self.study.save(self.folder)
+            runs.watch()
+            for seed in seeds:
+                self.read_events(seed)
+                child = seed.child
+                if child.due not in (None, seed.due):
+                    seed.due, seconds = child.due, BACKOFF_SECONDS[child.failures - 1]
+                    text = f"its es-master ended with code {child.code} and restarts in"
+                    self.note(f"{text} {seconds:.0f} s", seed)
+                elif seed.state == RUNNING and child.is_over:
+                    self.judge_end(seed)
+                    failure = failure or (seed.state == FAILED and (seed.code or 1)) or EXIT_DONE
+                    self.study.save(self.folder)
+            if all(child.is_over for child in runs.children) and (stop.requested or not waiting):
+                return failure
+            time.sleep(LOOK_SECONDS)
+
+    def make_child(self, seed: Seed) -> Child:
+        launch, study = self.launch, self.study
+        name, folder = f"{study.run}-s{seed.seed}", self.folder / f"s{seed.seed}"
+        words = ["--json", "--workers", "0", "--queue", launch.queue, "--run-dir", str(folder)]
+        # The study has warned about a server that others can reach.
+        words += ["--insecure"] * (launch.redis_url is not None) + ["--shared"] * launch.shared
+        words += ["--track", ",".join(launch.track)] if launch.track else []
+        words += [] if launch.noise_dir is None else ["--noise-dir", str(launch.noise_dir)]
+
+        def command() -> list[str]:
+            if seed.begun and self.has_checkpoint(folder, name):
+                changes = study.changes.items()
+                settings = [f"--{name.replace('_', '-')}={value}" for name, value in changes]
+                return module_command(MAIN, *words, "--resume", name, *settings)
+            if seed.begun:
+                (folder / "config.json").unlink(missing_ok=True)  # it had no checkpoint
+            start = None if study.warm_start is None else Path(study.warm_start)
+            config = replace(study.config, seed=seed.seed)
+            flags = shlex.split(repro_command(config, start, with_recipe=False))[1:]
+            return module_command(MAIN, *words, "--run", name, *flags)
+
+        def comes_back(code: int) -> bool:
+            """It was killed, or a killed one still holds the lease, or Redis is away."""
+            again = code in (RunBusyError.exit_code, RedisError.exit_code) or code > 128
+            return again and code != EXIT_INTERRUPTED and not self.stop.requested
+
+        log = self.folder / "logs" / f"s{seed.seed}.err"
+        child = Child("its es-master", command, log, pipes=True, comes_back=comes_back)
+        child.environment = {**environment_without_redis(os.environ), "RQ_REDIS_URL": self.url}
+        child.backoff = BACKOFF_SECONDS
+        return child
+
+    def has_checkpoint(self, folder: Path, run: str) -> bool:
+        """If Redis is away, an es-master that resumes waits for it, and one that begins would
+        not.
+        """
+        if Checkpoints(folder).read_newest() is not None:
+            return True
+        try:
+            return bool(self.client.exists(keys.RunKeys(run).checkpoint))
+        except ANY_ERROR:
+            return True
+
+    def count_workers(self) -> int:
+        try:
+            count: Any = self.client.scard(WORKERS_BY_QUEUE_KEY % self.launch.queue)
+        except ANY_ERROR:
+            return 0
+        return int(count)
+
+    def read_events(self, seed: Seed) -> None:
+        for line in seed.child.lines():
+            try:
+                event = json.loads(line)
+                kind = event["event"]
+            except (ValueError, TypeError, KeyError, RecursionError):  # an environment's own words
+                continue
+            if kind == "summary":
+                seed.summary = {name: value for name, value in event.items() if name != "event"}
+            if kind != "note":
+                self.show_event(seed, event)
+            # How to resume a stopped run is the study's to say.
+            elif not (self.stop.requested and str(event.get("text")).startswith(STOPPED_NOTE)):
+                self.note(str(event.get("text")), seed)
+
+    def judge_end(self, seed: Seed) -> None:
+        """The state of a run whose es-master has ended for good."""
+        child = seed.child
+        seed.code, state = child.code or 0, (seed.summary or {}).get("state")
+        was_killed = seed.code > 128
+        if seed.code == EXIT_DONE and state in (FINISHED, STOPPED):
+            seed.state = state
+        elif seed.code == EXIT_INTERRUPTED or (was_killed and self.stop.requested):
+            seed.state = STOPPED
+        else:
+            killed = f"its es-master was killed by {signal_name(seed.code - 128)}"
+            last = (child.last_lines() or [killed if was_killed else ""])[-1]
+            seed.state, seed.why = FAILED, sanitize(last.removeprefix("es-master: "))
+            self.note(seed.outcome(), seed)
+
+    # --- what people read
+
+    def show_start(self, about: Mapping[str, str]) -> None:
+        study, config = self.study, self.study.config
+        if self.launch.json and not self.launch.quiet:
+            head = {"event": "study", "run": study.run, "state": study.state}
+            self.write_event({**head, "seeds": [seed.seed for seed in study.seeds], **about})
+        elif not self.launch.quiet:
+            what = (
+                f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
+                f"population {scaled(config).population}, {format_count(len(study.seeds), 'seed')}"
+            )
+            for line in format_labelled(f"study {study.run}", what, about):
+                self.out.write_line(line)
+
+    def show_event(self, seed: Seed, event: dict[str, Any]) -> None:
+        """An event of a run's es-master."""
+        is_summary, now = event["event"] == "summary", time.monotonic()
+        if self.launch.quiet and not (self.launch.json and is_summary):
+            return
+        if self.launch.json:
+            self.out.write_line(format_json_line({**event, "seed": seed.seed}))
+        elif is_summary:
+            ended = replace(seed, state=str(event.get("state")))
+            self.note(f"{ended.state}: {ended.outcome()}", seed)
+        elif event["event"] == "generation" and (
+            finite_or_none(event.get("eval_mean")) is not None or now - seed.shown >= LINE_SECONDS
+        ):
+            seed.shown = now
+            self.note(format_generation(event, self.study.config), seed)
+
+    def note(self, text: str, seed: Seed | None = None) -> None:
+        text, number = sanitize(text, 1000), None if seed is None else seed.seed
+        if self.launch.json:
+            self.write_event({"event": "note", "text": text, "seed": number})
+        else:
+            self.out.write_line(text if number is None else f"seed {number}: {text}")
+
+    def write_event(self, event: dict[str, Any]) -> None:
+        self.out.write_line(json.dumps(event, allow_nan=False))
+
+
+def format_result(study: Study) -> list[str]:
+    """Each seed, then figures over them, and over how many."""
+    about, seeds = study.to_dict(), study.seeds
+    runs = format_count(len(seeds), "run")
+    width = max(len(str(seed.seed)) for seed in seeds)
+    finished = sum(seed.state == FINISHED for seed in seeds)
+    lines = [f"study {study.run} {study.state}: {finished} of {runs} finished"]
+    lines += [f"  seed {seed.seed:<{width}}  {sanitize(seed.outcome())}" for seed in seeds]
+    counted = about["runs_counted"]
+    if not counted:
+        return [*lines, "  no run has a final evaluation, so there is no figure to quote"]
+    rest = f"{counted} of {runs}: the others are missing, not counted as 0"
+    lines.append(f"  final evaluations of {runs if counted == len(seeds) else rest}")
+    for label in ("IQM", "mean", "median", "worst"):
+        name = label.lower()
+        interval = format_interval(about.get(f"{name}_interval"))
+        lines.append(f"  {label:<8}{format_score(about[name])}{interval}")
+    if about["iqm_interval"] is None:
+        lines.append("  no interval: fewer than 3 runs show nothing about the variation of others")
+    if study.target is not None:
+        reached = f"{about['reached_target']} of {runs}"
+        lines.append(f"  {'target':<8}{format_score(study.target)} reached by {reached}")
+    return lines
+
+
+def format_interval(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    return f", 95 % interval {format_score(interval[0])} to {format_score(interval[1])}"
+
+
+def format_count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,1 +1,0 @@
-"""es-master --seeds: one run per seed over the same workers."""
