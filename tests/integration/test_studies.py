@@ -34,10 +34,16 @@ def of(process: Started, seed: int, name: str) -> list[dict[str, Any]]:
     return [one for one in process.events(name) if one.get("seed") == seed]
 
 
-def only(processes: Processes, words: str) -> int:
-    """The process with these words in its command, not the wrapper that ends it with its parent."""
+def processes_with(processes: Processes, words: str) -> list[int]:
+    """Those with these words in their command, without the wrapper that ends one with its
+    parent.
+    """
     living = processes.living().items()
-    (pid,) = [pid for pid, command in living if words in command and "bound.py" not in command]
+    return [pid for pid, command in living if words in command and "bound.py" not in command]
+
+
+def only(processes: Processes, words: str) -> int:
+    (pid,) = processes_with(processes, words)
     return pid
 
 
@@ -142,6 +148,41 @@ def test_a_run_whose_es_master_is_killed_is_started_again_and_keeps_its_bits(
         "its es-master ended with code 137 and restarts in 1 s"
     ]
     assert_done(processes, "again", LONG)
+
+
+@pytest.mark.slow
+def test_a_run_whose_es_master_is_killed_four_times_in_a_row_fails_for_good(
+    processes: Processes,
+) -> None:
+    study = begun(processes, "fails")
+    killed: set[int] = set()
+    while len(killed) < 4:
+        living = wait_for(lambda: processes_with(processes, " fails-s4 "), "its es-master runs")
+        for pid in set(living) - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    assert study.wait(120) == 137, study.said()
+    assert [one["text"] for one in of(study, 4, "note")] == [
+        *(f"its es-master ended with code 137 and restarts in {wait} s" for wait in (1, 4, 12)),
+        "failed with exit code 137: its es-master was killed by SIGKILL",
+    ]
+    states = {one["seed"]: one["state"] for one in stored(processes, "fails")["runs"]}
+    assert states == {4: "failed", 2: "finished", 9: "finished"}
+    assert processes.living() == {}
+
+
+@pytest.mark.parametrize(("order", "code"), [("2,9", 6), ("9,2", 2)])
+def test_the_exit_code_is_that_of_the_first_run_that_failed(
+    processes: Processes, order: str, code: int
+) -> None:
+    folder = processes.folder / "runs/several"
+    (folder / "s9").mkdir(parents=True)
+    (folder / "s9/config.json").write_text("{}")
+    (folder / "s2").write_text("a file in the way")
+    study = processes.master(*flags(SHORT), "--seeds", order, "--run", "several", "--workers", 1)
+    assert study.wait() == code, study.said()
+    assert "seed 2: failed with exit code 6" in study.said()
+    assert "seed 9: failed with exit code 2" in study.said()
 
 
 def test_two_commands_do_not_lead_one_study(processes: Processes) -> None:
