@@ -1,4 +1,6 @@
-"""Write the generated reference pages of docs/reference: ``python -m tools.write_reference``."""
+"""Write what docs/ has from the code: the flags, the Redis keys, the exit codes:
+``python -m tools.write_reference``.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,27 @@ def main() -> None:
         # The facts that this process has imported are not current.
         raise SystemExit(subprocess.run([sys.executable, "-m", "tools.write_reference"]).returncode)
     for name, text in written().items():
-        (ROOT / "docs" / "reference" / name).write_text(text, "utf-8")
+        (ROOT / "docs" / name).write_text(text, "utf-8")
 
 
 def written() -> dict[str, str]:
     """The text of each page, by its file's name."""
     return {
-        "flags.md": flags_page(),
-        "keys.md": keys_page(),
-        "exit_codes.md": exit_codes_page(),
-        "status.md": status_page(),
+        "reference/flags.md": flags_page(),
+        "reference/status.md": status_page(),
+        "protocol.md": with_part("protocol.md", "keys", keys_table()),
+        "reference/configuration.md": with_part(
+            "reference/configuration.md", "exit codes", exit_codes_table()
+        ),
     }
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """A page with the part between its marks replaced."""
+    begin = f"<!-- {name}: begin, written by tools/write_reference.py -->\n"
+    end = f"<!-- {name}: end -->"
+    before, rest = (ROOT / "docs" / page).read_text("utf-8").split(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
 # --- flags
@@ -177,7 +189,7 @@ def cell(text: str) -> str:
 # --- keys
 
 
-def keys_page() -> str:
+def keys_table() -> str:
     """The table in the head of protocol/keys.py, its continued rows joined."""
     rows: list[list[str]] = []
     for line in (keys.__doc__ or "").splitlines():
@@ -195,13 +207,12 @@ def keys_page() -> str:
     return (
         "\n".join(
             [
-                f"{WRITTEN}\n\n# Redis keys\n",
                 "`<run>` is a run's id, `<p>` a publication `<generation>.<token>`, `<worker>` "
                 "the id that a worker has on one seat, `<host>-<pid>-<6 hex>`. "
                 f'A lifetime of "run" is {keys.RUN_SECONDS // 86400} days from the last publish, '
                 f"and {keys.FINISHED_SECONDS // 3600} hours once the run has finished. "
-                "`es-status RUN --keys` shows them decoded. [Security](../security.md) lists "
-                "which user can touch which key. The contents are in [formats](formats.md).\n",
+                "`es-status RUN --keys` shows them decoded. [Security](security.md) lists "
+                "which user can touch which key.\n",
                 "| key | type | content | lifetime |\n|---|---|---|---|",
                 *table,
                 (
@@ -276,7 +287,7 @@ def status_page() -> str:
 # --- exit codes
 
 
-def exit_codes_page() -> str:
+def exit_codes_table() -> str:
     rows = [
         (errors.EXIT_DONE, "-", "Done."),
         (
@@ -290,7 +301,6 @@ def exit_codes_page() -> str:
     return (
         "\n".join(
             [
-                f"{WRITTEN}\n\n# Exit codes\n",
                 (
                     "All commands use these codes. An error states the problem and the fix in "
                     "one sentence. The classes are in `es_queue.errors`.\n"

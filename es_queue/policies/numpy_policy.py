@@ -1,4 +1,4 @@
-"""A user's own policy in numpy, which defines how one individual acts (docs/own_policy.md)."""
+"""A user's own policy in numpy, which defines how one individual acts (docs/policies.md)."""
 
 from __future__ import annotations
 

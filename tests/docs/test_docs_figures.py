@@ -79,7 +79,7 @@ def test_the_figures_of_the_simulated_cluster_are_those_of_its_page() -> None:
         assert shown and all(figure in told for figure in shown)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/running.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/running.md"])
 def test_pages_that_add_workers_say_how_many_a_population_keeps_busy(name: str) -> None:
     """The advice of docs/scale.md for 1,000 parameters, a population of 1,000, episodes of 10 s."""
     (most,) = re.findall(
@@ -91,7 +91,7 @@ def test_pages_that_add_workers_say_how_many_a_population_keeps_busy(name: str) 
     assert sentence in (HOUSE / name).read_text("utf-8")
 
 
-def test_the_how_to_has_the_settings_that_a_resume_may_change() -> None:
-    text = page("howto.md")
+def test_the_page_of_control_has_the_settings_that_a_resume_may_change() -> None:
+    text = page("running.md")
     told = text.partition("With `--resume`, you can change")[2].partition("To begin a new run")[0]
     assert set(re.findall(r"`--([\w-]+)`", told)) == {name.replace("_", "-") for name in RESUMABLE}

@@ -31,9 +31,9 @@ def test_the_transcript_shows_what_the_tutorial_promises() -> None:
     assert evaluations[0] >= 475 and evaluations[-1] >= -5, "both passed their thresholds"
 
 
-def test_the_page_of_the_walk_gives_the_time_of_the_transcript() -> None:
+def test_the_tutorial_gives_the_time_of_the_transcript() -> None:
     took = re.findall(r"^== done  \[(\d+:\d+)\]", TRANSCRIPT, re.MULTILINE)[0]
-    assert f"took {took} minutes" in (DOCS / "newcomers_walk.md").read_text("utf-8")
+    assert f"took {took} minutes" in (DOCS / "tutorial.md").read_text("utf-8")
 
 
 def test_the_transcript_names_no_folder_outside_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The example of docs/tuning.md, as it is."""
+"""The example of docs/choosing.md, as it is."""
 
 from __future__ import annotations
 

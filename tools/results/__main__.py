@@ -19,7 +19,7 @@ fix_numeric_environment()  # before numpy is loaded
 
 from es_queue.text import parse_number_ranges  # noqa: E402
 from tools.results.measure import EPISODES, measure, train  # noqa: E402
-from tools.results.page import mean_and_std, write_pages  # noqa: E402
+from tools.results.page import mean_and_std, write_page  # noqa: E402
 from tools.results.stored import (  # noqa: E402
     StoredRow,
     StoredRun,
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         rows = load_rows()
         if given.command == "write":
-            write_pages(rows)
+            write_page(rows)
             return 0
         row = find_row(rows, given.environment)
         if given.command == "train":
@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     train_seeds = commands.add_parser("train", help="train seeds of a row into a folder")
     record_runs = commands.add_parser("record", help="measure a folder's runs, and store them")
     again = commands.add_parser("reproduce", help="train stored seeds again, and compare")
-    commands.add_parser("write", help="write the pages from docs/results.json")
+    commands.add_parser("write", help="write the page from docs/results.json")
     for command in (train_seeds, record_runs, again):
         command.add_argument("environment", help="a row's name, such as CartPole-v1")
     train_seeds.add_argument("--seeds", required=True, metavar="LIST", help="such as 1-10")
@@ -75,10 +75,10 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def record(rows: list[StoredRow], row: StoredRow, folder: Path) -> None:
-    """Store a folder's runs in place of those of the same seeds, and write the pages."""
+    """Store a folder's runs in place of those of the same seeds, and write the page."""
     rows[rows.index(row)] = row.with_runs(measure(row, folder))
     write_rows(rows)
-    write_pages(rows)
+    write_page(rows)
 
 
 def reproduce(row: StoredRow, seeds: str | None) -> int:

@@ -1,4 +1,4 @@
-"""The generated parts of docs/results.md, and docs/results_by_seed.md."""
+"""The generated parts of docs/results.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from es_queue.numerics.statistics import aggregate
 from tools.results.stored import DOCS, StoredRow, StoredRun
 from tools.results.survival import median_time
 
-PAGE, BY_SEED = DOCS / "results.md", DOCS / "results_by_seed.md"
+PAGE = DOCS / "results.md"
 MARKS = "<!-- {name}: begin -->\n", "<!-- {name}: end -->\n"
 UNKNOWN = "-"
 #: CPU of a run of CartPole with one generation and one final episode.
@@ -24,34 +24,21 @@ THRESHOLD_HEAD = """\
 |---|---|---|---|---|
 """
 SEEDS_HEAD = """\
-# Results by seed
-
-Every run behind the table of [results](results.md). `python -m tools.results write` writes this
-page from `docs/results.json`.
-
-- *mean ± std, least*: of the returns of 100 episodes with the seeds of the run's final evaluation.
-- *CPU seconds*: of master, server and worker together, from start to end.
-- *digest*: of the last parameters. The same command with `--seed N` gives the same digest on
-  machines with equal arithmetic.
-- `-` was not recorded.
-
-"""
-RUN_HEAD = """\
-| seed | mean ± std | least | steps, million | CPU seconds | digest |
-|---|---|---|---|---|---|
+| environment | command, with `--seed N` | means of the seeds in order |
+|---|---|---|
 """
 
 
-def write_pages(rows: list[StoredRow]) -> None:
+def write_page(rows: list[StoredRow]) -> None:
     PAGE.write_text(updated_page(PAGE.read_text(), rows))
-    BY_SEED.write_text(seeds_page(rows))
 
 
 def updated_page(page: str, rows: list[StoredRow]) -> str:
     """The text of docs/results.md, with its tables made of ``rows``."""
     page = replace_part(page, "table", TABLE_HEAD + "".join(map(table_line, rows)))
     timed = [row for row in rows if row.threshold is not None]
-    return replace_part(page, "thresholds", THRESHOLD_HEAD + "".join(map(threshold_line, timed)))
+    page = replace_part(page, "thresholds", THRESHOLD_HEAD + "".join(map(threshold_line, timed)))
+    return replace_part(page, "seeds", SEEDS_HEAD + "".join(map(seeds_line, rows)))
 
 
 def replace_part(page: str, name: str, text: str) -> str:
@@ -60,33 +47,12 @@ def replace_part(page: str, name: str, text: str) -> str:
     return before + begin + text + end + rest.split(end)[1]
 
 
-def seeds_page(rows: list[StoredRow]) -> str:
-    return SEEDS_HEAD + "\n".join(map(seeds_section, rows))
-
-
-def seeds_section(row: StoredRow) -> str:
-    played = (
-        "The figures are of stock Gymnasium."
-        if row.stock
-        else "The figures are the runs' own final evaluations."
-    )
-    lines = "".join(run_line(run, row.digits) for run in row.runs)
+def seeds_line(row: StoredRow) -> str:
+    """The row's command, and the figure of every run."""
+    own = "" if row.stock else " The runs' own final evaluations."
     note = f" {row.note}" if row.note else ""
-    return (
-        f"## {row.environment}\n\n`{row.command} --seed N`\n\n{played}{note}\n\n{RUN_HEAD}{lines}"
-    )
-
-
-def run_line(run: StoredRun, digits: int) -> str:
-    cells = (
-        str(run.seed),
-        mean_and_std(run, digits),
-        number(run.least, digits),
-        millions(run.env_steps),
-        number(run.cpu_seconds, 0),
-        f"`{run.digest}`",
-    )
-    return line(cells)
+    means = ", ".join(number(run.mean, row.digits) for run in row.runs)
+    return line((row.environment, f"`{row.command}`{own}{note}", means))
 
 
 def mean_and_std(run: StoredRun, digits: int) -> str:
@@ -96,7 +62,7 @@ def mean_and_std(run: StoredRun, digits: int) -> str:
 def table_line(row: StoredRow) -> str:
     means = [run.mean for run in row.runs]
     cells = (
-        f"[{row.environment}](results_by_seed.md#{anchor(row.environment)})",
+        row.environment,
         str(len(means)),
         number(row.median, row.digits),
         iqm_cell(means, row.digits),
@@ -174,12 +140,7 @@ def number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:,.{digits}f}"
 
 
-def anchor(title: str) -> str:
-    """The anchor that MkDocs gives a heading of letters, digits, hyphens and spaces."""
-    return title.lower().replace(" ", "-")
-
-
 def is_current(rows: list[StoredRow]) -> bool:
-    """Whether both pages are as ``write_pages`` would write them."""
+    """Whether the page is as ``write_page`` would write it."""
     text = PAGE.read_text()
-    return updated_page(text, rows) == text and seeds_page(rows) == BY_SEED.read_text()
+    return updated_page(text, rows) == text

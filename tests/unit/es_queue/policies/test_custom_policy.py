@@ -28,7 +28,7 @@ from workers.join import join
 from workers.play.cli import main
 from workers.serving import Refusal
 
-TEXT = (Path(__file__).parents[4] / "docs" / "own_policy.md").read_text()
+TEXT = (Path(__file__).parents[4] / "docs" / "policies.md").read_text()
 EXAMPLE, MODULE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 HERE = "tests.unit.es_queue.policies.test_custom_policy"
 TWO = ActionSpec("discrete", sizes=(2,), starts=(0,))
