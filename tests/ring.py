@@ -14,8 +14,9 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.store import MasterStore, WorkerStore
 from master.control.inbox import ControlInbox
+from master.display.log_view import RunView
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.listeners import CheckpointWriter, Outcome, SinkListener
+from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
 from master.loop.loop import Master
 from master.loop.state import RunState
 from master.loop.workers import Workers
@@ -44,7 +45,7 @@ NOISE = 2**18
 
 
 @dataclass
-class Sink:
+class Sink(RunView):
     """Hears of a run and remembers it."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -52,8 +53,6 @@ class Sink:
 
     def generation(self, record: dict[str, Any]) -> None:
         self.records.append(dict(record))
-
-    def live(self, figures: dict[str, Any]) -> None: ...
 
 
 def quick_config(**values: Any) -> RunConfig:
@@ -86,7 +85,7 @@ def make_master(setup: Setup, server: MemoryServer, sink: Sink, **more: Any) -> 
         clocks,
         Workers(store, clocks, strict=setup.config.strict),
         ControlInbox(store, timeline.refusal),
-        listeners=(*listeners, SinkListener(sink)),
+        listeners=(*listeners, ViewListener(sink)),
         is_interrupted=more.pop("interrupted", lambda: False),
         show_live=sink.live,
         **more,

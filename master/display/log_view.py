@@ -47,7 +47,7 @@ NO_LIMIT = 2**31
 ASCII_FALLBACKS = dict(zip("▁▂▃▄▅▆▇█░", "_.-:=+*#.", strict=True)) | {"±": "~", "…": ".", "·": "-"}
 
 
-class DisplayView:
+class RunView:
     """What shows or records a run. Each method is an event, and does nothing by default."""
 
     def started(self, about: Mapping[str, str]) -> None:
@@ -252,7 +252,7 @@ class GenerationPace:
         )
 
 
-class QuietView(DisplayView):
+class QuietView(RunView):
     def __init__(self, out: SafeStream, config: RunConfig) -> None:
         self._out, self._config = out, config
 
@@ -344,7 +344,7 @@ class LogView(QuietView):
         self._out.write_line(format_generation(record, self._config))
 
 
-class JsonView(DisplayView):
+class JsonView(RunView):
     """JSON objects, one per line; ``quiet`` leaves only notes and the summary."""
 
     def __init__(self, out: SafeStream, run: str, quiet: bool) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from es_queue.config.run_config import RunConfig
 from master.display.log_view import (
     LEAST_LINE_SECONDS,
-    DisplayView,
     GenerationPace,
+    RunView,
     SafeStream,
     format_generation,
     format_summary,
@@ -45,7 +45,7 @@ Show = Callable[[str, Callable[[str], str], bool], None]
 Points = list[tuple[float, float]]
 
 
-class PythonView(DisplayView):
+class PythonView(RunView):
     """``callback`` gets the figures of each generation, and notes become warnings. With ``show``,
     the newest figures are shown, at most once per second.
 

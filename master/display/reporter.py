@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from es_queue.config.run_config import RunConfig
-from master.display.log_view import DisplayView, JsonView, LogView, QuietView, SafeStream
+from master.display.log_view import JsonView, LogView, QuietView, RunView, SafeStream
 from master.status.figures import Record, finite_or_none
 from master.storage.metrics_files import METRICS, metrics_files, read_json_lines
 
@@ -29,7 +29,7 @@ HISTORY_LINES, HISTORY_BYTES = 50_000, 4 * 2**20
 MOST_REMEMBERED = 1000
 
 
-class Reporter(DisplayView):
+class Reporter(RunView):
     """The output of a run: a view of it, the files in its folder, and trackers, which all get the
     same figures. For one thread. No method raises because of its arguments, or without a reader.
     """
@@ -37,9 +37,9 @@ class Reporter(DisplayView):
     def __init__(
         self,
         run_dir: Path,
-        view: DisplayView,
+        view: RunView,
         *,
-        trackers: Sequence[DisplayView] = (),
+        trackers: Sequence[RunView] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir, self._view, self._clock = run_dir, view, clock
@@ -94,7 +94,7 @@ def make_view(
     quiet: bool = False,
     json_lines: bool = False,
     clock: Callable[[], float] = time.monotonic,
-) -> DisplayView:
+) -> RunView:
     if json_lines:
         return JsonView(out, run, quiet)
     if quiet:

@@ -20,8 +20,8 @@ from es_queue.config.episode_rules import parse_target
 from es_queue.config.run_config import RunConfig
 from es_queue.text import sanitize
 from master.display.log_view import (
-    DisplayView,
     GenerationPace,
+    RunView,
     SafeStream,
     format_expectation,
     format_start,
@@ -201,7 +201,7 @@ class LivePanel:
             self._live.stop()
 
 
-class LiveView(DisplayView):
+class LiveView(RunView):
     """Notes appear above the panel."""
 
     def __init__(

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.statistics import ReturnStatistics
 from es_queue.protocol.messages import ELITE, Task
 from es_queue.slots import FAILED, Slots
+from master.display.log_view import RunView
 from master.loop.config_timeline import format_changes
 from master.loop.figures import evaluation_figures
 from master.loop.learner import Chosen, Learner
@@ -115,17 +115,11 @@ class Listener:
         """The final episodes are played."""
 
 
-class Sink(Protocol):
-    """Receivers of a run's events: the console, the files, Python's callback."""
+class ViewListener(Listener):
+    """Notes for people, and the figures of the generation for ``view``."""
 
-    def generation(self, record: Record) -> None: ...
-
-    def live(self, figures: Record) -> None: ...
-
-
-class SinkListener(Listener):
-    def __init__(self, sink: Sink) -> None:
-        self._sink, self._last_noted = sink, -NOTED_EVERY
+    def __init__(self, view: RunView) -> None:
+        self._view, self._last_noted = view, -NOTED_EVERY
 
     def on_generation(self, report: Report) -> None:
         slots = report.generation.slots
@@ -158,7 +152,7 @@ class SinkListener(Listener):
                 f"slots of generation {number} that failed on every worker and count as the "
                 f"worst: {failed}; the last: {report.last_failure}"
             )
-        self._sink.generation(report.record)
+        self._view.generation(report.record)
 
     def _note_behaviour(self, report: Report) -> None:
         """The strategy's note, at most every so many generations."""

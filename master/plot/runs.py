@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from es_queue.numerics.arrays import Doubles
 from es_queue.run_folder import STUDY_FILE, existing_folder, refuse_links
 from es_queue.text import sanitize
 from master.status.figures import LARGEST_DRAWN, drawable_or_none, finite_or_none
-from master.status.snapshot import read_settings
+from master.status.snapshot import Thinned, read_settings
 from master.storage.metrics_files import METRICS, read_json_lines
 
 #: The horizontal axes: a record's field, and the label.
@@ -114,10 +115,9 @@ def read_run(folder: Path) -> RunCurves:
     UsageError for an unreadable file, RunFolderError for a folder with links.
     """
     refuse_links(folder)
-    kept: list[dict[str, float]] = []
-    # In a long run, a record has the newest figures of ``each`` generations, so that a rare
-    # evaluation is among them; ``merged`` of them are in the newest record.
-    each = merged = 1
+    # In a long run, a record has the newest figures of its generations, so that a rare evaluation
+    # is among them.
+    kept = Thinned[dict[str, float]](MOST_RECORDS, itemgetter("generation"), merge_newest)
     left_out = 0
     try:
         for line in read_json_lines(folder / METRICS, MOST_LINES):
@@ -125,25 +125,17 @@ def read_run(folder: Path) -> RunCurves:
             figures = ((sys.intern(name), drawable_or_none(line[name])) for name in line)
             known = ((name, value) for name, value in figures if value is not None)
             record = dict(islice(known, MOST_FIGURES))
-            if "generation" not in record:
-                continue
-            while kept and kept[-1]["generation"] >= record["generation"]:
-                kept.pop()
-                merged = each
-            if merged < each and kept:
-                kept[-1] |= record
-                merged += 1
-                continue
-            if len(kept) >= MOST_RECORDS:
-                kept = [one | two for one, two in zip(kept[::2], kept[1::2], strict=True)]
-                each *= 2
-            kept.append(record)
-            merged = 1
+            if "generation" in record:
+                kept.add(record)
     except OSError as error:
         raise UsageError(f"{folder / METRICS} cannot be read: {error.strerror}") from None
     study = folder.resolve().parent
     is_shared = (study / STUDY_FILE).is_file() and len(list(study.glob(f"*/{METRICS}"))) > 1
-    return RunCurves(folder, read_settings(folder / "config.json"), kept, left_out, is_shared)
+    return RunCurves(folder, read_settings(folder / "config.json"), kept.items, left_out, is_shared)
+
+
+def merge_newest(records: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: value for record in records for name, value in record.items()}
 
 
 def is_too_large(value: object) -> bool:

@@ -27,11 +27,12 @@ from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE
 from es_queue.text import sanitize
 from es_queue.user_code import loose_modules
 from master.control.inbox import ControlInbox
+from master.display.log_view import RunView
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.fleet.seat_manager import SeatManager
 from master.loop.audit import Audit
 from master.loop.config_timeline import ConfigTimeline
-from master.loop.listeners import CheckpointWriter, Outcome, SinkListener
+from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
 from master.loop.loop import (
     ASYNC_LABEL,
     Interrupted,
@@ -44,7 +45,7 @@ from master.loop.recovery_statistics import TAKEOVER
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Maintain, Workers
 from master.run.lease import LeaseRenewal
-from master.run.run_services import OwnServices, RunContext, RunView, StopSignal
+from master.run.run_services import OwnServices, RunContext, StopSignal
 from master.services.start_lines import start_lines
 from master.status.figures import Record
 from master.storage.checkpoint import Checkpoints, write_atomically
@@ -131,7 +132,7 @@ class TrainingRun:
             workers,
             self._inbox,
             queue=launch.queue,
-            listeners=(writer, store, SinkListener(context.view)),
+            listeners=(writer, store, ViewListener(context.view)),
             audit=audit,
             show_live=show_live_figures(context.view, self._renewal),
             is_interrupted=services.stop.is_interrupted,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from es_queue.host import default_workers
 from es_queue.protocol.keys import Clocks
-from master.loop.listeners import Sink
+from master.display.log_view import RunView
 from master.run.launch import Launch
 from master.run.run_paths import RunPaths
 from master.run.setup import Setup
@@ -16,17 +16,6 @@ from master.services.local_workers import LocalServices
 from master.services.private_server import PrivateServer
 from master.services.start_lines import redis_flags
 from master.services.tcp_access import resolve_listen_address
-from master.status.figures import Record
-
-
-class RunView(Sink, Protocol):
-    """Shows a run: ``Reporter`` for the command line, less for Python."""
-
-    def note(self, text: str) -> None: ...
-
-    def started(self, about: dict[str, str]) -> None: ...
-
-    def summary(self, record: Record) -> None: ...
 
 
 @dataclass

@@ -30,6 +30,7 @@ from es_queue.protocol.keys import FAILED, STOPPED, Clocks
 from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import no_run_error
 from es_queue.user_code import allowing, named_modules, require_trust
+from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.state import ENDING, RunState
@@ -42,7 +43,6 @@ from master.run.run_services import (
     LeaseClaim,
     OwnServices,
     RunContext,
-    RunView,
     Services,
     StopSignal,
 )

@@ -175,6 +175,17 @@ RETURN, STEPS, SECONDS = "return", "steps", "s"
 FIGURES = {
     figure.name: figure
     for figure in (
+        Figure("state", TEXT, "the state; orphaned if the run needs a master and has none", str),
+        Figure("stage", TEXT, "training, closing (the last evaluation) or final episodes", str),
+        Figure("env", TEXT, "the environment", str),
+        Figure("strategy", TEXT, "the strategy", str),
+        Figure("publication", TEXT, "the open publication", str),
+        Figure("answered", TEXT, "results of the open generation, of how many", str),
+        Figure("digest", TEXT, "hash of the parameters", str),
+        Figure("why", TEXT, "why a failed run ended", str),
+        Figure("queue", TEXT, "the RQ queue of its workers", str),
+        Figure("paused_by", TEXT, "the user that paused it", str),
+        Figure("changed", TEXT, "settings that were changed while it trained", str),
         Figure("generation", COUNT, "the open generation", format_whole, "json csv",
                "run/generation", "generation", "gen"),
         Figure("env_steps", STEPS, "environment steps of training that counted", format_compact,
@@ -256,17 +267,6 @@ FIGURES = {
         Figure("step_limit", STEPS, "limit of a training episode", format_whole),
         Figure("audited", COUNT, "results that the master played itself, with equal bits",
                format_whole),
-        Figure("state", TEXT, "the state; orphaned if the run needs a master and has none", str),
-        Figure("stage", TEXT, "training, closing (the last evaluation) or final episodes", str),
-        Figure("env", TEXT, "the environment", str),
-        Figure("strategy", TEXT, "the strategy", str),
-        Figure("publication", TEXT, "the open publication", str),
-        Figure("answered", TEXT, "results of the open generation, of how many", str),
-        Figure("digest", TEXT, "hash of the parameters", str),
-        Figure("why", TEXT, "why a failed run ended", str),
-        Figure("queue", TEXT, "the RQ queue of its workers", str),
-        Figure("paused_by", TEXT, "the user that paused it", str),
-        Figure("changed", TEXT, "settings that were changed while it trained", str),
     )
 }  # fmt: skip
 #: What a worker's heartbeat reports: its unit, and what it is.

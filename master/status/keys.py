@@ -42,8 +42,6 @@ MOST_KEYS, SCAN_STEPS, PREVIEW_BYTES, PREVIEW_ITEMS, PREVIEW_WIDTH = 2000, 1000,
 #: Items of a value, of a list within it, and columns of a table of items.
 MOST_ITEMS, LONGEST_LIST, MOST_COLUMNS = 1000, 16, 8
 MOST_DEPTH, LONGEST_JSON, LARGEST_INTEGER = 12, 2**18, 2**64
-#: Keys with more items are not measured, because the server visits each of them.
-MOST_MEASURED = 100_000
 #: How the items of a type are counted, and what they are called.
 COUNTS = {
     "string": ("strlen", "byte"),
@@ -57,14 +55,14 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Key:
-    """count: bytes of a string, else items; memory: bytes, None if there are too many items to
-    measure; expires: seconds left, None for never
+    """count: bytes of a string, else items; memory: bytes, as the server estimates them; expires:
+    seconds left, None for never
     """
 
     name: str
     type: str
     count: int
-    memory: int | None
+    memory: int
     expires: float | None
 
     @property
@@ -163,37 +161,32 @@ def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
     """The existing keys."""
     types = map(to_text, server.ask(("type", name) for name in names))
     there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNTS]
-    counts = server.ask((COUNTS[kind][0], name) for name, kind in there)
-    left = server.ask(("pttl", name) for name, _ in there)
-    small = [
-        name
-        for (name, kind), count in zip(there, counts, strict=True)
-        if kind != "string" and (count or 0) <= MOST_MEASURED
-    ]
-    memory = dict(zip(small, server.ask(("memory_usage", name, 0) for name in small), strict=True))
-    for (name, kind), count, milliseconds in zip(there, counts, left, strict=True):
-        expires = None if milliseconds is None or milliseconds < 0 else milliseconds / 1000
-        size = count if kind == "string" else memory.get(name)
-        yield Key(name, kind, count or 0, size, expires)
+    answers = server.ask(
+        question
+        for name, kind in there
+        for question in ((COUNTS[kind][0], name), ("memory_usage", name), ("pttl", name))
+    )
+    for (name, kind), count, memory, left in zip(
+        there, answers[::3], answers[1::3], answers[2::3], strict=True
+    ):
+        expires = None if left is None or left < 0 else left / 1000
+        yield Key(name, kind, count or 0, (count if kind == "string" else memory) or 0, expires)
 
 
 def question_of(key: Key, items: int, most: int) -> tuple[Any, ...] | None:
     """Reads so many items; None for a value of more than ``most`` bytes."""
-    if key.type == "string":
-        return ("getrange", key.name, 0, most - 1)
-    if key.memory is None:
-        return None
     if key.type == "stream":
         share = key.memory * min(1.0, items / max(1, key.count))
-        is_small = key.memory <= MOST_STREAM_BYTES and share <= max(most, PREVIEW_BYTES)
+        is_small = key.memory <= MOST_STREAM_BYTES and share <= most
         return ("xrevrange", key.name, "+", "-", items) if is_small else None
     questions = {
+        "string": ("getrange", key.name, 0, most - 1),
         "list": ("lrange", key.name, 0, items - 1),
         "set": ("smembers", key.name),
         "zset": ("zrange", key.name, 0, items - 1, False, True),
         "hash": ("hgetall", key.name),
     }
-    return questions[key.type] if key.memory <= most else None
+    return questions[key.type] if key.type == "string" or key.memory <= most else None
 
 
 def preview(key: Key, answer: Any) -> str:
@@ -249,8 +242,7 @@ def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     """The decoded value, and what was left out."""
     question = question_of(key, MOST_ITEMS, MOST_BYTES)
     if question is None:
-        memory = "an unknown number of" if key.memory is None else f"{key.memory:,}"
-        return None, f"takes {memory} bytes, more than es-status reads ({MOST_BYTES:,})"
+        return None, f"takes {key.memory:,} bytes, more than es-status reads ({MOST_BYTES:,})"
     if key.type != "string":
         (answer,) = server.ask([question])
         end = "newest" if key.type == "stream" else "first"
@@ -437,7 +429,7 @@ def decode_items(key: Key, answer: Any) -> Any:
         entries = [(to_text(name), values) for name, values in reversed(answer)]
         return [{"id": name, **decode_fields((values or {}).items())} for name, values in entries]
     if key.type == "hash":
-        order = {name: place for place, name in enumerate(FIGURES)} | {"state": -1}
+        order = {name: place for place, name in enumerate(FIGURES)}
         known = sorted(answer.items(), key=lambda item: (order.get(to_text(item[0]), 999), item[0]))
         return decode_fields(known, 4000)
     if key.type == "zset":

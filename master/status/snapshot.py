@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import redis
 
@@ -258,55 +258,69 @@ def finish(run: Run, curve: Curve | None) -> Run:
         return judge(run)
     place = curve.evaluation.names.index("eval_mean")
     run.evaluations = [
-        {"generation": int(row[0] or 0), "eval_mean": row[place]} for row in curve.evaluation.rows
+        {"generation": int(row[0] or 0), "eval_mean": row[place]} for row in curve.evaluation.items
     ]
     return judge(run, curve.usual_wait)
 
 
 # --- the curve
 
+T = TypeVar("T")
+Row = tuple[float | None, ...]
 #: The position of a point on each axis; then its figures, of which the first must be known.
 AXES = ("generation", "env_steps", "seconds")
-Row = tuple[float | None, ...]
 
 
-class Series:
-    """Rows of figures in the order of generations, at most MOST_POINTS. ``each``: how many
-    generations a row represents.
+class Thinned(Generic[T]):
+    """What there is of each generation, in order. Beyond ``most``, neighbours are merged; ``each``:
+    how many generations an item then represents. number: the generation of an item
     """
 
-    def __init__(self, *names: str) -> None:
-        self.names, self.each = (*AXES, *names), 1
-        self._rows, self._open = list[Row](), list[Row]()
+    def __init__(
+        self, most: int, number: Callable[[T], float], merge: Callable[[Sequence[T]], T]
+    ) -> None:
+        self._most, self._number, self._merge = most, number, merge
+        self._items, self._open, self.each = list[T](), list[T](), 1
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """A generation, if it has the figure; it replaces those that it repeats."""
-        row = tuple(finite_or_none(record.get(name)) for name in self.names)
-        if row[0] is None or row[len(AXES)] is None:
-            return
-        for rows in (self._rows, self._open):
-            while rows and (rows[-1][0] or 0.0) >= row[0]:
-                rows.pop()
-        self._open.append(row)
+    def add(self, item: T) -> None:
+        """It replaces the generations that it repeats: those of a resumed run."""
+        for items in (self._items, self._open):
+            while items and self._number(items[-1]) >= self._number(item):
+                items.pop()
+        self._open.append(item)
         if len(self._open) >= self.each:
-            self._rows.append(average(self._open))
+            self._items.append(self._merge(self._open))
             self._open.clear()
-        if len(self._rows) >= MOST_POINTS:
-            self._rows = [average(self._rows[at : at + 2]) for at in range(0, MOST_POINTS, 2)]
-            self.each *= 2
+        if len(self._items) >= self._most:
+            pairs = (self._items[at : at + 2] for at in range(0, len(self._items), 2))
+            self._items, self.each = list(map(self._merge, pairs)), 2 * self.each
 
     @property
-    def rows(self) -> list[Row]:
-        return [*self._rows, *([average(self._open)] if self._open else [])]
+    def items(self) -> list[T]:
+        return [*self._items, *([self._merge(self._open)] if self._open else [])]
 
     @property
     def count(self) -> int:
         """Number of generations."""
-        return len(self._rows) * self.each + len(self._open)
+        return len(self._items) * self.each + len(self._open)
+
+
+class Series(Thinned[Row]):
+    """Figures over each axis; those of merged generations are averaged."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(MOST_POINTS, lambda row: row[0] or 0.0, average)
+        self.names = (*AXES, *names)
+
+    def add_record(self, record: Mapping[str, Any]) -> None:
+        """A generation, if it has the figure."""
+        row = tuple(finite_or_none(record.get(name)) for name in self.names)
+        if row[0] is not None and row[len(AXES)] is not None:
+            self.add(row)
 
     def to_json(self) -> dict[str, Any]:
         """Columns by name, six digits each; None for a figure that no axis can show."""
-        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.names)
+        columns = list(zip(*self.items, strict=True)) or [()] * len(self.names)
         return {
             "each": self.each,
             **{
@@ -369,8 +383,8 @@ class Curve:
                     self._add(record)
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        self.training.add(record)
-        self.evaluation.add(record)
+        self.training.add_record(record)
+        self.evaluation.add_record(record)
         wait = finite_or_none(record.get("seconds_wait"))
         if wait is not None and wait >= 0:
             self._waits.append(wait)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.files import open_file
-from master.display.log_view import DisplayView, format_json_line
+from master.display.log_view import RunView, format_json_line
 from master.status.figures import FIGURES, Record, finite_or_none
 
 LOGGER = logging.getLogger("es_queue.storage")
@@ -31,7 +31,7 @@ def metrics_files(run_dir: Path) -> list[LineFile]:
     ]
 
 
-class LineFile(DisplayView):
+class LineFile(RunView):
     """A file to which a whole line is appended per generation; opened with the first. Without the
     file, training continues.
     """

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from master.display.log_view import DisplayView
+from master.display.log_view import RunView
 from master.status.figures import FIGURES, Record, finite_or_none
 
 LOGGER = logging.getLogger("es_queue.storage")
@@ -54,7 +54,7 @@ def open_trackers(
     return [kinds[name](run, run_dir, config) for name in names]
 
 
-class Tracker(DisplayView):
+class Tracker(RunView):
     """One run in the files of one tracker. Its package is third-party code: after any exception
     from it, which is logged once, training continues without it.
     """

@@ -28,6 +28,7 @@ from es_queue.numerics.fingerprint import numeric_environment
 from es_queue.numerics.noise_table import FOLDER_VARIABLE
 from es_queue.protocol.keys import VARIABLE, Clocks, RunKeys
 from es_queue.user_code import ALLOW
+from master.display.log_view import RunView
 from master.run.launch import Launch
 from master.run.session import Session
 from tests.ring import run_ring
@@ -398,23 +399,17 @@ def texts(raw: dict[bytes, bytes]) -> dict[str, str]:
 
 
 @dataclass
-class Heard:
+class Heard(RunView):
     """A view that remembers."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def started(self, about: dict[str, str]) -> None: ...
-
     def generation(self, record: dict[str, Any]) -> None:
         self.records.append(dict(record))
 
-    def live(self, figures: dict[str, Any]) -> None: ...
-
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def summary(self, record: dict[str, Any]) -> None: ...
 
 
 class Master:

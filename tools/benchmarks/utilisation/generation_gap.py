@@ -31,7 +31,7 @@ from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.learner import Learner
-from master.loop.listeners import CheckpointWriter, SinkListener
+from master.loop.listeners import CheckpointWriter, ViewListener
 from master.loop.loop import Master
 from master.loop.workers import Workers
 from master.run.lease import take_lease
@@ -161,7 +161,7 @@ def once(size: Size, table: NoiseTable, generations: int) -> dict[str, list[floa
         Master(
             *(timeline, store, token, "bench", table.digest, clocks, Workers(store, clocks)),
             ControlInbox(store, timeline.refusal),
-            listeners=(writer, generation_store, SinkListener(report)),
+            listeners=(writer, generation_store, ViewListener(report)),
             show_live=report.live,
         ).train(setup.initial_state())
         generation_store.log.close()
