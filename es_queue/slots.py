@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import ASYNC, RunConfig
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import DecodeError
 from es_queue.numerics.arrays import Floats, Integers, Mask
 from es_queue.numerics.statistics import LARGEST_FLOAT32, RunningMoments

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.interface import EnvironmentSpec
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import RunningMoments

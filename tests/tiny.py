@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 
 QUAD, MOODY, SLOW = (f"tests.tiny:{name}-v0" for name in ("Quad", "Moody", "Slow"))
 BOX = ActionSpec("box", shape=(1,), low=(-1.0,), high=(1.0,))

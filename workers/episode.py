@@ -20,16 +20,16 @@ from rq.timeouts import BaseTimeoutException
 
 from es_queue.config.episode_rules import EpisodeRules
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.behaviour_descriptor import is_read_inside
-from es_queue.environments.envpool import UnbatchedEnvironment
 from es_queue.environments.interface import (
     BehaviourEnvironment,
     Environment,
+    EnvironmentSpec,
     LivesEnvironment,
     VectorEnvironment,
     best_batch_size,
 )
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.stock import is_read_inside
+from es_queue.environments.vector import UnbatchedEnvironment
 from es_queue.errors import EsQueueError
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.noise_table import NoiseTable

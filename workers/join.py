@@ -30,14 +30,13 @@ from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import (
     describe,
+    make_reference_batch,
     open_environment,
     open_vector_environment,
     portable_request,
     resolve_backend,
 )
-from es_queue.environments.interface import Environment, EnvironmentRequest
-from es_queue.environments.reference_batch import make_reference_batch
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.interface import Environment, EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import (
     EnvironmentFailure,
     EsQueueError,

@@ -22,8 +22,7 @@ from es_queue.config.episode_rules import (
     training_rules,
 )
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.interface import Environment, VectorEnvironment
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.interface import Environment, EnvironmentSpec, VectorEnvironment
 from es_queue.errors import StrategyFailure
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 
 NONE = "none"

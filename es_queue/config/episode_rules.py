@@ -12,7 +12,7 @@ from es_queue.text import LARGEST_WHOLE, parse_finite, parse_whole
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
-    from es_queue.environments.spaces import EnvironmentSpec
+    from es_queue.environments.interface import EnvironmentSpec
 
 
 #: Steps of an episode if neither the environment nor the user sets a limit.

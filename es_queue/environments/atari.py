@@ -27,7 +27,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from numpy.typing import NDArray
 
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.walker.mt19937 import Mt19937
+from es_queue.environments.vector import Mt19937
 from es_queue.errors import MissingPackage, UsageError
 
 #: Frames after which an episode is over: half an hour of play.

@@ -1,37 +1,26 @@
-"""Creates environments: chooses the back end, plays a trial step, and describes the environment."""
+"""Creates environments: chooses the back end, plays a trial step, and describes the environment;
+and the reference batch of virtual batch normalisation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import cast, overload
 
 import gymnasium
 import numpy as np
 
 from es_queue.config.action_bins import with_bins
-from es_queue.config.run_config import AUTO
+from es_queue.config.run_config import AUTO, VIRTUAL, RunConfig
 from es_queue.environments import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
-from es_queue.environments.behaviour_descriptor import (
-    FEET,
-    POSITION,
-    ContactShares,
-    is_read_inside,
-    resolve_behaviour,
-    validate_contacts,
-    validate_length,
-)
-from es_queue.environments.envpool import (
-    EnvPoolVectorEnvironment,
-    UnbatchedEnvironment,
-    has_task,
-    is_installed,
-)
 from es_queue.environments.interface import (
+    ActionSpec,
     BehaviourEnvironment,
     Environment,
     EnvironmentRequest,
+    EnvironmentSpec,
     RenderedEnvironment,
     VectorEnvironment,
     best_batch_size,
@@ -46,10 +35,27 @@ from es_queue.environments.registry import (
     find_environment,
     format_missing_package,
 )
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
-from es_queue.environments.stock import StockEnvironment
+from es_queue.environments.stock import (
+    FEET,
+    POSITION,
+    ContactShares,
+    StockEnvironment,
+    is_read_inside,
+    resolve_behaviour,
+    validate_contacts,
+    validate_length,
+)
+from es_queue.environments.vector import (
+    CartPoleVectorEnvironment,
+    EnvPoolVectorEnvironment,
+    UnbatchedEnvironment,
+    is_installed,
+    load_envpool,
+)
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.policies.actions import ActionMap
+from es_queue.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.user_code import describe_error
 
 _WALKER_ACTION = ActionSpec("box", shape=(4,), low=(-1.0,) * 4, high=(1.0,) * 4)
@@ -58,12 +64,9 @@ _PROBE_SEED = 0
 
 
 class ResolvedEnvironment:
-    """A request, its resolved id, and the back end that plays it.
+    """A request, its resolved id, and the back end that plays it. Raises EnvironmentFailure.
 
-    is_walker, is_cartpole: a BipedalWalker or Marvin, or a CartPole, with only settings that the
-    lean classes support
-
-    Raises EnvironmentFailure for an unknown id.
+    is_walker, is_cartpole: with only settings that the lean classes support
     """
 
     def __init__(self, request: EnvironmentRequest) -> None:
@@ -85,11 +88,8 @@ class ResolvedEnvironment:
 
     @property
     def has_equal_backends(self) -> bool:
-        """Whether lean and EnvPool are known to play the same episodes to the bit.
-
-        BipedalWalker-v2 is not among them, because EnvPool has the lidar of version 3. Version 2's
-        sometimes differs on normal terrain too (22 of 8.5 million readings at random poses), and
-        often on Hardcore's.
+        """Whether lean and EnvPool are known to play the same episodes to the bit: BipedalWalker-v3
+        only, because EnvPool has no lidar of version 2.
         """
         return self.is_walker and self.entry.entry_point == WALKER_V3
 
@@ -99,8 +99,8 @@ class ResolvedEnvironment:
 
     @cached_property
     def backend(self) -> str:
-        """Never "auto"; "any" stays, because each host decides for itself. Raises UsageError if it
-        is unknown or cannot play this environment.
+        """Never "auto"; "any" stays, because each host decides. Raises UsageError if it is unknown
+        or cannot play this environment.
         """
         requested = self.request.backend
         if requested not in (AUTO, *BACKENDS):
@@ -136,9 +136,7 @@ class ResolvedEnvironment:
         return requested
 
     def _validate_behaviour(self, lean: bool) -> None:
-        """Raises UsageError if the behaviour must be read inside the environment and the back end
-        cannot.
-        """
+        """Raises UsageError if the back end cannot read a behaviour inside the environment."""
         readers = [name for name, backend in BACKENDS.items() if backend.reads_inside]
         allowed = (AUTO, STOCK.name, LEAN.name) if lean else (AUTO, *readers)
         if self.request.backend not in allowed:
@@ -157,7 +155,7 @@ class ResolvedEnvironment:
         plain = self.is_walker or not (
             self.entry.module or self.request.wrappers or self.request.arguments
         )
-        if not plain or not has_task(self.entry.id, self.envpool_task):
+        if not plain or self.envpool_task not in load_envpool(self.entry.id).list_all_envs():
             raise UsageError(
                 f"the envpool back end does not play {self.request.id} with these settings: it "
                 "plays EnvPool's own ids, without wrappers and arguments"
@@ -209,16 +207,12 @@ class ResolvedEnvironment:
             return EnvPoolVectorEnvironment(self.envpool_task)
         if not self.is_vector_cartpole:
             return None
-        # start-up: Gymnasium's own CartPole
-        from es_queue.environments.cartpole_vector import CartPoleVectorEnvironment
-
         return CartPoleVectorEnvironment(self.entry.arguments)
 
     def _open_walker(self) -> Environment:
         try:
             # start-up: Box2D
-            from es_queue.environments.walker.lean_walker import LeanWalker
-            from es_queue.environments.walker.marvin import LeanMarvin
+            from es_queue.environments.walker import LeanMarvin, LeanWalker
         except ImportError as error:
             raise MissingPackage(format_missing_package(self.entry, error)) from error
         is_marvin = self.entry.entry_point == MARVIN
@@ -230,8 +224,7 @@ class ResolvedEnvironment:
             return StockEnvironment(self.entry, self.request, render_mode)
         try:
             # start-up: pygame
-            from es_queue.environments.walker.rendered_marvin import RenderedMarvin
-            from es_queue.environments.walker.rendered_walker import RenderedWalker
+            from es_queue.environments.rendered_walker import RenderedMarvin, RenderedWalker
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise MissingPackage(format_missing_package(self.entry, error)) from error
         if self.entry.entry_point == MARVIN:
@@ -243,16 +236,14 @@ def _find(request: EnvironmentRequest) -> RegisteredEnvironment:
     if request.backend != GYM.name:
         return find_environment(request)
     # start-up: few runs use the old gym
-    from es_queue.environments.gym_compat.old_gym import find_gym_environment
+    from es_queue.environments.old_gym import find_gym_environment
 
     return find_gym_environment(request)
 
 
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
-    """Create the environment, play one step, and return its spec.
-
-    Raises EnvironmentFailure if it is unknown, cannot be created or raises; UsageError for an
-    invalid back end or wrapper.
+    """Create the environment, play one step, and return its spec. Raises EnvironmentFailure, and
+    UsageError for an invalid back end or wrapper.
     """
     if request.parameters:
         # start-up: of objectives
@@ -301,9 +292,7 @@ def open_environment(request: EnvironmentRequest, render_mode: str) -> RenderedE
 
 
 def open_environment(request: EnvironmentRequest, render_mode: str | None = None) -> Environment:
-    """The environment of ``request``; with ``render_mode`` ("rgb_array" or "human"), one that
-    draws.
-    """
+    """The environment of ``request``; with ``render_mode`` one that draws."""
     if not request.parameters:
         resolved = ResolvedEnvironment(request)
         return resolved.open() if render_mode is None else resolved.open_rendered(render_mode)
@@ -319,18 +308,12 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
 
 
 def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | None:
-    """A VectorEnvironment of ``request``; None if its back end plays episodes one by one.
-
-    A few episodes are always played one by one, if ``portable_request`` names a back end with equal
-    bits.
-    """
+    """A VectorEnvironment of ``request``; None if its back end plays episodes one by one."""
     return None if request.parameters else ResolvedEnvironment(request).open_vector()
 
 
 def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
-    """The fewest and the most episodes to play at once for policies of that size; None if they are
-    played one by one.
-    """
+    """The fewest and the most episodes to play at once for policies of that size, or None."""
     if request.parameters:
         return None
     resolved = ResolvedEnvironment(request)
@@ -338,9 +321,6 @@ def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[
     if resolved.backend in (ENVPOOL.name, ANY.name):
         kind = EnvPoolVectorEnvironment
     elif resolved.is_vector_cartpole:
-        # start-up: Gymnasium's own CartPole
-        from es_queue.environments.cartpole_vector import CartPoleVectorEnvironment
-
         kind = CartPoleVectorEnvironment
     else:
         return None
@@ -351,8 +331,8 @@ def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[
 
 
 def portable_request(request: EnvironmentRequest) -> EnvironmentRequest:
-    """The same episodes, to the bit, from a back end that every installation has and that plays one
-    by one, if there is one.
+    """The same episodes, to the bit, from a back end that every installation has and that plays
+    them one by one, if there is one.
     """
     if request.parameters:
         return request
@@ -413,3 +393,74 @@ def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:
                 f"{spec.id} declares observations of {spec.observation_size} numbers "
                 f"but yields {observation.size}"
             )
+
+
+# --- the reference batch: observations under random actions, which every process makes for itself
+
+#: Observations of the batch, and steps between two of them: neighbours are nearly the same.
+BATCH_SIZE, STEPS_BETWEEN = 128, 8
+
+
+def make_reference_batch(config: RunConfig) -> Floats | None:
+    """float32[BATCH_SIZE, observation_size] for a resolved config, read-only; None without virtual
+    batch normalisation. Raises EnvironmentFailure.
+    """
+    if config.batch_norm != VIRTUAL:
+        return None
+    return _collect_batch(
+        portable_request(replace(EnvironmentRequest.of(config), behaviour="")), config.seed
+    )
+
+
+@lru_cache(maxsize=2)
+def _collect_batch(request: EnvironmentRequest, seed: int) -> Floats:
+    spec = describe(request)
+    try:
+        batch = np.stack(_sample_observations(request, spec, seed))
+    except Exception as error:  # whatever a user's environment raises
+        raise EnvironmentFailure(
+            f"{spec.id} fails under the random actions that batch_norm {VIRTUAL} needs: "
+            f"{describe_error(error)}"
+        ) from error
+    if not np.isfinite(batch).all():
+        raise EnvironmentFailure(
+            f"{spec.id} has observations that are not finite, so batch_norm "
+            f"{VIRTUAL} cannot normalise them: leave it out"
+        )
+    batch.flags.writeable = False
+    return batch
+
+
+def _sample_observations(
+    request: EnvironmentRequest, spec: EnvironmentSpec, seed: int
+) -> list[Floats]:
+    most = BATCH_SIZE * STEPS_BETWEEN
+    seeds = iter(evaluation_seeds(RunConfig(seed=seed), REFERENCE, 0, most).tolist())
+    draws = uniforms(seed, REFERENCE, 1, most * spec.action.outputs).reshape(most, -1)
+    actions, env = ActionMap(spec.action, "clip"), open_environment(request)
+    observations: list[Floats] = []
+    try:
+        over, steps = True, 0
+        for number, draw in enumerate(draws):
+            if over or steps == spec.step_limit:
+                observation, steps = env.reset(next(seeds)), 0
+            if number % STEPS_BETWEEN == 0:
+                observations.append(observation)
+            observation, _, over = env.step(actions.act_one(uniform_outputs(spec.action, draw)))
+            steps += 1
+    finally:
+        env.close()
+    return observations
+
+
+def uniform_outputs(action: ActionSpec, draw: Doubles) -> Floats:
+    """Outputs of a policy for an action that is uniform in its space (-1 to 1 if unbounded).
+
+    draw: float64[outputs], uniform in [0, 1)
+    """
+    if action.kind != "box" or action.bins:
+        return (draw - 0.5).astype(np.float32)
+    bounds = np.array([action.low, action.high])
+    low, high = np.where(np.isfinite(bounds).all(0), bounds, [[-1.0], [1.0]])
+    drawn: Floats = (low + draw * (high - low)).astype(np.float32)
+    return drawn

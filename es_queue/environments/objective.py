@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.environments.behaviour_descriptor import behaviour_vector
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentRequest, EnvironmentSpec
+from es_queue.environments.stock import behaviour_vector
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Floats
 from es_queue.user_code import describe_error, load_function

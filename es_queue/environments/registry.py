@@ -77,8 +77,8 @@ def _is_playable(name: str) -> bool:
 
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
-WALKER_V2 = "es_queue.environments.walker.walker_v2:BipedalWalkerV2"
-MARVIN = "es_queue.environments.walker.marvin:MarvinEnv"
+WALKER_V2 = "es_queue.environments.rendered_walker:BipedalWalkerV2"
+MARVIN = "es_queue.environments.rendered_walker:MarvinEnv"
 CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
 #: What the scalar CartPole and the vectorised one both take; neither has any other argument of its
 #: physics.

@@ -1,10 +1,12 @@
-"""Gymnasium's own and users' environments: any id that ``gymnasium.make`` accepts."""
+"""Gymnasium's own and users' environments: any id that ``gymnasium.make`` accepts, and the
+behaviours by which novelty search compares episodes (Lehman and Stanley 2011).
+"""
 
 from __future__ import annotations
 
 import importlib
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,15 +17,14 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
+from es_queue.config.run_config import AUTO
 from es_queue.environments import GYM, STOCK
 from es_queue.environments.atari import ENTRY_POINT as ATARI
-from es_queue.environments.behaviour_descriptor import (
-    behaviour_vector,
-    make_measure,
-    resolve_behaviour,
-)
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.observation_layout import (
+from es_queue.environments.interface import (
+    ActionSpec,
+    Environment,
+    EnvironmentRequest,
+    EnvironmentSpec,
     ObservationGroup,
     ObservationLeaf,
     ObservationTree,
@@ -32,11 +33,138 @@ from es_queue.environments.observation_layout import (
     join_name,
     make_encoder,
 )
-from es_queue.environments.registry import RegisteredEnvironment, format_missing_package
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.registry import (
+    MARVIN,
+    WALKER_V2,
+    WALKER_V3,
+    RegisteredEnvironment,
+    format_missing_package,
+)
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.user_code import describe_error, load_attribute
+from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
+from es_queue.user_code import describe_error, load_attribute, load_function
+
+GymEnvironment = gymnasium.Env[Any, Any]
+Measure = Callable[[GymEnvironment], Any]
+
+# --- behaviours: a few numbers of an episode, read at its end
+
+LAST, POSITION, RAM = "last-observation", "final-position", "ram"
+FEET = "feet-contact"
+WALKERS = (WALKER_V2, WALKER_V3, MARVIN)
+#: Numbers of a walker's observation that are 1 if a leg touches the ground, else 0.
+CONTACTS = (8, 13)
+#: MuJoCo's environments whose body moves on; its place is the first two numbers of its pose.
+LOCOMOTION = tuple(
+    f"gymnasium.envs.mujoco.{name}"
+    for name in ("ant", "half_cheetah", "hopper", "humanoid", "swimmer", "walker2d")
+)
+
+
+def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest) -> str:
+    """The request's behaviour, never "auto"; empty if the strategy compares none."""
+    if request.behaviour != AUTO:
+        return request.behaviour
+    if entry.entry_point in WALKERS or entry.entry_point.startswith(LOCOMOTION):
+        return POSITION
+    return RAM if entry.entry_point == ATARI else LAST
+
+
+def is_read_inside(name: str) -> bool:
+    """Whether the behaviour must be read inside the environment, because observations lack it."""
+    return name not in ("", LAST)
+
+
+def make_measure(name: str) -> Measure | None:
+    """The function that reads a behaviour inside an environment, or None. Raises UsageError."""
+    if not is_read_inside(name) or name == FEET:
+        return None
+    inside = {POSITION: final_position, RAM: memory}
+    return inside.get(name) or load_function("behaviour", name, UsageError)
+
+
+class ContactShares:
+    """A walker whose behaviour is the share of steps in which each leg touches the ground [2]."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._steps, self._contacts = 0, [0.0, 0.0]
+
+    def reset(self, seed: int) -> Floats:
+        self._steps, self._contacts = 0, [0.0, 0.0]
+        return self._environment.reset(seed)
+
+    def step(self, action: Any) -> tuple[Floats, float, bool]:
+        observation, reward, over = self._environment.step(action)
+        self._steps += 1
+        for leg, place in enumerate(CONTACTS):
+            self._contacts[leg] += float(observation[place])
+        return observation, reward, over
+
+    def behaviour(self) -> Floats:
+        return np.array([count / max(1, self._steps) for count in self._contacts], np.float32)
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+def validate_contacts(entry: RegisteredEnvironment, request: EnvironmentRequest) -> None:
+    """Raises UsageError for feet-contact of anything but a walker with its own observations."""
+    if entry.entry_point not in WALKERS or request.wrappers:
+        raise UsageError(
+            f"behaviour is {FEET}, which is known only for BipedalWalker and Marvin without "
+            f"wrappers, not for {request.id}: use module:function"
+        )
+
+
+def final_position(environment: GymEnvironment) -> Any:
+    """First two coordinates of BipedalWalker's hull or of a MuJoCo body."""
+    body = environment.unwrapped
+    hull, data = getattr(body, "hull", None), getattr(body, "data", None)
+    if hull is not None:
+        return hull.position.x, hull.position.y
+    if data is None or len(getattr(data, "qpos", ())) < 2:
+        raise EnvironmentFailure(
+            f"final-position is not known for {type(body).__name__}: use the behaviour "
+            "last-observation, or module:function"
+        )
+    return data.qpos[:2]
+
+
+def memory(environment: GymEnvironment) -> Any:
+    """The memory of the Atari console, 128 bytes."""
+    console = getattr(environment.unwrapped, "ale", None)
+    if console is None:
+        raise EnvironmentFailure(
+            f"{type(environment.unwrapped).__name__} is not an Atari game and has no ram: use "
+            "the behaviour last-observation, or module:function"
+        )
+    return console.getRAM()
+
+
+def behaviour_vector(values: Any) -> Floats:
+    """A behaviour as float32 [b]. Raises EnvironmentFailure for an invalid or too long one."""
+    try:
+        descriptor: Floats = np.array(values, np.float32).ravel()
+    except (TypeError, ValueError):
+        raise EnvironmentFailure("the behaviour is not an array of numbers") from None
+    validate_length(len(descriptor))
+    if not np.isfinite(descriptor).all():
+        raise EnvironmentFailure("the behaviour contains numbers that are not finite")
+    return descriptor
+
+
+def validate_length(numbers: int) -> None:
+    """Raises EnvironmentFailure for a behaviour too long for a result."""
+    if not 0 < numbers <= MAX_BEHAVIOUR_NUMBERS:
+        raise EnvironmentFailure(
+            f"the behaviour has {numbers} numbers, but must have 1 to {MAX_BEHAVIOUR_NUMBERS}: "
+            "use module:function to select the relevant ones"
+        )
+
+
+# --- spaces
 
 Adapter = Callable[[Any], Any]
 
@@ -46,21 +174,30 @@ def observation_tree(
 ) -> ObservationTree:
     """The parts of the observations of ``space``; ``name`` is the part's.
 
-    Box and MultiBinary are flattened in C order. Discrete and each part of MultiDiscrete become
-    one-hot. The parts of Dict and Tuple keep the space's order; Gymnasium sorts a Dict's names.
-    Raises EnvironmentFailure for any other space, and for a name that is not text.
+    Box and MultiBinary are flattened in C order; Discrete and each part of MultiDiscrete become
+    one-hot. Raises EnvironmentFailure for any other space, and for a name that is not text.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return array_leaf(space.shape)
     if isinstance(space, spaces.Discrete):
-        return _one_hot([int(space.n)], [int(space.start)])
+        return ObservationLeaf(int(space.n), (int(space.n),), (int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist())
-    if isinstance(space, spaces.Dict) and space.spaces:
-        _validate_names(space.spaces, environment_id)
-        return _group(list(space.spaces.items()), environment_id, name)
-    if isinstance(space, spaces.Tuple) and space.spaces:
-        return _group(list(enumerate(space.spaces)), environment_id, name)
+        sizes = space.nvec.reshape(-1).tolist()
+        return ObservationLeaf(sum(sizes), tuple(sizes), tuple(space.start.reshape(-1).tolist()))
+    if isinstance(space, spaces.Dict | spaces.Tuple) and space.spaces:
+        parts: Any = space.spaces
+        named = isinstance(space, spaces.Dict)
+        items = list(parts.items() if named else enumerate(parts))
+        for key, _ in items if named else ():
+            if not isinstance(key, str) or not key.isprintable():
+                raise EnvironmentFailure(
+                    f"the observations of {environment_id} have a part named {key!r}; use "
+                    "printable text"
+                )
+        trees = [
+            observation_tree(part, environment_id, join_name(name, key)) for key, part in items
+        ]
+        return ObservationGroup(tuple(key for key, _ in items), tuple(trees))
     part = f" {name}" if name else ""
     raise EnvironmentFailure(
         f"the observations{part} of {environment_id} are a {type(space).__name__}; es-queue "
@@ -69,34 +206,8 @@ def observation_tree(
     )
 
 
-def _group(
-    items: list[tuple[Any, spaces.Space[Any]]], environment_id: str, name: str
-) -> ObservationGroup:
-    return ObservationGroup(
-        tuple(key for key, _ in items),
-        tuple(
-            observation_tree(space, environment_id, join_name(name, key)) for key, space in items
-        ),
-    )
-
-
-def _validate_names(names: Iterable[Any], environment_id: str) -> None:
-    for name in names:
-        if not isinstance(name, str) or not name.isprintable():
-            raise EnvironmentFailure(
-                f"the observations of {environment_id} have a part named {name!r}; use "
-                "printable text"
-            )
-
-
-def _one_hot(sizes: list[int], starts: list[int]) -> ObservationLeaf:
-    return ObservationLeaf(sum(sizes), tuple(sizes), tuple(starts))
-
-
 def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
-    """The ActionSpec of ``space``. Raises EnvironmentFailure for a space that policies do not
-    support.
-    """
+    """The ActionSpec of ``space``. Raises EnvironmentFailure for an unsupported space."""
     if isinstance(space, spaces.Box):
         low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
         return ActionSpec("box", shape=space.shape, low=low, high=high)
@@ -117,35 +228,31 @@ def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
 
 
 def action_adapter(space: spaces.Space[Any]) -> Adapter:
-    """A function from a policy's action to one that the environment takes: for a box of integers,
-    the nearest ones.
-    """
+    """From a policy's action to the environment's: for a box of integers, the nearest ones."""
     if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
         return lambda action: np.rint(action).astype(space.dtype)
     return lambda action: action
 
 
-#: Modules whose environments keep nothing from one episode to the next (held by a test).
+# --- the environment
+
+#: Modules and classes that keep nothing from one episode to the next (held by a test).
 CLEAN_MODULES = (
     "gymnasium.envs.classic_control.",
     "gymnasium.envs.toy_text.",
     "gymnasium.envs.box2d.lunar_lander",
     "gymnasium.envs.mujoco.",
-    "es_queue.environments.walker.marvin",
+    "es_queue.environments.rendered_walker.MarvinEnv",
     "es_queue.environments.atari",
 )
 
 #: The largest reward of one step, for environments whose rewards can never be positive.
 HIGHEST_REWARDS = {"Pendulum-v1": 0.0, "MountainCar-v0": -1.0, "Acrobot-v1": 0.0}
 
-GymEnvironment = gymnasium.Env[Any, Any]
-
 
 class StockEnvironment:
-    """A Gymnasium environment as es-queue's Environment; made again for each episode unless it is
-    known to reset cleanly.
-
-    Raises EnvironmentFailure or UsageError if it cannot be made.
+    """A Gymnasium environment as es-queue's; made again for each episode unless it is known to
+    reset cleanly. Raises EnvironmentFailure or UsageError if it cannot be made.
     """
 
     def __init__(
@@ -185,9 +292,7 @@ class StockEnvironment:
         )
 
     def _highest_reward(self) -> float | None:
-        """The upper end of the ``reward_range`` that the outermost object declares, or the known
-        one; None if neither is finite.
-        """
+        """The upper end of the declared ``reward_range``, or the known one; None if not finite."""
         declared = getattr(self._environment, "reward_range", None)
         if declared is not None and np.isfinite(declared[1]):
             return float(declared[1])
@@ -228,9 +333,7 @@ class StockEnvironment:
 
 
 def composite_tree(tree: ObservationTree) -> ObservationTree | None:
-    """The parts of observations, if size and shape do not describe them; None for an array and for
-    one Discrete.
-    """
+    """The parts of observations; None for an array and for one Discrete."""
     return None if isinstance(tree, ObservationLeaf) and len(tree.choices) < 2 else tree
 
 
@@ -242,7 +345,7 @@ def make_environment(
     try:
         if request.backend == GYM.name:
             # start-up: few runs use the old gym
-            from es_queue.environments.gym_compat.old_gym import make_gym_environment
+            from es_queue.environments.old_gym import make_gym_environment
 
             return make_gym_environment(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
@@ -262,12 +365,9 @@ def make_environment(
 
 
 def _silence_mujoco() -> None:
-    """Keep MuJoCo from writing its warnings to the terminal and to MUJOCO_LOG.TXT in the current
-    folder.
+    """Keep MuJoCo's warnings from the terminal and from MUJOCO_LOG.TXT in the current folder.
 
-    They concern old attributes in Gymnasium's models, and simulations that a policy has made
-    unstable. The handler is a C function, because an exception raised in it (by a signal's handler)
-    would end the process.
+    The handler is a C function: an exception in it (by a signal's handler) would end the process.
     """
     with suppress(ImportError):  # making the environment says what to install
         importlib.import_module("mujoco").set_mju_user_warning(operator.not_)
@@ -322,4 +422,5 @@ def _resets_cleanly(
     known = entry.entry_point == ATARI  # Gymnasium's wrappers of images remember nothing
     if entry.module or request.wrappers or (entry.spec.additional_wrappers and not known):
         return False
-    return type(environment.unwrapped).__module__.startswith(CLEAN_MODULES)
+    kind = type(environment.unwrapped)
+    return f"{kind.__module__}.{kind.__qualname__}".startswith(CLEAN_MODULES)

@@ -7,8 +7,7 @@ import numpy as np
 from es_queue.config.algorithms.facts import POLICIES as FACTS
 from es_queue.config.observe import parse_observe
 from es_queue.config.run_config import AUTO, RunConfig
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs

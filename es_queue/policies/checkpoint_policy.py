@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import VIRTUAL, RunConfig
-from es_queue.environments.observation_layout import (
+from es_queue.environments.interface import (
+    ActionSpec,
     ObservationLeaf,
     ObservationTree,
     from_json,
     make_encoder,
 )
-from es_queue.environments.spaces import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import Floats, typed_array

@@ -95,7 +95,7 @@ class Strategy(ABC):
     #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
     reevaluates: ClassVar[bool] = False
     #: True when workers must say how individuals behaved (see
-    #: ``es_queue.environments.behaviour_descriptor``).
+    #: ``es_queue.environments.stock``).
     wants_behaviour: ClassVar[bool] = False
     #: True when results of old generations are compared with new ones, so that observations must
     #: not be normalised by statistics that change.

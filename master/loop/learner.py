@@ -24,8 +24,7 @@ from es_queue.config.run_config import ASYNC, AUTO, NONE, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.validation import ROLLBACK_EPISODES
 from es_queue.environments.factory import batch_size_range
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.statistics import FrozenStatistics, ReturnStatistics, return_statistics

@@ -15,7 +15,7 @@ from typing import Any
 
 from es_queue.command_line import format_command
 from es_queue.config.run_config import ASYNC
-from es_queue.environments.observation_layout import format_parts
+from es_queue.environments.interface import format_parts
 from es_queue.errors import DecodeError, EnvironmentFailure, FencedError, StrategyFailure
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol import keys

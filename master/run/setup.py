@@ -11,10 +11,8 @@ from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.config.validation import validate_combinations
-from es_queue.environments.factory import describe
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.reference_batch import make_reference_batch
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.factory import describe, make_reference_batch
+from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size

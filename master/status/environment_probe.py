@@ -18,8 +18,7 @@ def main() -> None:
     fix_numeric_environment()
     from es_queue.config.parsing import config_from_json
     from es_queue.environments.factory import describe
-    from es_queue.environments.interface import EnvironmentRequest
-    from es_queue.environments.observation_layout import format_parts
+    from es_queue.environments.interface import EnvironmentRequest, format_parts
     from es_queue.errors import EsQueueError
     from es_queue.user_code import INSTALLED, named_modules, refused_module
 

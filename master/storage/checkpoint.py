@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.observation_layout import to_json
-from es_queue.environments.reference_batch import make_reference_batch
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.factory import make_reference_batch
+from es_queue.environments.interface import EnvironmentSpec, to_json
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import FORMAT, MAX_NPZ, read_file, read_npz
 from es_queue.numerics.arrays import Floats

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from es_queue.environments.envpool import is_installed
+from es_queue.environments.vector import is_installed
 from tools.benchmarks import figures
 from tools.benchmarks.figures import Row
 from tools.benchmarks.runs import Bench

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.config.parsing import config_from_values
-from es_queue.environments.reference_batch import make_reference_batch
+from es_queue.environments.factory import make_reference_batch
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.export import export_bytes
 from es_queue.files import read_file, read_npz

@@ -18,8 +18,7 @@ import numpy as np
 from es_queue.config.episode_rules import evaluation_limit, evaluation_rules
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe, open_environment, portable_request
-from es_queue.environments.interface import Environment, EnvironmentRequest
-from es_queue.environments.spaces import EnvironmentSpec
+from es_queue.environments.interface import Environment, EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable

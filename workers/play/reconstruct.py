@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from es_queue.environments.factory import describe
+from es_queue.environments.factory import describe, make_reference_batch
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.reference_batch import make_reference_batch
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.statistics import sum_in_order

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.export import export_bytes
 from es_queue.files import read_npz

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.protocol.messages import TRAIN
 from es_queue.slots import ANSWERED, EPISODE_FAILED, Slots, Span, Table
 from es_queue.strategies import make_strategy

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.environments.envpool import is_installed
+from es_queue.environments.vector import is_installed
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.mlp import MlpPolicy
 from tests.ring import NOISE, quick_config

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import redis
 
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.numerics.arrays import Integers
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.messages import TRAIN

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable
 from es_queue.policies import make_policy
 from es_queue.protocol.keys import Clocks

@@ -11,17 +11,17 @@ import gymnasium
 import numpy as np
 import pytest
 
-from es_queue.environments.behaviour_descriptor import (
+from es_queue.environments.factory import describe, open_environment, open_vector_environment
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.registry import find_environment
+from es_queue.environments.stock import (
     FEET,
     LAST,
     POSITION,
     RAM,
     resolve_behaviour,
 )
-from es_queue.environments.factory import describe, open_environment, open_vector_environment
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.registry import find_environment
-from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.environments.walker import LeanWalker
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.protocol import messages
 from es_queue.protocol.messages import CENTRE, EVAL, TRAIN

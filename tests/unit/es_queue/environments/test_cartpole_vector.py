@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from es_queue.environments.cartpole_vector import CartPoleVectorEnvironment
+from es_queue.environments.vector import CartPoleVectorEnvironment
 from es_queue.numerics.fingerprint import BEYOND_AVX2
 from tests.cases import each_case
 

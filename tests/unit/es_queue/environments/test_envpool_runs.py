@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.environments.envpool import MAX_AT_ONCE, EnvPoolVectorEnvironment
 from es_queue.environments.factory import describe, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.environments.vector import EnvPoolVectorEnvironment
+from es_queue.environments.walker import LeanWalker
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import TRAIN, Task
@@ -121,7 +121,7 @@ def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -
     spec = describe(request)
     assert (spec.backend, spec.action.kind) == ("envpool", actions)
     worlds = open_vector_environment(request)
-    assert worlds is not None and worlds.max_episodes == MAX_AT_ONCE
+    assert worlds is not None and worlds.max_episodes == EnvPoolVectorEnvironment.max_episodes
     assert worlds.reset([1, 2]).shape == (2, spec.observation_size)
     config = quick_config(
         env=environment,

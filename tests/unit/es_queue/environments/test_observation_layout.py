@@ -13,8 +13,8 @@ import pytest
 from gymnasium import spaces
 
 from es_queue.environments.factory import describe, open_environment
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.observation_layout import (
+from es_queue.environments.interface import (
+    EnvironmentRequest,
     flatten,
     format_parts,
     from_json,

@@ -14,8 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from es_queue.environments.factory import describe, open_environment
-from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.observation_layout import make_encoder
+from es_queue.environments.interface import EnvironmentRequest, make_encoder
 from es_queue.environments.stock import (
     observation_tree,
 )

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from es_queue.environments.factory import describe, open_environment
-from es_queue.environments.interface import Environment, EnvironmentRequest
+from es_queue.environments.interface import ActionSpec, Environment, EnvironmentRequest
 from es_queue.environments.registry import BODIES
-from es_queue.environments.spaces import ActionSpec
 from tests.cases import each_case
 
 with_mujoco = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import EsQueueError
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from tests.cases import each_case

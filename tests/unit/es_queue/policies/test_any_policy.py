@@ -8,7 +8,7 @@ import numpy as np
 
 from es_queue.config.algorithms.facts import POLICIES
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.policies import Policy, make_policy
 from tests.cases import each_case
 

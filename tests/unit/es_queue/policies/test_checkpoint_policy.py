@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.statistics import FrozenStatistics
 from es_queue.policies import make_policy

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec, EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.errors import UsageError
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.conv import ConvPolicy

@@ -15,7 +15,7 @@ import pytest
 
 from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
 from es_queue.policies.checkpoint_policy import load_policy

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.policies import make_policy
 from es_queue.policies.checkpoint_policy import SavedPolicy
 from es_queue.policies.layers.cells import CELLS

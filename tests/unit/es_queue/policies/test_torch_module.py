@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.spaces import ActionSpec
+from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy
 from es_queue.user_code import ALLOW

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.walker.lean_walker import LeanWalker
-from es_queue.environments.walker.mt19937 import Mt19937
-from es_queue.environments.walker.walker_v2 import BipedalWalkerV2
+from es_queue.environments.rendered_walker import BipedalWalkerV2
+from es_queue.environments.vector import Mt19937
+from es_queue.environments.walker import LeanWalker
 from tests.cases import each_case
 
 Actions = NDArray[np.float32]
@@ -156,7 +156,7 @@ def test_each_id_opens_its_own_walker(environment: str, hardcore: bool, v2: bool
 def test_an_interrupt_in_the_middle_of_a_step_neither_aborts_nor_spoils_the_next_episode() -> None:
     program = """
 import signal, numpy as np
-from es_queue.environments.walker.lean_walker import LeanWalker
+from es_queue.environments.walker import LeanWalker
 
 def interrupt(*_):
     raise KeyboardInterrupt

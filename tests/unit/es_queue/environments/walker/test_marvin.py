@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
-from es_queue.environments.walker.lean_walker import LeanWalker
-from es_queue.environments.walker.marvin import LeanMarvin
+from es_queue.environments.walker import LeanMarvin, LeanWalker
 
 MARVIN = EnvironmentRequest("Marvin-v0")
 IDLE = np.zeros(4, np.float32)

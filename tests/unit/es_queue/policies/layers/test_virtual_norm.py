@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.reference_batch import (
+from es_queue.environments.factory import (
     BATCH_SIZE,
     STEPS_BETWEEN,
     make_reference_batch,

@@ -20,9 +20,11 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from es_queue.environments import GYM
-from es_queue.environments.gym_compat.gym_ids import register
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import (
+    BUNDLED_IDS,
+    MARVIN,
+    WALKER_V2,
     RegisteredEnvironment,
     find_spec,
     format_unknown_id,
@@ -36,9 +38,7 @@ _OLD_NAMES = {"bool8": np.bool_, "float_": np.float64, "Inf": np.inf}
 
 
 def load_gym() -> Any:
-    """The module ``gym``, without its notice and its warnings. Raises EnvironmentFailure if it
-    is not installed.
-    """
+    """The module ``gym``, without notice and warnings. Raises EnvironmentFailure without it."""
     with suppress(Exception):  # whatever is wrong with a notice
         importlib.import_module("gym_notices.notices").notices.clear()
     for name, meaning in _OLD_NAMES.items():
@@ -63,10 +63,8 @@ def load_gym() -> Any:
 
 
 def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
-    """gym's spec of the requested id as Gymnasium's, after importing the user's module if the id
-    names one.
-
-    Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
+    """gym's spec of the requested id as Gymnasium's, after importing the user's module. Raises
+    EnvironmentFailure.
     """
     registration = load_gym().envs.registration
     module, _, name = request.id.rpartition(":")
@@ -89,9 +87,7 @@ def find_gym_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 def make_gym_environment(
     entry: RegisteredEnvironment, wrappers: Sequence[Callable[..., Any]], render_mode: str | None
 ) -> gymnasium.Env[Any, Any]:
-    """``gym.make`` without a step limit and checkers, then the request's wrappers, then the
-    adapter.
-    """
+    """``gym.make`` without step limit and checkers, the request's wrappers, and the adapter."""
     gym = load_gym()
     if entry.entry_point.startswith("gym.") and entry.entry_point.endswith("LunarLander"):
         importlib.import_module("gym.envs.box2d.lunar_lander").np = _PythonFloatNumpy()  # type: ignore[attr-defined]
@@ -118,9 +114,7 @@ def make_gym_environment(
 
 
 def _probe_step_length(make: Callable[[int | None], OldGymAdapter]) -> int | None:
-    """The number of values that the wrappers expect from an inner step, found by one step; None if
-    it is right already.
-    """
+    """How many values the wrappers expect from an inner step, by trial; None if it is right."""
     probe = make(None)
     try:
         probe.reset(seed=0)
@@ -136,22 +130,16 @@ def _probe_step_length(make: Callable[[int | None], OldGymAdapter]) -> int | Non
 
 
 class _PythonFloatNumpy:
-    """NumPy for gym's lander: it converts float32 numbers to Python floats, as NumPy did before
-    version 2, because Box2D rejects float32.
-    """
+    """NumPy for gym's lander: Python floats in place of float32 numbers, which Box2D rejects."""
 
     def clip(self, value: Any, low: float, high: float) -> Any:
-        return _to_python_float(np.clip(value, low, high))
+        return np.clip(value, low, high) if np.ndim(value) else float(np.clip(value, low, high))
 
     def sign(self, value: Any) -> Any:
-        return _to_python_float(np.sign(value))
+        return np.sign(value) if np.ndim(value) else float(np.sign(value))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
-
-
-def _to_python_float(value: Any) -> Any:
-    return value if np.ndim(value) else float(value)
 
 
 class OldGymAdapter(gymnasium.Env[Any, Any]):
@@ -182,9 +170,7 @@ class OldGymAdapter(gymnasium.Env[Any, Any]):
         return outcome, {}
 
     def _reset_past_wrappers(self, seed: int | None) -> Any:
-        """Pass the seed to the innermost environment's reset or older ``seed``, past wrappers that
-        take none.
-        """
+        """Pass the seed to the innermost ``reset``, or older ``seed``, past the wrappers."""
         innermost = self._unwrapped
         if not _accepts_seed(innermost):
             if callable(getattr(innermost, "seed", None)):
@@ -243,17 +229,70 @@ def convert_space(space: Any) -> Any:
         return spaces.MultiDiscrete(np.asarray(space.nvec))
     if kind == "MultiBinary":
         return spaces.MultiBinary(space.n)
-    return _convert_composite(space) if kind in ("Dict", "Tuple") else space
+    if kind not in ("Dict", "Tuple"):
+        return space
+    named = isinstance(space.spaces, Mapping)
+    parts = [convert_space(part) for part in (space.spaces.values() if named else space.spaces)]
+    if not all(isinstance(part, spaces.Space) for part in parts):
+        return space
+    return (
+        spaces.Dict(list(zip(space.spaces, parts, strict=True))) if named else spaces.Tuple(parts)
+    )
 
 
-def _convert_composite(space: Any) -> Any:
-    """A Dict or a Tuple in its own order; unchanged if one of its parts is."""
-    if isinstance(space.spaces, Mapping):
-        named = [(name, convert_space(part)) for name, part in space.spaces.items()]
-        return (
-            spaces.Dict(named)
-            if all(isinstance(part, spaces.Space) for _, part in named)
-            else space
+# --- es-queue's ids, for gym.make through the entry point group gym.envs
+
+
+def register() -> None:
+    """Without gym's checker, which NumPy 2 breaks. gym 0.26 has the old landers itself."""
+    # optional: the old gym, which calls this function
+    from gym.envs import registration
+
+    for name, (entry_point, arguments, limit, threshold) in BUNDLED_IDS.items():
+        if name in registration.registry or entry_point not in (MARVIN, WALKER_V2):
+            continue
+        registration.register(
+            name,
+            make_marvin if entry_point == MARVIN else make_walker_v2,
+            reward_threshold=threshold,
+            max_episode_steps=limit,
+            disable_env_checker=True,
+            kwargs=arguments,
         )
-    parts = [convert_space(part) for part in space.spaces]
-    return spaces.Tuple(parts) if all(isinstance(part, spaces.Space) for part in parts) else space
+
+
+def make_walker_v2(**arguments: Any) -> Any:
+    """BipedalWalker-v2 on gym's own class."""
+    # optional: the old gym
+    from gym.envs.box2d.bipedal_walker import BipedalWalker
+
+    from es_queue.environments.rendered_walker import LidarV2Mixin
+
+    return type("GymBipedalWalkerV2", (LidarV2Mixin, BipedalWalker), {})(**arguments)
+
+
+def make_marvin(render_mode: str | None = None) -> Any:
+    """MarvinEnv as gym's, with gym's spaces; the same seed gives the same episode."""
+    # optional: the old gym, and Box2D
+    import gym
+
+    from es_queue.environments.rendered_walker import MarvinEnv
+
+    marvin: Any = MarvinEnv(render_mode)
+
+    class GymMarvin(gym.Env):  # type: ignore[misc]
+        metadata = MarvinEnv.metadata
+        observation_space = gym.spaces.Box(
+            marvin.observation_space.low, marvin.observation_space.high, dtype=np.float32
+        )
+        action_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        step, render, close = marvin.step, marvin.render, marvin.close
+        hull = property(lambda self: marvin.hull)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return marvin.reset(seed=seed, options=options)
+
+    env: Any = GymMarvin()
+    env.render_mode = render_mode
+    return env

@@ -1,1 +1,0 @@
-"""Adapters for environments of the old gym library."""

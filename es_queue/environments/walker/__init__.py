@@ -1,1 +1,0 @@
-"""The bundled walkers BipedalWalker-v2 and Marvin-v0, and a lean BipedalWalker-v3."""
