@@ -539,7 +539,6 @@ class WorkerStore(Store):
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
         self._worker_key = self.keys.worker(worker)
         self._answer = self._client.register_script((SCRIPTS / "answer.lua").read_text())
-        self._appended_to = "", 0  # the publication of the last answer, and its part
 
     def config(self) -> bytes | None:
         """The run's configuration, None when there is no such run."""
@@ -677,8 +676,9 @@ class WorkerStore(Store):
         has closed.
         """
         self._held, name = None, block.publication
+        # Always from the first part on: nobody would read a later one if Redis has lost the others.
+        part = 0
         while True:
-            part = self._appended_to[1] if self._appended_to[0] == name else 0
             names = [
                 self.keys.results(name, part),
                 self.keys.moments(name, part),
@@ -692,7 +692,7 @@ class WorkerStore(Store):
             if status >= 0:
                 self._held = held[0]
                 return bool(status)
-            self._appended_to = name, part + 1
+            part += 1
 
     def drop(self, block: Block) -> None:
         """Forget a claim whose publication has closed."""

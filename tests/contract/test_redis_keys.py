@@ -193,6 +193,18 @@ def test_a_string_that_is_full_is_followed_by_the_next_and_none_of_it_is_lost(
     assert not workers[0].give(block(0, 2), results(1), b"")
 
 
+def test_a_worker_that_filled_parts_answers_in_the_first_one_after_redis_has_lost_them(
+    redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("es_queue.protocol.store.PART", 12)
+    worker = redis_place.publish(P0) and redis_place.worker()
+    for value in range(0, 6, 2):
+        worker.give(block(0, 2), results(value, value + 1), b"")
+    redis_place.flush()
+    master = redis_place.publish(P0)
+    assert worker.give(block(0, 2), results(7, 8), b"") and read(master) == {P0: ([7, 8], [])}
+
+
 @each_case("piece", [4, 8])
 def test_more_than_one_read_takes_comes_in_pieces(
     redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch, piece: int
