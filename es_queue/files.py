@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 #: Of all files with an array ``meta``, of seed lists, and of the studies of --seeds.
 FORMAT = 1
-#: Bytes of an npz file and of its JSON text, arrays, and bytes before an array's name in the file.
-MAX_NPZ, MAX_META, MAX_ARRAYS, LOCAL_HEADER = 2**31, 2**22, 200, 30
+#: Bytes of an npz file and of its JSON text, arrays, and bytes that numpy writes before an array
+#: beside its name: a zip file's local header (30) and the sizes of a large file (20).
+MAX_NPZ, MAX_META, MAX_ARRAYS, LOCAL_HEADER = 2**31, 2**22, 200, 50
 #: Elements of a JSON text, because an empty list takes 3 bytes of text and 64 of memory; digits of
 #: a number, of which a random generator's state has 39.
 MAX_ELEMENTS, MAX_DIGITS = 2**19, 50
@@ -174,8 +175,10 @@ def read_npz(
 
 
 def npz_headers(archive: zipfile.ZipFile) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """The shape and type of each array. Raises ValueError for an archive whose arrays take more
-    than its bytes, or hold Python's objects.
+    """The shape and type of each array. Raises ValueError for an archive whose arrays do not follow
+    each other without a gap, as numpy writes them, or hold Python's objects.
+
+    A gap is an array that the archive's directory no longer lists.
     """
     # start-up: numpy, whose threads must be fixed before it loads
     from numpy.lib import format as npy
@@ -185,11 +188,12 @@ def npz_headers(archive: zipfile.ZipFile) -> dict[str, tuple[tuple[int, ...], An
     if len(members) > MAX_ARRAYS:
         raise ValueError(f"it holds {len(members)} arrays")
     for member in members:
-        start, end = end, member.header_offset + LOCAL_HEADER + member.file_size
+        start = end
+        end += LOCAL_HEADER + len(member.filename.encode()) + member.file_size
         if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
             raise ValueError("it is compressed")
-        if member.header_offset < start or end > min(archive.start_dir, MAX_NPZ):
-            raise ValueError("its arrays overlap, or claim more bytes than it has")
+        if member.header_offset != start or end > min(archive.start_dir, MAX_NPZ):
+            raise ValueError("its arrays overlap, leave a gap, or claim more bytes than it has")
         with archive.open(member) as file:
             first = npy.read_magic(file) == (1, 0)
             read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
@@ -198,6 +202,8 @@ def npz_headers(archive: zipfile.ZipFile) -> dict[str, tuple[tuple[int, ...], An
             if dtype.kind not in "biufU" or size != member.file_size:
                 raise ValueError("an array is not of plain numbers, or has another size")
         headers[member.filename.removesuffix(".npy")] = shape, dtype
+    if end != archive.start_dir:
+        raise ValueError("an array is missing")
     return headers
 
 

@@ -5,6 +5,7 @@ whose memory is measured.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from es_queue import load_policy
+from es_queue.errors import EsQueueError
+from es_queue.pretrained import path_of
 from es_queue.slot_record import COLUMNS
 from master.storage.replay_log import chain_digest
 
@@ -200,3 +204,16 @@ def test_a_frame_of_empty_maps_does_not_swell(tmp_path: Path) -> None:
         said, memory = measured(READ_LOG, logged(tmp_path / "00000000.log", payload))
         assert memory < MOST_MEGABYTES, (name, said, memory)
         assert "cannot be read" in said, name
+
+
+def test_an_array_that_the_directory_of_the_file_hides_is_missed(tmp_path: Path) -> None:
+    """A single bit that flips in the length of an entry's comment can make it swallow the next."""
+    data = path_of("CartPole-v1").read_bytes()
+    entries = [found.start() for found in re.finditer(b"PK\1\2", data)]
+    ends = [*entries[1:], data.rindex(b"PK\5\6")]
+    for entry, end, next_end in zip(entries, ends, ends[1:], strict=False):
+        hidden = bytearray(data)
+        hidden[entry + 32 : entry + 34] = struct.pack("<H", next_end - end)
+        (tmp_path / "gift.npz").write_bytes(hidden)
+        with pytest.raises(EsQueueError, match=r"leave a gap|an array is missing"):
+            load_policy(tmp_path / "gift.npz")
