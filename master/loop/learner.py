@@ -6,7 +6,7 @@ Pure functions of the state and of slot tables: no Redis, no workers, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,7 @@ from es_queue.slots import (
     Rows,
     Slots,
     Span,
+    Tally,
     earliest,
     format_slot,
     ranges,
@@ -424,19 +425,22 @@ class Learner:
             slots.table["used"][start:stop] = opened.generation
         return slots
 
-    def still_open(self, tables: Sequence[Slots], number: int) -> list[Slots]:
+    def still_open(
+        self, state: RunState, tables: Iterable[Slots], number: int, tally: Tally
+    ) -> list[Slots]:
         """The tables that stay open when the ``number``-th publication is: those that a worker
-        holds a block of, or whose results are not used yet, for at most ``max_lag`` generations.
+        holds a block of, or whose results are not used yet, for at most ``max_lag`` generations;
+        none after training. Results of the others go into ``tally``.
         """
         kept: list[Slots] = []
         for slots in tables:
-            is_new = number - slots.generation <= self.config.max_lag
+            is_new = state.stage == TRAINING and number - slots.generation <= self.config.max_lag
             fresh = slots.fresh()
             if is_new and (slots.is_held or len(fresh)):
                 kept.append(slots)
-            else:
-                slots.tally.refused["stale"] += len(fresh)
-                slots.tally.lost_steps += slots.steps(fresh)
+            elif len(fresh):
+                tally.refused["stale"] += len(fresh)
+                tally.lost_steps += slots.steps(fresh)
         return kept
 
     # --- what fails

@@ -191,11 +191,11 @@ class Master:
         name = adopted.publication if adopted else f"{number}.{self._token}"
         spans = spans_from_bytes(adopted.spans) if adopted else None
         slots = learner.slots(state, number, name, spans)
-        older: Sequence[Slots] = ()
-        if learner.is_async and state.stage == TRAINING:
-            opened = [learner.reopen(opened) for opened in state.open]
-            older = learner.still_open(before.tables, number) if before else opened
-        tables, tally = [*older, slots], Tally()
+        older, tally = list[Slots](), Tally()
+        if learner.is_async:
+            former = before.tables if before else map(learner.reopen, state.open)
+            older = learner.still_open(state, former, number, tally)
+        tables = [*older, slots]
         for each in tables:
             each.tally, each.identify = tally, self._workers.reporter_of
         # At most 2,500 polls of the leave flags per second in all.
@@ -232,16 +232,13 @@ class Master:
             checkpoint=for_redis(saved) if in_redis else None,
             keep=[each.publication for each in older],
         )
-        if adopted:  # the next look shows what nobody holds
-            slots.table["issued"] = True
-            self._next_look = 0.0
-        else:
+        if not adopted:
             sent = time.monotonic()
             previous = self._send(task.encode())
             if before and previous not in (before.task.publication, name):
                 LOGGER.warning(FORMER_GENERATION_LOST)
                 self._note_loss(generation, sent)
-            self._issue_new(generation)
+        self._issue_new(generation, leave=adopted is not None)
         self._inbox.acknowledge_changes()
         generation.seconds = time.monotonic() - began
         for listener in self._listeners:
@@ -271,10 +268,17 @@ class Master:
             }
         )
 
-    def _issue_new(self, generation: Generation, task: bytes = b"") -> None:
-        """Issue the rows that were never issued; task: the header of a table that has grown."""
+    def _issue_new(
+        self, generation: Generation, task: bytes = b"", *, leave: bool = False
+    ) -> None:
+        """Issue the rows that were never issued; task: the header of a table that has grown.
+        ``leave`` that to the next look, which issues what nobody holds; so does a pause.
+        """
         slots, workers = generation.slots, self._workers.expected_count()
-        self._issuer.issue_new(slots, workers, self.is_async, task)
+        if leave or self._inbox.paused_by:
+            slots.table["issued"], self._next_look = True, 0.0
+        else:
+            self._issuer.issue_new(slots, workers, self.is_async, task)
         if self._audit is not None:
             self._audit.follow(slots, generation.task.encode(), workers)
 
@@ -459,10 +463,10 @@ class Master:
         was_paused, since = bool(self._inbox.paused_by), self._polled_at
         is_training = generation.state.stage == TRAINING
         self._inbox.poll(generation.slots.generation, is_training=is_training)
-        self._polled_at = time.monotonic()
+        now = self._polled_at = time.monotonic()
         if was_paused:
-            self._counted_at += self._polled_at - since
-            self._collect_began += self._polled_at - since
+            self._counted_at += now - max(since, self._counted_at)
+            self._collect_began += now - max(since, self._collect_began)
         if was_paused and not self._inbox.paused_by:
             self._answered_at = time.time()  # a pause is no stall
             generation.slots.table["copied"] = False  # the pause emptied todo, copies too
@@ -598,7 +602,10 @@ class Master:
                 f"generation{pace}, so nothing was learnt: resume the run with "
                 "more workers or a larger --max-seconds, or begin one with a smaller --population"
             )
-        played = sum(each.steps(each.fresh()) for each in generation.tables)
+        played = 0
+        for each in generation.tables:
+            played += each.steps(fresh := each.fresh())
+            each.table["used"][fresh] = state.generation  # counted here, so no longer as stale
         played += slots.steps(slots.rows(*(kind for kind in range(len(KINDS)) if kind != TRAIN)))
         counters = state.add_counts(lost_steps=slots.tally.lost_steps + played, seconds=seconds)
         self._keep_refused(slots)

@@ -127,6 +127,12 @@ def test_each_worker_of_a_run_may_fail_in_turn_and_the_bits_stay(quiet: Played) 
     assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
 
 
+def test_asynchronous_results_that_come_too_late_to_be_learnt_from_are_counted() -> None:
+    run = play(schedule="async", max_lag=0, block=3, generations=6)
+    stale, steps_of_a_pair = run.refused["stale"], 10
+    assert stale > 0 and run.records[-1]["lost_steps"] == steps_of_a_pair * stale
+
+
 # --- slots that fail
 
 

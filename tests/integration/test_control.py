@@ -92,6 +92,22 @@ def test_a_paused_run_stands_still_with_its_workers_until_it_is_let_go_on(
     assert run.state() == "running"
 
 
+def test_a_paused_run_that_redis_has_lost_is_published_again_and_still_stands(
+    live: Callable[..., Live],
+) -> None:
+    run = live()
+    run.ask("--pause", "live")
+    wait_for(lambda: not run.seen.todo() and not run.seen.all_claims(), "its worker waits")
+    looks_again(run.seen, 0.5)
+    generation, answered = run.seen.generation(), run.seen.progress()["answered_at"]
+    run.seen.client.flushall()
+    wait_for(lambda: run.state() == "paused", "it is published again")
+    looks_again(run.seen, 1.5)
+    assert (run.seen.generation(), run.seen.progress()["answered_at"]) == (generation, answered)
+    run.ask("--continue", "live")
+    wait_for(run.seen.has_reached(generation + 2), "its worker has rows to play again")
+
+
 def looks_again(seen: Seen, seconds: float) -> None:
     """Wait until the master, by its own clock, has looked after its run for so long."""
     updated = float(seen.progress()["updated"])
@@ -113,6 +129,8 @@ def test_a_paused_run_whose_master_is_killed_and_resumed_is_still_paused(
     assert run.seen.generation() <= generation + 1
     run.ask("--continue", "live")
     wait_for(run.seen.has_reached(generation + 3), "it goes on")
+    waited = [one["seconds_wait"] for one in again.events("generation")]
+    assert waited and all(0 <= seconds < 60 for seconds in waited), "the pause counts as no wait"
 
 
 def test_a_setting_is_changed_from_a_generation_on_and_the_history_says_by_whom(

@@ -26,7 +26,7 @@ progress[#progress + 1] = 'publication'
 progress[#progress + 1] = publication
 redis.call('HSET', KEYS[2], unpack(progress))
 if #kept > 0 then redis.call('HSET', KEYS[2], 'open', table.concat(kept, ' ')) else redis.call('HDEL', KEYS[2], 'open') end
-if #history > 0 then redis.call('XADD', KEYS[7], 'MAXLEN', '~', 10000, '*', unpack(history)) end
+if #history > 0 and stored ~= publication then redis.call('XADD', KEYS[7], 'MAXLEN', '~', 10000, '*', unpack(history)) end
 redis.call('ZADD', KEYS[9], 'NX', now, run)
 redis.call('UNLINK', KEYS[5])
 redis.call('SET', KEYS[11], '', 'EX', seconds)
