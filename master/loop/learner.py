@@ -434,9 +434,9 @@ class Learner:
         """
         kept: list[Slots] = []
         for slots in tables:
-            is_new = state.stage == TRAINING and number - slots.generation <= self.config.max_lag
+            is_new = number - slots.generation <= self.config.max_lag
             fresh = slots.fresh()
-            if is_new and (slots.is_held or len(fresh)):
+            if state.stage == TRAINING and is_new and (slots.is_held or len(fresh)):
                 kept.append(slots)
             elif len(fresh):
                 tally.refused["stale"] += len(fresh)

@@ -268,9 +268,7 @@ class Master:
             }
         )
 
-    def _issue_new(
-        self, generation: Generation, task: bytes = b"", *, leave: bool = False
-    ) -> None:
+    def _issue_new(self, generation: Generation, task: bytes = b"", *, leave: bool = False) -> None:
         """Issue the rows that were never issued; task: the header of a table that has grown.
         ``leave`` that to the next look, which issues what nobody holds; so does a pause.
         """

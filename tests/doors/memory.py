@@ -51,6 +51,7 @@ CHANGING = {
 DIES = "dies while it holds the block"
 LEAVES = "is asked to leave while it holds the block"
 FREEZES = "answers only after the generation has closed"
+LAGS = "answers only when the second generation after its own is open"
 LOSES_CLAIM = "does not get the reply to its claim"
 OTHER_NOISE = "has another noise table, from its first block on"
 ANSWERS_TWICE = "answers twice"
@@ -266,7 +267,7 @@ class _Stage:
     @property
     def clocks(self) -> Clocks:
         """No worker is so slow that its block is issued again, unless a test asks for it."""
-        is_frozen = any(fault.what == FREEZES for fault in self.faults)
+        is_frozen = any(fault.what in (FREEZES, LAGS) for fault in self.faults)
         return replace(QUICK, overdue=QUICK.overdue if is_frozen else 60.0)
 
     @contextmanager
@@ -390,6 +391,8 @@ class _Worker(MemoryWorkerStore):
             self._send(replace(block, publication=name), _with(records, -3.25), moments)
         while fault == FREEZES and block.publication in self.server.results:
             threading.Event().wait(0.02)
+        while fault == LAGS and not self._is_second_after(block):
+            threading.Event().wait(0.02)
         is_open = super().give(block, results, moments)
         if is_open:
             stage.played[KINDS[block.kind]] += len(records)
@@ -398,6 +401,11 @@ class _Worker(MemoryWorkerStore):
         if fault == ANSWERS_OTHERWISE:
             self._send(block, _with(records, -3.25), moments)
         return is_open
+
+    def _is_second_after(self, block: Block) -> bool:
+        newest = self.server.progress.get("publication", block.publication)
+        lag = publication_generation(newest) - publication_generation(block.publication)
+        return lag >= 2 or self._stage.over
 
     def _send(self, block: Block, records: Any, moments: bytes) -> None:
         """Results beside the answer, which end no claim."""

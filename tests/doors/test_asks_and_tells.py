@@ -1,4 +1,4 @@
-"""What strategies learn from individuals that failed."""
+"""What strategies are told: of individuals that failed, and of results that come late."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
+from es_queue.protocol.messages import CENTRE, TRAIN
+from es_queue.slots import ANSWERED, Span
 from es_queue.strategies import strategy_class
 from es_queue.testing import begin, is_same, run_generation, sample_strategy
 from tests.cases import each_case
+from tests.parts import setup_of
 
 pytestmark = pytest.mark.fast
 
@@ -43,3 +46,19 @@ def test_an_individual_that_failed_counts_as_the_worst(name: str, settings: dict
     batch.fitness[worst] = np.nan
     learnt = strategy.learn(state, batch)[0]
     assert is_same(learnt, expected) or is_same(learnt, tied)
+
+
+def test_a_late_result_is_learnt_with_the_deviations_that_it_was_drawn_with() -> None:
+    setup = setup_of("snes", schedule="async")
+    state = setup.initial_state()
+    old, new = (
+        setup.learner.slots(state, number, "", [Span(CENTRE, 0, 1), Span(TRAIN, 0, 3)])
+        for number in (0, 1)
+    )
+    old.spread = new.spread * 2
+    for first, slots in ((4, old), (0, new)):
+        slots.table["state"], slots.table["fitness"] = ANSWERED, 1.0
+        slots.table["arrived"] = first + np.arange(4)
+    batch = setup.learner.batch(state, setup.learner.choose([old, new]))
+    told = [(rows.stop - rows.start, spread.tolist()) for rows, spread in batch.spreads]
+    assert told == [(1, old.spread.tolist()), (3, new.spread.tolist())]

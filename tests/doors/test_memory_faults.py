@@ -133,6 +133,13 @@ def test_asynchronous_results_that_come_too_late_to_be_learnt_from_are_counted()
     assert stale > 0 and run.records[-1]["lost_steps"] == steps_of_a_pair * stale
 
 
+def test_an_asynchronous_batch_has_its_size_and_no_result_beyond_the_lag() -> None:
+    lags = [Fault(memory.LAGS, block) for block in (3, 6)]
+    run = play(2, schedule="async", max_lag=1, block=1, generations=8, faults=lags)
+    assert set(run.column("population")[:-1]) == {8}
+    assert max(run.column("lag_max")[:-1]) <= 1
+
+
 # --- slots that fail
 
 
