@@ -87,7 +87,7 @@ LEAVE_SECONDS = 20.0
 #: Waits before an es-master that was killed is started again; the longest outlasts the lease of its
 #: predecessor.
 BACKOFF_SECONDS = (1.0, 4.0, 12.0)
-#: A seed has a line at most so often, apart from evaluations.
+#: A seed has a line at most so often, and in a file one for each evaluation.
 LINE_SECONDS = 10.0
 MOST_SEEDS, MOST_BYTES = 100, 2**24
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
@@ -531,7 +531,8 @@ class Sweep:
             ended = replace(seed, state=str(event.get("state")))
             self.note(f"{ended.state}: {ended.outcome()}", seed)
         elif event["event"] == "generation" and (
-            finite_or_none(event.get("eval_mean")) is not None or now - seed.shown >= LINE_SECONDS
+            now - seed.shown >= LINE_SECONDS
+            or (finite_or_none(event.get("eval_mean")) is not None and not self.out.is_terminal)
         ):
             seed.shown = now
             self.note(format_generation(event, self.study.config), seed)

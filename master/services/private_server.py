@@ -21,6 +21,7 @@ from es_queue.errors import RedisError, UsageError
 from es_queue.files import read_file
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.private_files import is_closed, is_private, try_lock
+from es_queue.protocol.connection import ANY_ERROR, client_from_url
 from es_queue.text import sanitize
 from master.processes import Child, ProcessGroup
 from master.services.tcp_access import (
@@ -159,16 +160,8 @@ class PrivateServer:
 
     def is_alive(self) -> bool:
         """Whether the server answers a PING."""
-        password = read_password(self.folder)
-        words, answers = (
-            (b"", b"") if password is None else (b"AUTH %s\r\n" % password.encode(), b"+OK\r\n")
-        )
-        # By hand: a client library takes longer to load than a server to start.
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PING_SECONDS)
-            connection.connect(str(self.socket_path))
-            connection.sendall(words + b"PING\r\n")
-            return _reads_exactly(connection, answers + b"+PONG\r\n")
+        with suppress(ANY_ERROR), client_from_url(self.url) as client:
+            return bool(client.ping())
         return False
 
     def watch(self) -> list[str]:
@@ -337,13 +330,3 @@ def quote_setting(value: str) -> str:
         )
         + '"'
     )
-
-
-def _reads_exactly(connection: socket.socket, expected: bytes) -> bool:
-    received = b""
-    while expected.startswith(received) and received != expected:
-        piece = connection.recv(len(expected) - len(received))
-        if not piece:
-            return False
-        received += piece
-    return received == expected
