@@ -61,4 +61,4 @@ def test_a_late_result_is_learnt_with_the_deviations_that_it_was_drawn_with() ->
         slots.table["arrived"] = first + np.arange(4)
     batch = setup.learner.batch(state, setup.learner.choose([old, new]))
     told = [(rows.stop - rows.start, spread.tolist()) for rows, spread in batch.spreads]
-    assert told == [(1, old.spread.tolist()), (3, new.spread.tolist())]
+    assert told == [(3, old.spread.tolist()), (3, new.spread.tolist())]
