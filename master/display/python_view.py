@@ -26,6 +26,7 @@ from master.status.figures import (
     format_compact,
     format_score,
 )
+from master.status.snapshot import Series
 
 #: Figures of a record that its generation has only if it was trained.
 TRAINING_FIGURES = (
@@ -36,8 +37,6 @@ TRAINING_FIGURES = (
 )
 #: Of the figure, in pixels; the curve keeps clear of its edges.
 WIDTH, HEIGHT, MARGIN = 600, 180, 14
-#: A longer curve is drawn with every second point, and so on.
-MOST_POINTS = 400
 
 #: Replaces the previous output by a text, or by the HTML that a function makes of it; the last one
 #: stays.
@@ -64,8 +63,7 @@ class PythonView(RunView):
         self.keeps_going = True
         self._trained: Record = {}
         self._pace, self._last_time = GenerationPace(clock), -LEAST_LINE_SECONDS
-        self._returns: Points = []
-        self._evaluations: Points = []
+        self._returns, self._evaluations = Series("return_mean"), Series("eval_mean")
         self._fraction: float | None = 0.0
 
     def resumed(self, records: Sequence[Record]) -> None:
@@ -95,10 +93,8 @@ class PythonView(RunView):
     def _add(self, record: Record) -> None:
         if self._show is None:
             return
-        steps = drawable_or_none(record.get("env_steps")) or 0.0
-        for points, name in ((self._returns, "return_mean"), (self._evaluations, "eval_mean")):
-            if (value := drawable_or_none(record.get(name))) is not None:
-                points.append((steps, value))
+        for series in (self._returns, self._evaluations):
+            series.add_record(record)
         self._fraction = budget_fraction(record, self._config)
 
     def _rewrite(self, text: str, *, is_last: bool = False) -> None:
@@ -111,7 +107,7 @@ class PythonView(RunView):
         """A browser's own bar, which without a budget only shows that work is under way."""
         value = "" if self._fraction is None else f' value="{self._fraction:.4f}"'
         bar = f'<progress max="1"{value} style="width:{WIDTH // 3}px"></progress>'
-        curve = draw_curve(self._returns, self._evaluations)
+        curve = draw_curve(drawable(self._returns), drawable(self._evaluations))
         return f"<div>{bar} {html.escape(text)}</div>{curve}"
 
 
@@ -174,7 +170,7 @@ def draw_curve(returns: Points, evaluations: Points) -> str:
     def places(points: Points) -> list[str]:
         return [
             f"{MARGIN + (x - left) * across:.1f},{HEIGHT - 2 * MARGIN - (y - low) * up:.1f}"
-            for x, y in thinned(points)
+            for x, y in points
         ]
 
     lines = "".join(
@@ -201,7 +197,7 @@ def draw_curve(returns: Points, evaluations: Points) -> str:
     )
 
 
-def thinned(points: Points) -> Points:
-    """At most MOST_POINTS of them, evenly, and the last."""
-    step = -(-len(points) // MOST_POINTS) or 1
-    return points[::step] + (points[-1:] if (len(points) - 1) % step else [])
+def drawable(series: Series) -> Points:
+    """Mean figures over environment steps."""
+    points = series.points("env_steps")
+    return [point for point in points if None not in map(drawable_or_none, point)]

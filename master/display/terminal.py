@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TextIO, cast
@@ -39,6 +38,7 @@ from master.status.figures import (
     format_graph,
     format_recoveries,
 )
+from master.status.snapshot import Series
 
 #: The shortest time between redraws; data may come faster.
 DRAW_SECONDS = 0.2
@@ -55,7 +55,6 @@ PLAIN: dict[str, Any] = {
 }
 #: The last column of a table shrinks to this width before a column is omitted.
 LEAST_COLUMN_WIDTH = 12
-MOST_EVALUATIONS = 4096
 GRAPH_WIDTH, BAR_WIDTH = 44, 24
 
 
@@ -219,7 +218,7 @@ class LiveView(RunView):
         self._figures: Record = {}
         self._trained: Record = {}
         self._evaluated: Record = {}
-        self._evaluations: deque[tuple[float, float]] = deque(maxlen=MOST_EVALUATIONS)
+        self._evaluations = Series("eval_mean")
         self._panel = LivePanel(out, self._render, clock)
 
     def started(self, about: Mapping[str, str]) -> None:
@@ -241,11 +240,8 @@ class LiveView(RunView):
         self._record = record
         if finite_or_none(record.get("return_mean")) is not None:
             self._trained = record
-        if (mean := finite_or_none(record.get("eval_mean"))) is not None:
-            number = finite_or_none(record.get("generation")) or 0.0
-            while self._evaluations and self._evaluations[-1][0] >= number:
-                self._evaluations.pop()  # a run that resumed from an older checkpoint repeats some
-            self._evaluations.append((number, mean))
+        if finite_or_none(record.get("eval_mean")) is not None:
+            self._evaluations.add_record(record)
             self._evaluated = record
 
     def live(self, figures: Record) -> None:
@@ -306,7 +302,12 @@ class LiveView(RunView):
                     {**self._evaluated, "target": parse_target(config.target_reward)},
                 ),
             ),
-            ("", format_graph([mean for _, mean in self._evaluations], GRAPH_WIDTH)),
+            (
+                "",
+                format_graph(
+                    [mean for _, mean in self._evaluations.points("generation")], GRAPH_WIDTH
+                ),
+            ),
             (
                 "unperturbed",
                 fill(

@@ -14,9 +14,8 @@ from es_queue.command_line import CommandParser, add_options, add_runs_folder, a
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.private_files import replacing
 from es_queue.text import sanitize
-from master.plot.curves import draw_curves, draw_panels
+from master.plot.curves import AXES, RunCurves, draw_curves, draw_panels, read_runs
 from master.plot.individuals import draw_archive, draw_cloud
-from master.plot.runs import AXES, RunCurves, read_runs
 from master.status.figures import LARGEST_DRAWN
 from master.storage.metrics_files import METRICS
 

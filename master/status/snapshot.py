@@ -256,9 +256,9 @@ def finish(run: Run, curve: Curve | None) -> Run:
     run.is_detailed = True
     if curve is None:
         return judge(run)
-    place = curve.evaluation.names.index("eval_mean")
     run.evaluations = [
-        {"generation": int(row[0] or 0), "eval_mean": row[place]} for row in curve.evaluation.items
+        {"generation": int(number), "eval_mean": mean}
+        for number, mean in curve.evaluation.points("generation")
     ]
     return judge(run, curve.usual_wait)
 
@@ -317,6 +317,11 @@ class Series(Thinned[Row]):
         row = tuple(finite_or_none(record.get(name)) for name in self.names)
         if row[0] is not None and row[len(AXES)] is not None:
             self.add(row)
+
+    def points(self, axis: str) -> list[tuple[float, float]]:
+        """The first figure over an axis; a position that is unknown is 0."""
+        place = AXES.index(axis)
+        return [(row[place] or 0.0, row[len(AXES)] or 0.0) for row in self.items]
 
     def to_json(self) -> dict[str, Any]:
         """Columns by name, six digits each; None for a figure that no axis can show."""

@@ -183,7 +183,7 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
     is_final = run.state == FINISHED and figures.get("eval_episodes") is not None
     evaluation = fill(FINAL if is_final else EVALUATION, figures)
     aim = f", target {format_score(target)}" if evaluation and target is not None else ""
-    means = [row[3] for row in curve.evaluation.items if row[3] is not None]
+    means = [mean for _, mean in curve.evaluation.points("generation")]
     graph = format_graph(means, GRAPH_WIDTH)
     return [
         ("generation", f"{format_whole(figures.get('generation'))}{stage}{results}"),

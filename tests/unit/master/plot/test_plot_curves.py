@@ -13,8 +13,15 @@ import numpy as np
 import pytest
 
 from master.plot import command
-from master.plot.curves import POINTS, compute_band, draw_panels, group_runs, rolling_mean
-from master.plot.runs import read_run, read_runs
+from master.plot.curves import (
+    POINTS,
+    compute_band,
+    draw_panels,
+    group_runs,
+    read_run,
+    read_runs,
+    rolling_mean,
+)
 from tests.cases import each_case
 
 CONFIG = {"env": "CartPole-v1", "strategy": "pgpe", "policy": "linear", "target_reward": "475"}
