@@ -358,7 +358,8 @@ class Curve:
     def _clear(self) -> None:
         self.training = Series("return_mean", "return_std", "return_max")
         self.evaluation = Series("eval_mean", "eval_std", "eval_min")
-        self._names = sorted({*self.training.names, *self.evaluation.names, "seconds_wait"})
+        names = (*self.training.names, *self.evaluation.names, "seconds_wait")
+        self._names = {name: name.encode() for name in names}
         self._waits: deque[float] = deque(maxlen=MOST_RECENT)
         self._last = ""
 
@@ -373,8 +374,9 @@ class Curve:
             (piece,) = server.ask([("xrange", RunKeys(run).history, least, "+", PIECE)])
             for entry, values in piece or ():
                 self._last = to_text(entry)
-                named = {name: (values or {}).get(name.encode()) for name in self._names}
-                self._add(clean(named, dict.fromkeys(self._names, "")))
+                found = ((name, (values or {}).get(data)) for name, data in self._names.items())
+                known = {name: value for name, value in found if value is not None}
+                self._add({name: to_text(v) for name, v in known.items() if len(v) <= LONGEST_NAME})
             if len(piece or ()) < PIECE:
                 break
 
