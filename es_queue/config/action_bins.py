@@ -4,10 +4,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import isfinite
-
-from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 
 NONE = "none"
@@ -41,16 +37,3 @@ def parse_bins(text: str) -> tuple[float, ...]:
         f"action_bins is {text}: use uniform:K for 2 to {MAX_BINS} bins, custom:a,b,... for "
         "ascending values from -1 (the lower bound) to 1 (the upper), or none"
     )
-
-
-def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
-    """``spec`` with the bins of ``text``. Raises UsageError unless it is a box with finite
-    bounds.
-    """
-    bins = parse_bins(text)
-    if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):
-        raise UsageError(
-            f"action_bins is {text}, but only box actions with finite bounds can be divided "
-            f"into bins: leave it out"
-        )
-    return replace(spec, bins=bins)

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from math import isfinite
 from typing import cast, overload
 
 import gymnasium
 import numpy as np
 
-from es_queue.config.action_bins import with_bins
+from es_queue.config.action_bins import parse_bins
 from es_queue.config.run_config import AUTO, VIRTUAL, RunConfig
 from es_queue.environments import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
 from es_queue.environments.interface import (
@@ -266,6 +267,19 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         return _with_behaviour(env, spec, resolved.behaviour)
     finally:
         env.close()
+
+
+def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
+    """``spec`` with the bins of ``text``. Raises UsageError unless it is a box with finite
+    bounds.
+    """
+    bins = parse_bins(text)
+    if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):
+        raise UsageError(
+            f"action_bins is {text}, but only box actions with finite bounds can be divided "
+            f"into bins: leave it out"
+        )
+    return replace(spec, bins=bins)
 
 
 def _open_beside(stock: StockEnvironment, resolved: ResolvedEnvironment) -> Environment:

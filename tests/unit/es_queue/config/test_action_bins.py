@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from es_queue.config.action_bins import parse_bins, with_bins
+from es_queue.config.action_bins import parse_bins
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.factory import describe
+from es_queue.environments.factory import describe, with_bins
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy

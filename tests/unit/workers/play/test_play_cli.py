@@ -19,7 +19,7 @@ from es_queue.environments.stock import StockEnvironment
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import FINAL, Task
-from es_queue.slot_plan import FINAL as FINAL_STREAM
+from es_queue.slot_plan import FINAL_SEEDS as FINAL_STREAM
 from es_queue.slot_plan import evaluation_seeds
 from es_queue.strategies import make_strategy
 from master.storage.checkpoint import policy_meta
