@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 
+import pytest
 import redis
 
 from es_queue.user_code import ALLOW
@@ -18,6 +19,17 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 Path(__file__).with_name("imported").touch()
 gymnasium.register("Loose-v0", CartPoleEnv, max_episode_steps=20)
+"""
+#: A process that is forked from one that has played it has the pool, but not its threads.
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+from gymnasium.envs.classic_control import CartPoleEnv
+
+THREADS = ThreadPoolExecutor(2)
+
+class Pool(CartPoleEnv):
+    def reset(self, **options):
+        return THREADS.submit(super().reset, **options).result()
 """
 TINY = {
     "seed": 1,
@@ -52,6 +64,17 @@ def test_the_local_workers_of_an_es_master_import_what_its_command_names(
     assert (
         json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
     )
+
+
+@pytest.mark.parametrize("listen", [(), ("--listen", "127.0.0.1")], ids=["rq", "es-worker"])
+def test_an_environment_with_a_thread_pool_of_its_module_trains(
+    processes: Processes, listen: tuple[str, ...]
+) -> None:
+    (processes.folder / "pool.py").write_text(POOL)
+    words = [*flags({**TINY, "env": "pool:Pool"}), "--workers", 1, *listen]
+    run = processes.master(*words, "--run", "pool")
+    assert run.wait() == 0, run.said()
+    assert processes.living() == {}
 
 
 def test_a_run_of_a_loose_module_resumes_from_redis_when_its_folder_is_lost(

@@ -131,7 +131,7 @@ def test_a_killed_study_takes_its_runs_workers_and_server_with_it_and_can_be_res
     study = begun(processes, "killed")
     study.signal(signal.SIGKILL)
     study.wait()
-    wait_for(lambda: not processes.living(), "no process is left", 30)
+    wait_for(lambda: not processes.living(), "no process is left", 5)
     resumed = processes.master("--resume", "killed", "--workers", 1, "--quiet")
     assert resumed.wait() == 0, resumed.said()
     assert_done(processes, "killed", LONG)
