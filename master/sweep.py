@@ -48,7 +48,7 @@ from es_queue.protocol.connection import (
     redacted_url,
     validate_server,
 )
-from es_queue.run_folder import STUDY_FILE
+from es_queue.run_folder import STUDY_FILE, NamedRun
 from es_queue.text import sanitize
 from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
 from master.display.log_view import (
@@ -59,9 +59,8 @@ from master.display.log_view import (
 )
 from master.display.notes import NoteHandler
 from master.processes import Child, ProcessGroup, module_command, signal_name
-from master.run.launch import Launch
+from master.run.launch import Launch, derive_run_id, existing_run, new_run, prepare_folder
 from master.run.manifest import repro_command
-from master.run.run_paths import RunPaths, derive_run_id, existing_paths, new_paths
 from master.run.setup import prepare_run
 from master.services.local_workers import LocalServices
 from master.services.private_server import PrivateServer
@@ -238,23 +237,18 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
             f"run is {run!r} in the command line, but -s{max(launch.seeds)} is added to it and an "
             f"id has at most {LONGEST_RUN_ID}: use at most {room} letters"
         )
-    paths = new_paths(run, launch)
-    if paths.config_file.exists() or paths.named_run.is_study:
-        raise UsageError(
-            f"run-dir {paths.run_dir} holds a run already; continue it with "
-            f"--resume {paths.named_run.word}, or give another --run"
-        )
+    paths = new_run(config.task, replace(launch, run=run))
     start = None if launch.warm_start is None else str(launch.warm_start.absolute())
     config, target = try_settings(config, launch)
     study = Study(run, config, [Seed(seed) for seed in launch.seeds], start, target=target)
-    is_new = not paths.run_dir.exists()
+    is_new = not paths.folder.exists()
     try:
         return sweep.lead(study, paths)
     except BaseException:
         if is_new and not sweep.is_begun:
-            shutil.rmtree(paths.run_dir, ignore_errors=True)
+            shutil.rmtree(paths.folder, ignore_errors=True)
             with suppress(OSError):  # it holds other runs
-                paths.run_dir.parent.rmdir()
+                paths.folder.parent.rmdir()
         raise
 
 
@@ -265,16 +259,16 @@ def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
     Finished seeds are kept, unless ``changes`` extends their budget.
     """
     sweep = Sweep(launch)
-    paths = existing_paths(launch.resume or "", launch)
-    study = load_study(paths.run_dir)
+    paths = existing_run(launch.resume or "", launch)
+    study = load_study(paths.folder)
     if study.run != paths.run:
         raise UsageError(
-            f"{paths.run_dir} holds the study {study.run}, not {paths.run}: continue it with "
+            f"{paths.folder} holds the study {study.run}, not {paths.run}: continue it with "
             f"--resume {study.run}, or give the --run-dir of {paths.run}"
         )
     study.changes |= changes
     study.config = replace(study.config, **study.changes)
-    require_trust(str(paths.run_dir), named_modules(study.config), launch.trust, launch.own_modules)
+    require_trust(str(paths.folder), named_modules(study.config), launch.trust, launch.own_modules)
     for seed in study.seeds:
         if changes or seed.state != FINISHED:
             seed.state, seed.code, seed.why = WAITING, None, ""
@@ -303,13 +297,13 @@ class Sweep:
         self.stop = StopSignals()
         self.stop.install(lambda: self.is_begun, lambda: self.way_back)
 
-    def lead(self, study: Study, paths: RunPaths) -> int:
+    def lead(self, study: Study, paths: NamedRun) -> int:
         """Run what has not finished."""
-        launch, self.study, self.folder = self.launch, study, paths.run_dir
+        launch, self.study, self.folder = self.launch, study, paths.folder
         named = launch.redis_url
         flags = "" if named is None else redis_flags(named, launch.redis_password_file)
-        self.way_back = f"{format_command('es-master')} --resume {paths.named_run.word}{flags}"
-        paths.prepare()
+        self.way_back = f"{format_command('es-master')} --resume {paths.word}{flags}"
+        prepare_folder(paths.folder, launch.shared)
         if (lock := take_lock(self.folder / "study.lock")) is None:
             raise RunBusyError(
                 f"study {study.run} is led by another es-master: stop that one, or wait until it "
@@ -346,7 +340,7 @@ class Sweep:
         address = None if listen is None else resolve_listen_address(listen, folder)
         return PrivateServer(folder, listen=address, queue=self.launch.queue)
 
-    def begin(self, paths: RunPaths) -> None:
+    def begin(self, paths: NamedRun) -> None:
         """Start the private server, if any, and the workers. Raises RedisError or
         RunFolderError.
         """
@@ -371,7 +365,7 @@ class Sweep:
         about = start_lines(
             self.url,
             launch.queue,
-            paths.named_run,
+            paths,
             server,
             loose_modules(self.study.config),
             launch.redis_password_file,

@@ -215,16 +215,28 @@ def sum_in_order(values: Iterable[float]) -> float:
     return total
 
 
-def return_statistics(returns: Sequence[float]) -> ReturnStatistics | None:
+def return_statistics(returns: Sequence[float] | Doubles) -> ReturnStatistics | None:
     """Summed in the given order, in float64; None without returns."""
-    if not returns:
+    if not len(returns):
         return None
-    mean = sum_in_order(returns) / len(returns)
+    values = np.asarray(returns, np.float64)
+    with np.errstate(all="ignore"):
+        mean = _accumulated(values) / len(values)
+        deviations = (values - mean).tolist()
     try:
-        spread = math.sqrt(sum_in_order((value - mean) ** 2 for value in returns) / len(returns))
+        # Python's squares; numpy's have other bits on some CPUs.
+        squares = np.array([deviation**2 for deviation in deviations])
+        spread = math.sqrt(_accumulated(squares) / len(values))
     except OverflowError:  # Python raises if the square exceeds float64
         spread = math.inf
-    return ReturnStatistics(mean, spread, min(returns), max(returns), len(returns))
+    listed = values.tolist()
+    return ReturnStatistics(mean, spread, min(listed), max(listed), len(listed))
+
+
+def _accumulated(values: Doubles) -> float:
+    """``sum_in_order`` of an array, to the bit, in a tenth of the time."""
+    with np.errstate(all="ignore"):
+        return float(np.add.accumulate(np.concatenate([np.zeros(1), values]))[-1])
 
 
 # --- runs of one setting: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the

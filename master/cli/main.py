@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
+    from es_queue.run_folder import NamedRun
     from master.control.control_arguments import ControlArgs
     from master.display.reporter import Reporter
     from master.run.launch import Launch
-    from master.run.run_paths import RunPaths
     from master.services.stop_signals import StopSignals
 
 #: Letters of an error that are shown.
@@ -103,14 +103,14 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
     if args.verb == REPLAY:
         # start-up: of this request
         from es_queue.run_folder import no_run_error
-        from master.run.run_paths import existing_paths
+        from master.run.launch import existing_run
         from master.storage.replay import replay_run
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        paths = existing_paths(args.run, launch)
-        if not paths.run_dir.is_dir():
-            raise no_run_error(paths.named_run)
-        return replay_run(paths.run, paths.run_dir, launch.noise_dir, print, launch.trust)
+        run = existing_run(args.run, launch)
+        if not run.folder.is_dir():
+            raise no_run_error(run)
+        return replay_run(run.run, run.folder, launch.noise_dir, print, launch.trust)
     # start-up: of this request
     from master.control.commands import run_control_command
 
@@ -129,9 +129,9 @@ def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
 
         return run_sweep(values, launch)
     # start-up: Ctrl-C first
-    from master.run.run_paths import existing_paths
+    from master.run.launch import existing_run
 
-    if launch.resume is not None and existing_paths(launch.resume, launch).named_run.is_study:
+    if launch.resume is not None and existing_run(launch.resume, launch).is_study:
         # start-up: Ctrl-C first
         from master.run.session import resumable_settings
         from master.sweep import resume_sweep
@@ -164,16 +164,16 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
     reports: list[Reporter] = []
 
-    def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:
+    def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
         # start-up: the display, once the run has begun
         from master.display.log_view import SafeStream
         from master.display.reporter import Reporter, make_view
         from master.storage.trackers import open_trackers
 
         out = SafeStream(sys.stdout)
-        view = make_view(out, paths.run, config, quiet=launch.quiet, json_lines=launch.json)
-        trackers = open_trackers(launch.track, paths.run, paths.run_dir, config)
-        reports.append(Reporter(paths.run_dir, view, trackers=trackers))
+        view = make_view(out, run.run, config, quiet=launch.quiet, json_lines=launch.json)
+        trackers = open_trackers(launch.track, run.run, run.folder, config)
+        reports.append(Reporter(run.folder, view, trackers=trackers))
         return reports[-1]
 
     stop = StopSignals() if stop is None else stop

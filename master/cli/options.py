@@ -16,13 +16,14 @@ from es_queue.errors import DecodeError, UsageError
 from es_queue.files import MAX_TOML, parse_toml, read_file
 from es_queue.host import checked_workers, default_workers
 from es_queue.protocol.connection import named_url
+from es_queue.protocol.keys import checked_run_id
 from es_queue.text import parse_number_ranges
 from es_queue.user_code import modules_named_by, require_trust
 from master.cli.flags import (
     launch_names,
     make_parser,
 )
-from master.control.control_arguments import parse_control_args, validate_run_id
+from master.control.control_arguments import parse_control_args
 from master.display.video_jobs import validate_video_support
 from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
 from master.storage.trackers import parse_trackers
@@ -140,7 +141,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
                 "it a value"
             )
     if "run" in given:
-        validate_run_id("run", given["run"])
+        checked_run_id(given["run"])
     if "standby" in given:
         if "resume" in given:
             raise UsageError(

@@ -70,14 +70,16 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     """
     # start-up: Ctrl-C first
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
-    from master.run.run_paths import remove_unstarted_config
+    from master.run.launch import named_run
     from master.services.stop_signals import StopSignals
 
     stop = StopSignals()
     try:
         code = cli.run({}, replace(launch, run=None, warm_start=None, resume=launch.run), stop)
     except NoRunError:
-        remove_unstarted_config(launch)
+        folder = named_run(launch.run or "", launch).folder
+        if not any((folder / "checkpoints").glob("*")):  # its master was killed before the first
+            (folder / "config.json").unlink(missing_ok=True)
         code = cli.run(values, launch, stop)
     return EXIT_DONE if code == EXIT_INTERRUPTED and not stop.requested else code
 

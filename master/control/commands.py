@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from es_queue.command_line import format_command
 from es_queue.config.parsing import config_from_json
-from es_queue.errors import EXIT_DONE, NoRunError, RedisError, RunBusyError, UsageError
+from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
 from es_queue.protocol.control import (
@@ -37,9 +37,8 @@ from es_queue.text import sanitize
 from master.control.control_arguments import ATTACH, PURGE, ControlArgs
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
-from master.run.launch import Launch
+from master.run.launch import Launch, existing_run
 from master.run.lease import format_host, holder_name, take_lease
-from master.run.run_paths import existing_paths
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder
 from master.status.sources import unknown_run_error
@@ -53,10 +52,14 @@ LEAVE_SECONDS = 15.0
 
 def run_control_command(args: ControlArgs, launch: Launch) -> int:
     """Carry out one control command; returns the exit code. Raises EsQueueError."""
-    run = existing_paths(args.run, launch).named_run
+    run = existing_run(args.run, launch)
     if run.is_study:
         raise UsageError(f"{run.run} {run.several_runs}")
-    command = ControlCommand(args, run, launch)
+    url = server_url(run, launch)
+    if url is None:
+        control_without_server(args, run)
+        return EXIT_DONE
+    command = ControlCommand(args, run, launch, url)
     verbs = {
         STOP: command.stop,
         PAUSE: command.pause,
@@ -68,13 +71,59 @@ def run_control_command(args: ControlArgs, launch: Launch) -> int:
     return EXIT_DONE
 
 
+def control_without_server(args: ControlArgs, run: NamedRun) -> None:
+    """A run whose private server does not run has no master."""
+    folder = run.server_folder
+    if not folder.is_dir():
+        if not read_run_name(run.folder):
+            raise no_run_error(run)
+        raise UsageError(
+            f"no private server runs for {run.run} in {run.folder}: its master has ended, "
+            "or is still starting; for a run on a shared Redis give --redis-url or set "
+            "RQ_REDIS_URL"
+        )
+    if args.verb == PURGE:
+        confirm(f"remove the private server's data in {folder}? checkpoints and logs stay", args)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        print(f"the data of run {run.run} in {folder} were removed; checkpoints stay")
+        return
+    refuse_ended(args.verb, run.run, RunFolder(run.folder).summarize().state, run.word)
+
+
+def refuse_ended(verb: str, run: str, state: str, words: str) -> None:
+    """Say that a run has ended. Raises UsageError, unless it was to stop."""
+    why = {
+        STOP: "there is nothing to stop",
+        PAUSE: "it cannot be paused",
+        CONTINUE: f"continue where it stopped: {format_command('es-master')} --resume {words}",
+        ATTACH: "its settings cannot be changed",
+    }[verb]
+    if verb != STOP:
+        raise UsageError(f"run {run} is {state}: {why}")
+    print(f"run {run} is {state}: {why}")
+
+
+def confirm(question: str, args: ControlArgs) -> None:
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("--purge asks for confirmation, but there is no terminal: add --yes")
+    if input(f"{question} This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was removed")
+
+
 class ControlCommand:
-    def __init__(self, args: ControlArgs, run: NamedRun, launch: Launch) -> None:
-        self._args, self._named_run, self._launch = args, run, launch
+    """A command for a run whose server responds."""
+
+    def __init__(self, args: ControlArgs, run: NamedRun, launch: Launch, url: str) -> None:
+        self._args, self._named_run, self._launch, self._url = args, run, launch, url
         self._run = run.run
-        url = server_url(run, launch)
-        self._url = url or ""
-        self._client = None if url is None else ControlClient(tested_client(url), run.run)
+        self._client = ControlClient(tested_client(url), run.run)
+        # The words by which a command finds the run; never a URL with a secret.
+        is_shown = launch.redis_url is not None and not has_secret(url)
+        self._words = f"{run.word}{f' --redis-url {url}' if is_shown else ''}"
+        self._master = f"{format_command('es-master')} {{}} {self._words}"
 
     # --- the verbs
 
@@ -82,88 +131,100 @@ class ControlCommand:
         """Ask the master to stop, and wait until the run has stopped; a run without a master is
         marked as stopped.
         """
-        if (state := self._ended_state()) is not None:
-            print(f"run {self._run} is {state}: there is nothing to stop")
+        if not self._is_live():
             return
-        if self._require_client().lease_status().holder is None:
+        said = "has stopped"
+        if self._client.lease_status().holder is None:
             self._mark_stopped(keys.RUN_SECONDS)
-            print(
-                f"run {self._run} had no master and is now marked as stopped; continue it: "
-                f"{self._command('--resume')}"
-            )
-            return
-        self._send(self._request(STOP), lambda: not self._needs_master())
-        print(f"run {self._run} has stopped; continue it: {self._command('--resume')}")
+            said = "had no master and is now marked as stopped"
+        else:
+            self._send(self._request(STOP), lambda: not self._needs_master())
+        print(f"run {self._run} {said}; continue it: {self._master.format('--resume')}")
 
     def pause(self) -> None:
-        self._validate_not_ended("it cannot be paused")
-        self._validate_has_master()
-        self._send(self._request(PAUSE))
-        print(f"run {self._run} is paused; continue it: {self._command('--continue')}")
+        self._ask(PAUSE)
+        print(f"run {self._run} is paused; continue it: {self._master.format('--continue')}")
 
     def resume(self) -> None:
-        self._validate_not_ended(f"continue where it stopped: {self._command('--resume')}")
-        self._validate_has_master()
-        self._send(self._request(CONTINUE))
+        self._ask(CONTINUE)
         print(f"run {self._run} continues")
 
     def change(self) -> None:
         """Change settings of a live run. Raises UsageError if they cannot change."""
-        self._validate_not_ended("its settings cannot be changed")
-        raw = self._require_client().config()
-        if raw is None:
-            raise self._unknown_run_error()
-        apply_changes(
-            config_from_json(raw), [Change(0, dict(self._args.settings))]
-        )  # a mistake is refused here, before it is sent
-        self._validate_has_master()
-        print(f"run {self._run}: {sanitize(self._send(self._request(SET)), 1000)}")
+        self._is_live()
+        if (raw := self._client.config()) is None:
+            raise unknown_run_error(self._named_run, self._url)
+        # A mistake is refused here, before it is sent.
+        apply_changes(config_from_json(raw), [Change(0, dict(self._args.settings))])
+        print(f"run {self._run}: {sanitize(self._ask(SET), 1000)}")
 
     def purge(self) -> None:
         """Remove all data of a run without a master from Redis. Raises RunBusyError if it has
         one.
         """
-        if self._client is None:
-            self._purge_folder()
-            return
         lease = self._client.lease_status()
         if lease.holder is not None:
             raise RunBusyError(
                 f"run {self._run} is live: {format_host(lease.holder)} leads it; stop it first: "
-                f"{self._command('--stop')}"
+                f"{self._master.format('--stop')}"
             )
         count = self._client.key_count()
         if count == 0 and lease.state is None:
-            raise self._unknown_run_error()
-        self._confirm(
-            f"remove the {count} keys of run {self._run} from Redis at "
-            f"{redacted_url(self._url)}? The folder on disk stays"
+            raise unknown_run_error(self._named_run, self._url)
+        name = redacted_url(self._url)
+        confirm(
+            f"remove the {count} keys of run {self._run} from Redis at {name}? The folder on disk "
+            "stays",
+            self._args,
         )
         self._mark_stopped(0)
         deadline = time.monotonic() + LEAVE_SECONDS
-        while (
-            self._client.has_workers() and time.monotonic() < deadline
-        ):  # what they give back would outlive the run
+        # What workers give back would outlive the run.
+        while self._client.has_workers() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         self._client.delete_keys()
-        print(
-            f"run {self._run} was removed from Redis at {redacted_url(self._url)}; checkpoints "
-            f"on disk stay"
-        )
+        print(f"run {self._run} was removed from Redis at {name}; checkpoints on disk stay")
 
     # --- what they share
 
+    def _ask(self, verb: str) -> str:
+        """Have the master carry out the verb; returns its reply."""
+        self._is_live()
+        self._require_master()
+        return self._send(self._request(verb))
+
+    def _is_live(self) -> bool:
+        """False if there is nothing to stop. Raises UsageError for an unknown run, and for another
+        verb for one that has ended.
+        """
+        state = self._client.lease_status().state
+        if state is None:
+            raise unknown_run_error(self._named_run, self._url)
+        if state not in ACTIVE_STATES:
+            refuse_ended(self._args.verb, self._run, sanitize(state, 40), self._words)
+        return state in ACTIVE_STATES
+
+    def _require_master(self) -> None:
+        if self._client.lease_status().holder is None:
+            raise RunBusyError(
+                f"run {self._run} has no master to carry this out; continue it: "
+                f"{self._master.format('--resume')}"
+            )
+
     def _request(self, verb: str) -> ControlRequest:
-        who = sanitize(f"{user_name()}@{platform.node()}", MAX_NAME)
-        return ControlRequest(
-            secrets.token_hex(4), verb, who, time.time(), self._args.settings, self._args.at
-        )
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name
+            user = "somebody"
+        who = sanitize(f"{user}@{platform.node()}", MAX_NAME)
+        settings, first = self._args.settings, self._args.at
+        return ControlRequest(secrets.token_hex(4), verb, who, time.time(), settings, first)
 
     def _send(self, request: ControlRequest, is_done: Callable[[], bool] | None = None) -> str:
         """Send a request and wait for the reply, or until ``is_done``. Raises UsageError if the
         master refuses, RunBusyError if it does not reply.
         """
-        client = self._require_client()
+        client = self._client
         client.send(request)
         deadline = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline:
@@ -174,99 +235,29 @@ class ControlCommand:
                 return reply
             if is_done is None and client.lease_status().holder is None:
                 client.withdraw(request)
-                self._validate_has_master()
+                self._require_master()
             time.sleep(POLL_SECONDS)
         client.withdraw(request)
         raise RunBusyError(
             f"the master of {self._run} has not answered for {ANSWER_SECONDS:.0f} s, and the "
-            f"request was withdrawn; see es-status {self._words()}"
+            f"request was withdrawn; see es-status {self._words}"
         )
 
     def _needs_master(self) -> bool:
         """A private server ends with its run."""
         try:
-            return self._require_client().lease_status().state in ACTIVE_STATES
+            return self._client.lease_status().state in ACTIVE_STATES
         except RedisError:
-            if self._launch.redis_url is None and server_url(self._named_run, self._launch) is None:
+            if server_url(self._named_run, self._launch) is None:
                 return False
             raise
 
-    def _ended_state(self) -> str | None:
-        """The state of an ended run, None for a live one. Raises UsageError for an unknown run."""
-        if self._client is None and self._is_on_disk():
-            return RunFolder(self._named_run.folder).summarize().state
-        state = self._require_client().lease_status().state
-        if state is None:
-            raise self._unknown_run_error()
-        return None if state in ACTIVE_STATES else sanitize(state, 40)
-
-    def _validate_not_ended(self, consequence: str) -> None:
-        if (state := self._ended_state()) is not None:
-            raise UsageError(f"run {self._run} is {state}: {consequence}")
-
-    def _validate_has_master(self) -> None:
-        if self._require_client().lease_status().holder is None:
-            raise RunBusyError(
-                f"run {self._run} has no master to carry this out; continue it: "
-                f"{self._command('--resume')}"
-            )
-
     def _mark_stopped(self, seconds: int) -> None:
         """Take over the run briefly: a former master is fenced, and workers leave."""
-        channel = MasterStore(client_from_url(self._url), self._run)
-        token = take_lease(channel, holder_name(), clocks_from_environment(), wait=False)
-        channel.finish(
-            token,
-            {"state": STOPPED, "workers": "0", "answered": ""},
-            seconds or keys.FINISHED_SECONDS,
-            None,
-        )
-
-    def _purge_folder(self) -> None:
-        folder = self._named_run.server_folder
-        if not self._is_on_disk():
-            raise self._unknown_run_error()
-        self._confirm(f"remove the private server's data in {folder}? checkpoints and logs stay")
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
-        print(f"the data of run {self._run} in {folder} were removed; checkpoints stay")
-
-    def _confirm(self, question: str) -> None:
-        if self._args.yes:
-            return
-        if not sys.stdin.isatty():
-            raise UsageError("--purge asks for confirmation, but there is no terminal: add --yes")
-        if input(f"{question} This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
-            raise UsageError("nothing was removed")
-
-    def _is_on_disk(self) -> bool:
-        """Whether the run had a private server. Raises UsageError for the folder of another run."""
-        run = self._named_run
-        if read_run_name(run.folder) and not run.server_folder.is_dir():
-            raise UsageError(
-                f"no private server runs for {run.run} in {run.folder}: its master has ended, "
-                "or is still starting; for a run on a shared Redis give --redis-url or set "
-                "RQ_REDIS_URL"
-            )
-        return run.server_folder.is_dir()
-
-    def _require_client(self) -> ControlClient:
-        if self._client is None:
-            raise self._unknown_run_error()
-        return self._client
-
-    def _unknown_run_error(self) -> NoRunError:
-        if self._client is None:
-            return no_run_error(self._named_run)
-        return unknown_run_error(self._named_run, self._url)
-
-    def _command(self, flag: str) -> str:
-        return f"{format_command('es-master')} {flag} {self._words()}"
-
-    def _words(self) -> str:
-        """The words by which a command finds the run; never a URL with a secret."""
-        is_shown = self._launch.redis_url is not None and not has_secret(self._url)
-        return f"{self._named_run.word}{f' --redis-url {self._url}' if is_shown else ''}"
+        store = MasterStore(client_from_url(self._url), self._run)
+        token = take_lease(store, holder_name(), clocks_from_environment(), wait=False)
+        ended = {"state": STOPPED, "workers": "0", "answered": ""}
+        store.finish(token, ended, seconds or keys.FINISHED_SECONDS, None)
 
 
 def server_url(run: NamedRun, launch: Launch) -> str | None:
@@ -275,10 +266,3 @@ def server_url(run: NamedRun, launch: Launch) -> str | None:
     if launch.redis_url is not None:
         return launch.redis_url
     return PrivateServer(folder).running_url if folder.is_dir() else None
-
-
-def user_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        return "somebody"

@@ -11,7 +11,6 @@ from es_queue.config.parsing import COMMAND_LINE
 from es_queue.config.validation import number_or_text
 from es_queue.errors import UsageError
 from es_queue.protocol.control import CONTINUE, LATEST, PAUSE, STOP
-from es_queue.protocol.keys import RUN_ID
 
 ATTACH, PURGE, REPLAY = "attach", "purge", "replay"
 VERBS = (ATTACH, STOP, PAUSE, CONTINUE, PURGE, REPLAY)
@@ -64,16 +63,6 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
         None if at is None else _parse_generation(at),
         yes,
     )
-
-
-def validate_run_id(name: str, run: str) -> str:
-    """Raises UsageError, which names the flag."""
-    if not RUN_ID.fullmatch(run):
-        raise UsageError(
-            f"{name} is {run!r} in {COMMAND_LINE}: use 1 to 40 letters, digits, '-', '_' and '.', "
-            "with no dot at the beginning"
-        )
-    return run
 
 
 def parse_changes(texts: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -32,19 +32,12 @@ MOST_CHANGES = 1000
 
 
 class ConfigTimeline:
-    """The learner of each generation. ``learner`` has the run's own settings, at generation 0."""
+    """The learner of each generation. ``base`` has the run's own settings, at generation 0."""
 
-    def __init__(self, learner: Learner) -> None:
-        self.base = learner
+    def __init__(self, base: Learner) -> None:
+        #: config: the settings that the run began or was resumed with
+        self.base, self.config = base, base.requested
         self._cached_learner = lru_cache(maxsize=8)(self._make_learner)
-
-    @property
-    def config(self) -> RunConfig:
-        """The settings that the run began or was resumed with."""
-        return self.base.requested
-
-    def config_at(self, changes: Sequence[Change], generation: int) -> RunConfig:
-        return config_at(self.config, changes, generation)
 
     def max_seconds_at(self, changes: Sequence[Change], generation: int) -> float:
         """``max_seconds`` of a generation; called often, so without building all settings."""
@@ -55,14 +48,18 @@ class ConfigTimeline:
         return budget
 
     def learner_at(self, state: RunState) -> Learner:
-        return self._cached_learner(
-            self.config_at(state.changes, state.generation),
-            schedule_clock(self.config, state.changes, state.generation, state.descent.generation),
-        )
+        return self._learner(state.changes, state.generation, state.descent.generation)
 
-    def strategy_at(self, changes: Sequence[Change], generation: int) -> Strategy:
-        clock = schedule_clock(self.config, changes, generation)
-        return self._cached_learner(self.config_at(changes, generation), clock).strategy
+    def _learner(self, changes: Sequence[Change], generation: int, begun: int = 0) -> Learner:
+        clock = schedule_clock(self.config, changes, generation, begun)
+        return self._cached_learner(config_at(self.config, changes, generation), clock)
+
+    def _make_learner(self, config: RunConfig, clock: int) -> Learner:
+        base = self.base
+        if config == self.config and rate_factors(config, clock) == base.strategy.pace:
+            return base
+        strategy = make_strategy(config, base.strategy.size, clock)
+        return Learner(config, base.spec, strategy, base.noise)
 
     def advance(
         self, state: RunState, changes: Sequence[Change], last: Learner, returns_to: int | None
@@ -70,14 +67,13 @@ class ConfigTimeline:
         """The state of a new generation with ``changes``. Its search is of the learner before, or
         of generation ``returns_to``; it is converted to the new settings.
         """
-        before = last.strategy
-        if returns_to is not None:
-            before = self.strategy_at(state.changes, returns_to)
+        before = last if returns_to is None else self._learner(state.changes, returns_to)
         state = replace(state, changes=(*state.changes, *changes))
         learner = self.learner_at(state)
         if learner.requested.scale != last.requested.scale:
             LOGGER.info(format_scaling(learner.requested))
-        return replace(state, strategy=learner.strategy.migrate_state(state.strategy, before))
+        search = learner.strategy.migrate_state(state.strategy, before.strategy)
+        return replace(state, strategy=search)
 
     def refusal(self, changes: Sequence[Change], settings: dict[str, Any], generation: int) -> str:
         """Why a run with ``changes`` cannot also have ``settings`` from a generation on; empty if
@@ -95,22 +91,14 @@ class ConfigTimeline:
             )
         try:
             requested = (*changes, Change(generation, validate_changes(settings, "the request")))
-            for changed_generation in sorted(
-                {change.generation for change in requested if change.generation >= generation}
-            ):
-                changed = config_at(self.config, requested, changed_generation)
-                validate_noise_size(changed, self.base.strategy.size)
-                self._make_learner(changed, 0)  # its settings fit together at their scale, too
+            for first in sorted({change.generation for change in requested}):
+                if first >= generation:
+                    changed = config_at(self.config, requested, first)
+                    validate_noise_size(changed, self.base.strategy.size)
+                    self._make_learner(changed, 0)  # its settings fit together at their scale, too
         except UsageError as error:
             return str(error)
         return ""
-
-    def _make_learner(self, config: RunConfig, clock: int) -> Learner:
-        base = self.base
-        if config == self.config and rate_factors(config, clock) == base.strategy.pace:
-            return base
-        strategy = make_strategy(config, base.strategy.size, clock)
-        return Learner(config, base.spec, strategy, base.noise)
 
 
 def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:
@@ -160,16 +148,10 @@ def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
     return config_from_values({**config.to_dict(), **values}, "the settings") if values else config
 
 
-def drop_settings(changes: Sequence[Change], names: Iterable[str]) -> tuple[Change, ...]:
+def drop_settings(changes: Sequence[Change], names: Container[str]) -> tuple[Change, ...]:
     """The changes without some settings, which were set again later."""
-    dropped = set(names)
     kept = (
-        replace(
-            change,
-            settings={
-                name: value for name, value in change.settings.items() if name not in dropped
-            },
-        )
+        replace(change, settings={k: v for k, v in change.settings.items() if k not in names})
         for change in changes
     )
     return tuple(change for change in kept if change.settings)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import numpy as np
 
 from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.arrays import Doubles
-from es_queue.numerics.statistics import ReturnStatistics
+from es_queue.numerics.statistics import ReturnStatistics, return_statistics
 from es_queue.protocol.messages import CONFIRM, EVAL
 from es_queue.slots import ANSWERED, Slots
 from master.loop.learner import Chosen, evaluation_of
@@ -48,48 +47,39 @@ def evaluation_steps(slots: Slots) -> int:
 
 def individuals(chosen: Chosen) -> int:
     """Number of individuals with a result."""
-    return int(valid(chosen).sum()) * chosen.newest.shape.individuals
+    return int((chosen.column("state") == ANSWERED).sum()) * chosen.newest.shape.individuals
 
 
-def valid(chosen: Chosen) -> np.ndarray:
-    """bool [S]: training rows that did not fail."""
-    return np.asarray(chosen.column("state") == ANSWERED)
+def valid(chosen: Chosen, name: str) -> np.ndarray[Any, Any]:
+    """A column of the training rows that did not fail, an entry for each individual."""
+    return np.ascontiguousarray(chosen.column(name)[chosen.column("state") == ANSWERED]).ravel()
 
 
 def training_record(chosen: Chosen) -> Record:
     """Returns and fitness of the counted individuals; returns are always the environment's own."""
-    counted = valid(chosen)
-    returns, fitness = (
-        np.ascontiguousarray(chosen.column(name)[counted]).ravel()
-        for name in ("returns", "fitness")
-    )
-    of_returns = ordered_statistics(returns)
+    returns, fitness = valid(chosen, "returns"), valid(chosen, "fitness")
+    figures = {"return": return_statistics(returns)}
     same = np.array_equal(returns.view(np.int64), fitness.view(np.int64))
+    figures["fitness"] = figures["return"] if same else return_statistics(fitness)
     record: Record = {}
-    for name, figures in (
-        ("return", of_returns),
-        ("fitness", of_returns if same else ordered_statistics(fitness)),
-    ):
-        record[f"{name}_mean"] = figures.mean if figures else None
-        record[f"{name}_std"] = figures.std if figures else None
-        record[f"{name}_max"] = figures.maximum if figures else None
-    record["return_median"] = float(np.median(returns)) if len(returns) else None
-    record["return_min"] = of_returns.minimum if of_returns else None
+    for name, each in figures.items():
+        record[f"{name}_mean"] = each.mean if each else None
+        record[f"{name}_std"] = each.std if each else None
+        record[f"{name}_max"] = each.maximum if each else None
     row = None if chosen.centre is None else chosen.newest.table[chosen.centre]
-    record["centre_return"] = None if row is None else float(row["returns"][0])
-    rank = None if row is None else fraction_below(fitness, float(row["fitness"][0]))
-    record["centre_rank"] = rank
-    return record
-
-
-def fraction_below(fitness: Doubles, centre: float) -> float | None:
-    """Fraction of the population that the unperturbed policy beats under training's rules, ties
-    half.
-    """
-    if not len(fitness):
-        return None
-    below, equal = int((fitness < centre).sum()), int((fitness == centre).sum())
-    return (below + 0.5 * equal) / len(fitness)
+    rank = None
+    if row is not None and len(fitness):
+        # The fraction of the population that the unperturbed policy beats under training's rules,
+        # ties half.
+        below, equal = (fitness < row["fitness"][0]).sum(), (fitness == row["fitness"][0]).sum()
+        rank = float((int(below) + 0.5 * int(equal)) / len(fitness))
+    return {
+        **record,
+        "return_median": float(np.median(returns)) if len(returns) else None,
+        "return_min": figures["return"].minimum if figures["return"] else None,
+        "centre_return": None if row is None else float(row["returns"][0]),
+        "centre_rank": rank,
+    }
 
 
 def lag_record(state: RunState, chosen: Chosen) -> Record:
@@ -112,12 +102,8 @@ def episodes_record(chosen: Chosen, episodes: int) -> Record:
 
 def evaluation_figures(figures: ReturnStatistics | None) -> dict[str, float | None]:
     """The figures of an evaluation; None for each if there was none."""
-    return {
-        "eval_mean": figures.mean if figures else None,
-        "eval_std": figures.std if figures else None,
-        "eval_min": figures.minimum if figures else None,
-        "eval_max": figures.maximum if figures else None,
-    }
+    names = {"mean": "mean", "std": "std", "min": "minimum", "max": "maximum"}
+    return {f"eval_{name}": getattr(figures, of, None) for name, of in names.items()}
 
 
 def evaluation_record(slots: Slots, state: RunState) -> Record:
@@ -134,12 +120,12 @@ def evaluation_record(slots: Slots, state: RunState) -> Record:
 
 def is_all_at_patience(chosen: Chosen, config: RunConfig) -> bool:
     """Whether patience ended every episode at the earliest step: no reward was ever positive."""
-    patience, counted = parse_patience(config.patience), valid(chosen)
-    if patience is None or not counted.any():
+    patience = parse_patience(config.patience)
+    if patience is None or not individuals(chosen):
         return False
-    steps, cut = chosen.column("steps")[counted], chosen.column("cut")[counted]
     earliest = patience.steps * config.episodes
-    return bool((steps == earliest).all() and (cut == config.episodes).all())
+    ended = (valid(chosen, "steps") == earliest).all()
+    return bool(ended and (valid(chosen, "cut") == config.episodes).all())
 
 
 def totals_record(
@@ -147,50 +133,19 @@ def totals_record(
 ) -> Record:
     """The run's totals in ``state``; steps, seconds: of the generation, waiting included."""
     counters = state.counters
+    shares = [
+        done / budget
+        for done, budget in (
+            (counters.env_steps, config.max_steps),
+            (state.generation, config.generations),
+            (counters.seconds, config.max_seconds),
+        )
+        if budget
+    ]
+    share = max(shares, default=0.0)  # of the nearest budget
     return {
         **{name: getattr(counters, name) for name in COUNTER_NAMES},
         "steps_per_second": steps / seconds if seconds > 0 else None,
         "workers": workers,
-        "eta": remaining_seconds(config, counters.seconds, counters.env_steps, state.generation),
+        "eta": counters.seconds * (1 - share) / share if 0 < share < 1 else None,
     }
-
-
-def remaining_seconds(
-    config: RunConfig, seconds: float, env_steps: int, generation: int
-) -> float | None:
-    """Seconds until the nearest budget ends the run, None without one."""
-    shares = [
-        done / budget
-        for done, budget in (
-            (env_steps, config.max_steps),
-            (generation, config.generations),
-            (seconds, config.max_seconds),
-        )
-        if budget
-    ]
-    share = max(shares, default=0.0)
-    return seconds * (1 - share) / share if 0 < share < 1 else None
-
-
-def ordered_statistics(values: Doubles) -> ReturnStatistics | None:
-    """``return_statistics`` for float64 [k], to the bit: sums run left to right, with the math
-    library's squares.
-    """
-    if not len(values):
-        return None
-    with np.errstate(all="ignore"):
-        mean = ordered_sum(values) / len(values)
-        deviations = (values - mean).tolist()
-    try:
-        squares = np.array([deviation**2 for deviation in deviations])
-        std = math.sqrt(ordered_sum(squares) / len(values))
-    except OverflowError:
-        std = math.inf
-    listed = values.tolist()
-    return ReturnStatistics(mean, std, min(listed), max(listed), len(listed))
-
-
-def ordered_sum(values: Doubles) -> float:
-    """Left to right from 0, in float64."""
-    with np.errstate(all="ignore"):  # as Python's own, which says nothing
-        return float(np.add.accumulate(np.concatenate([np.zeros(1), values]))[-1])

@@ -116,15 +116,15 @@ class Listener:
 
 
 class ViewListener(Listener):
-    """Notes for people, and the figures of the generation for ``view``."""
+    """Shows the figures of each generation, and notes what is unusual in it."""
 
     def __init__(self, view: RunView) -> None:
         self._view, self._last_noted = view, -NOTED_EVERY
 
     def on_generation(self, report: Report) -> None:
-        slots = report.generation.slots
-        number = report.generation.state.generation
-        descent = report.after.descent
+        slots, number = report.generation.slots, report.generation.state.generation
+        learner, descent = report.generation.learner, report.after.descent
+        failed = slots.table["state"] == FAILED
         if descent.generation > number:
             LOGGER.info(
                 f"generation {number} ends a descent that has missed a deadline "
@@ -136,35 +136,27 @@ class ViewListener(Listener):
                 f"generation {report.rolled_back_to}"
             )
         if not report.is_finite:
-            strategy = report.generation.learner.config.strategy
             LOGGER.warning(
-                f"generation {number}: no step, because the new state of the strategy {strategy} "
-                "was not finite (no_step is 1)"
+                f"generation {number}: no step, because the new state of the strategy "
+                f"{learner.config.strategy} was not finite (no_step is 1)"
             )
-        self._note_behaviour(report)
+        if learner.strategy.wants_behaviour and number >= self._last_noted + NOTED_EVERY:
+            behaviour = report.chosen.column("behaviour")
+            note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
+            if note:
+                LOGGER.warning(f"generation {number}: {note}")
+                self._last_noted = number
         elites = slots.rows(ELITE)
-        if len(elites) and (slots.table["state"][elites] == FAILED).all():
+        if len(elites) and failed[elites].all():
             LOGGER.warning(
                 f"generation {number}: every re-evaluation failed, so none of them counts"
             )
-        if failed := int((slots.table["state"] == FAILED).sum()):
+        if failed.any():
             LOGGER.warning(
                 f"slots of generation {number} that failed on every worker and count as the "
-                f"worst: {failed}; the last: {report.last_failure}"
+                f"worst: {failed.sum()}; the last: {report.last_failure}"
             )
         self._view.generation(report.record)
-
-    def _note_behaviour(self, report: Report) -> None:
-        """The strategy's note, at most every so many generations."""
-        learner, number = report.generation.learner, report.generation.state.generation
-        is_due = number >= self._last_noted + NOTED_EVERY
-        if not (is_due and learner.strategy.wants_behaviour):
-            return
-        behaviour = report.chosen.column("behaviour")
-        note = learner.strategy.behaviour_note(behaviour.reshape(-1, behaviour.shape[-1]))
-        if note:
-            LOGGER.warning(f"generation {number}: {note}")
-            self._last_noted = number
 
 
 class CheckpointWriter(Listener):
@@ -176,29 +168,20 @@ class CheckpointWriter(Listener):
         self._saved_best: Best | None = None
 
     def on_published(self, generation: Generation) -> None:
-        state = generation.state
-        self._save_best(generation)
-        if (
-            time.monotonic() - self._last_saved < LEAST_SECONDS_BETWEEN_SAVES
-            and state.stage == TRAINING
-            and not self._checkpoints.is_snapshot(state.generation)
-        ):
-            return
-        self._last_saved = time.monotonic()
-        try_write(partial(self._checkpoints.save, state.generation, generation.checkpoint))
-
-    def _save_best(self, generation: Generation) -> None:
-        """Save the best policy's file after the publish too, while workers play. If a master ends
-        before that, its successor compares the older file with the checkpoint, which also has the
-        best policy.
+        """The best policy's file too is saved while workers play. If a master ends before that, its
+        successor compares the older file with the checkpoint, which also has the best policy.
         """
-        best = generation.state.best
-        if best is None or best is self._saved_best:
-            return
-        data = self._encode_best(generation, best, None)
-        is_stored = self._saved_best is None and self._checkpoints.is_best_stored(best)
-        if is_stored or try_write(partial(self._checkpoints.save_best, data)):
-            self._saved_best = best
+        state, checkpoints, now = generation.state, self._checkpoints, time.monotonic()
+        best = state.best
+        if best is not None and best is not self._saved_best:
+            is_stored = self._saved_best is None and checkpoints.is_best_stored(best)
+            data = self._encode_best(generation, best, None)
+            if is_stored or try_write(partial(checkpoints.save_best, data)):
+                self._saved_best = best
+        is_due = now - self._last_saved >= LEAST_SECONDS_BETWEEN_SAVES
+        if is_due or state.stage != TRAINING or checkpoints.is_snapshot(state.generation):
+            self._last_saved = now
+            try_write(partial(checkpoints.save, state.generation, generation.checkpoint))
 
     def on_finished(self, generation: Generation, outcome: Outcome) -> None:
         figures = outcome.evaluation

@@ -30,6 +30,7 @@ from es_queue.slots import (
 )
 from es_queue.strategies.base import NOT_FINITE, Strategy
 from master.control.inbox import ControlInbox
+from master.fleet.workers import Workers
 from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
 from master.loop.config_timeline import ConfigTimeline, format_changes
@@ -54,7 +55,6 @@ from master.loop.learner import (
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStatistics
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
-from master.loop.workers import Workers
 from master.status.figures import Record, format_duration, format_values
 from master.storage import checkpoint
 
@@ -149,7 +149,7 @@ class Master:
         adopted: the header that a former master left open for exactly this state (rule 11). Raises
         Interrupted between two reads of the results; collected results stay in Redis.
         """
-        self._workers.registry.numerics = state.numerics
+        self._workers.numerics = state.numerics
         self.recoveries.restore(state.recoveries)
         state = replace(state, reproducible=state.reproducible and not self.is_async)
         record: Record = {}
@@ -363,7 +363,7 @@ class Master:
             return False
         if state.stage == TRAINING:
             return True
-        if self._workers.idle_monitor.is_unserved:
+        if self._workers.is_unserved:
             raise Unserved
         return False
 
@@ -532,13 +532,12 @@ class Master:
         self._issuer.reissued = self._issuer.recovered = 0
         at_patience = is_all_at_patience(chosen, learner.config)
         patience = state.counters.patience_generations + 1 if at_patience else 0
-        registry = self._workers.registry
         after = replace(
             after,
             counters=replace(counters, patience_generations=patience),
             recoveries=self.recoveries.totals(),
-            reproducible=state.reproducible and registry.is_uniform,
-            numerics=registry.numerics,
+            reproducible=state.reproducible and self._workers.is_uniform,
+            numerics=self._workers.numerics,
         )
         if after.descent.generation > state.generation:
             after = replace(after, descent=replace(after.descent, steps=counters.env_steps))

@@ -1,14 +1,23 @@
-"""The options of one launch, as flags or ``train`` give them, and the names of warm starts."""
+"""The options of one launch, as flags or ``train`` give them; the run that they name, and its
+folder on this host.
+"""
 
 from __future__ import annotations
 
+import logging
+import secrets
+import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from es_queue.errors import UsageError
+from es_queue.errors import RunFolderError, UsageError
 from es_queue.pretrained import FOLDER, path_of
+from es_queue.private_files import make_run_folder, refuse_open_parents
+from es_queue.protocol import keys
+from es_queue.run_folder import NamedRun, find_run, refuse_links, runs_folder
 from master.control.control_arguments import ControlArgs
 
+LOGGER = logging.getLogger("es_queue.run")
 #: Before an environment's id: the trained policy that comes with the package.
 PRETRAINED = "pretrained:"
 
@@ -97,3 +106,58 @@ def format_warm_start(path: Path) -> str:
     if path.parent == FOLDER:
         return f"{PRETRAINED}{path.stem}"
     return f"./{path}" if str(path).startswith(PRETRAINED) else str(path)
+
+
+# --- the run and its folder
+
+
+def new_run(task: str, launch: Launch) -> NamedRun:
+    """The id and folder of a new run. Raises UsageError for a folder that holds a run already."""
+    run = named_run(keys.checked_run_id(launch.run or derive_run_id(task)), launch)
+    if (run.folder / "config.json").exists() or run.is_study:
+        raise UsageError(
+            f"run-dir {run.folder} holds a run already; continue it with "
+            f"--resume {run.word}, or give another --run"
+        )
+    return run
+
+
+def derive_run_id(task: str) -> str:
+    """``bipedalwalker-v2-1120-143259-4f``: environment, time, and two random letters."""
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in task)
+    name = name.lower().strip("-")[:22].strip("-")
+    return f"{name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(1)}"
+
+
+def named_run(run: str, launch: Launch) -> NamedRun:
+    return NamedRun(run, launch.run_dir or runs_folder(launch.runs_dir) / run)
+
+
+def existing_run(word: str, launch: Launch) -> NamedRun:
+    """The run that ``word`` names. Raises UsageError for an impossible name, and RunFolderError for
+    a folder with links.
+    """
+    found = find_run(word, launch.runs_dir)
+    folder = launch.run_dir or found.folder
+    refuse_links(folder)
+    return NamedRun(keys.checked_run_id(found.run), folder)
+
+
+def prepare_folder(folder: Path, shared: bool = False) -> None:
+    """Make a run's folder; shared: with the user's group. Raises RunFolderError if it cannot be
+    written, or if others can write to it.
+    """
+    refuse_links(folder)
+    verb = "created"
+    try:
+        if warning := refuse_open_parents(folder):
+            LOGGER.warning(warning)
+        make_run_folder(folder, shared)
+        verb, probe = "written", folder / f".probe-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise RunFolderError(
+            f"run-dir {folder} cannot be {verb} ({error.strerror}); give a folder that you can "
+            "write to"
+        ) from None

@@ -24,6 +24,7 @@ from es_queue.config.scaling import scaled
 from es_queue.config.validation import ineffective_settings
 from es_queue.errors import DecodeError
 from es_queue.files import parse_json, read_file
+from es_queue.run_folder import NamedRun
 from es_queue.text import sanitize
 from es_queue.user_code import named_modules
 from master.run.launch import format_warm_start
@@ -33,52 +34,37 @@ MANIFEST, README = "run.json", "README.txt"
 #: Those of a run that was resumed more often: the first and the newest.
 MOST_SESSIONS = 100
 MOST_BYTES = 2**24
+#: The parts of a session that ``format_readme`` reads.
+PARTS = ("versions", "code", "machine")
 #: What environments come from, beside numpy and the like; those that are not installed are left
 #: out.
 ENVIRONMENT_PACKAGES = ("box2d", "box2d-py", "envpool", "ale-py", "mujoco", "torch")
 GIT_SECONDS = 5.0
 
 
-def write_manifest(
-    folder: Path, run: str, config: RunConfig, warm_start: Path | None = None
-) -> None:
+def write_manifest(run: NamedRun, config: RunConfig, warm_start: Path | None = None) -> None:
     """Describe a run that begins or continues. Raises RunFolderError if the folder cannot be
     written.
     """
-    former = _read_former(folder / MANIFEST)
+    path = run.folder / MANIFEST
+    former = _read_former(path)
     sessions = [*former.get("sittings", [])[:MOST_SESSIONS], describe_session(config)]
     sessions = [*sessions[:1], *sessions[1:][1 - MOST_SESSIONS :]]
-    command = former.get("command") or repro_command(config, warm_start)
-    manifest = {"run": run, "command": command, "config": config.to_dict(), "sittings": sessions}
-    write_atomically(
-        folder / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n", durable=False
-    )
-    write_atomically(
-        folder / README,
-        format_readme(run, config, str(command), sessions[0]).encode(errors="replace"),
-        durable=False,
-    )
+    command = str(former.get("command") or repro_command(config, warm_start))
+    about = {"run": run.run, "command": command, "config": config.to_dict(), "sittings": sessions}
+    write_atomically(path, json.dumps(about, indent=2).encode() + b"\n", durable=False)
+    readme = format_readme(run.run, config, command, sessions[0]).encode(errors="replace")
+    write_atomically(run.folder / README, readme, durable=False)
 
 
 def _read_former(path: Path) -> dict[str, Any]:
     """The manifest of a continued run; empty if there is none or it is invalid."""
-    with suppress(OSError, DecodeError):
-        manifest = parse_json(read_file(path, MOST_BYTES), MOST_BYTES, finite=False)
-        if (
-            isinstance(manifest, dict)
-            and isinstance(manifest.get("sittings"), list)
-            and manifest["sittings"]
-            and all(map(_is_session, manifest["sittings"]))
-        ):
+    with suppress(OSError, DecodeError, LookupError, AttributeError, TypeError):
+        manifest: dict[str, Any] = parse_json(read_file(path, MOST_BYTES), MOST_BYTES, finite=False)
+        parts = [each.get(name) or {} for each in manifest["sittings"] for name in PARTS]
+        if parts and all(isinstance(part, dict) for part in parts):
             return manifest
     return {}
-
-
-def _is_session(value: object) -> bool:
-    """Whether it is a valid session, for ``readme``."""
-    return isinstance(value, dict) and all(
-        isinstance(value.get(name) or {}, dict) for name in ("versions", "code", "machine")
-    )
 
 
 def describe_session(config: RunConfig) -> dict[str, Any]:
@@ -194,47 +180,25 @@ def repro_command(
     password. with_recipe: whether the environment's recipe shortens it
     """
     recipe = recipe_for(config.env) if with_recipe else {}
-    values, named = config.to_dict(), {**explicit_settings(config, recipe), "seed": config.seed}
-    ignored = ineffective_settings(config).keys()
-
-    def unlike() -> dict[str, Any]:
-        """Settings that the command would give other values; one that is named can keep the recipe
-        from setting another.
-        """
-        given = resolve(named, with_recipe=with_recipe).to_dict()
-        return {
-            name: getattr(config, name)
-            for name in values.keys() - named.keys() - ignored
-            if values[name] != given[name]
-        }
-
-    while missing := unlike():
-        named |= missing
-    words = [word for name in values if name in named for word in format_flags(name, values[name])]
-    return " ".join(
-        [
-            "es-master",
-            *words,
-            *([] if with_recipe else [f"--recipe {NONE}"]),
-            *([f"--warm-start {quote(format_warm_start(warm_start))}"] if warm_start else []),
-        ]
-    )
-
-
-def explicit_settings(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The task, and settings that differ from the recipe; es-master derives the others from
-    these.
-    """
-    task = (
-        {"env": config.env}
-        if config.env
-        else {"objective": config.objective, "parameters": config.parameters}
-    )
-    return task | {
+    task = ("env",) if config.env else ("objective", "parameters")
+    values, ignored = config.to_dict(), ineffective_settings(config).keys()
+    # The task, and what differs from the recipe; es-master derives the others from these.
+    named = {name: getattr(config, name) for name in (*task, "seed")} | {
         name: getattr(config, name)
         for name in TUNED_SETTINGS
         if getattr(config, name) != recipe.get(name, default_of(name))
     }
+    while True:
+        # A setting that is named can keep the recipe from setting another.
+        given = resolve(named, with_recipe=with_recipe).to_dict()
+        unlike = [n for n in values if n not in ignored and n not in named if values[n] != given[n]]
+        if not unlike:
+            break
+        named |= {name: getattr(config, name) for name in unlike}
+    words = [word for name in values if name in named for word in format_flags(name, values[name])]
+    words += [] if with_recipe else [f"--recipe {NONE}"]
+    words += [f"--warm-start {quote(format_warm_start(warm_start))}"] if warm_start else []
+    return " ".join(["es-master", *words])
 
 
 def format_flags(name: str, value: Any) -> list[str]:

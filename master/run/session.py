@@ -1,109 +1,132 @@
-"""One es-master process's part in a run: connect, take the lease, train, and leave cleanly."""
+"""One es-master process's part in a run: ``Session.run`` is the story, the steps follow in order.
+
+Connect, make a new state or read the newest, take the lease, train, and leave a run that has
+finished, or that a resume can continue.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import format_command
 from es_queue.config.algorithms.choice import format_choice
 from es_queue.config.changeable import RESUMABLE
-from es_queue.config.run_config import RunConfig, option_fields
-from es_queue.config.scaling import format_scaling
+from es_queue.config.run_config import ASYNC, RunConfig, option_fields
 from es_queue.config.validation import validate_combinations
-from es_queue.errors import NoRunError, RunBusyError, RunFolderError, UsageError
+from es_queue.environments.interface import format_parts
+from es_queue.errors import (
+    DecodeError,
+    EnvironmentFailure,
+    FencedError,
+    NoRunError,
+    RunBusyError,
+    RunFolderError,
+    StrategyFailure,
+    UsageError,
+)
+from es_queue.host import default_workers
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
     Retry,
     client_from_url,
+    clone_client,
     redacted_url,
     refused_error,
     validate_server,
 )
-from es_queue.protocol.keys import FAILED, STOPPED, Clocks
+from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Clocks
+from es_queue.protocol.messages import Task
 from es_queue.protocol.store import MasterStore
-from es_queue.run_folder import no_run_error
-from es_queue.user_code import allowing, named_modules, require_trust
+from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE, NamedRun, no_run_error
+from es_queue.text import sanitize
+from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
+from master.control.inbox import ControlInbox
 from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
+from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
+from master.fleet.seats import Seats
+from master.fleet.workers import Workers
+from master.loop.audit import Audit
 from master.loop.config_timeline import ConfigTimeline, drop_settings
-from master.loop.state import ENDING, RunState
-from master.run.launch import Launch
-from master.run.lease import Standby, holder_name, take_lease, validate_lease_free
+from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
+from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, for_redis, run_digest
+from master.loop.recovery_statistics import TAKEOVER
+from master.loop.state import ENDING, RunState, vector_digest
+from master.run.launch import Launch, existing_run, new_run, prepare_folder
+from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
-from master.run.run import LEAVE_SECONDS, TrainingRun
-from master.run.run_paths import RunPaths, existing_paths, make_new_paths
-from master.run.run_services import (
-    LeaseClaim,
-    OwnServices,
-    RunContext,
-    Services,
-    StopSignal,
-)
-from master.run.setup import (
-    Setup,
-    format_image_hint,
-    format_unnormalised,
-    prepare_run,
-    validate_action_bound,
-)
+from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
+from master.services.local_workers import LocalServices
+from master.services.private_server import PrivateServer
 from master.services.redis_url import (
     format_warning,
     is_same_terminal,
     network_warnings,
 )
+from master.services.start_lines import redis_flags, start_lines
+from master.services.tcp_access import resolve_listen_address
 from master.status.figures import Record
 from master.status.sources import unknown_run_error
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints, write_atomically
+from master.storage.generation_store import GenerationStore
 
 LOGGER = logging.getLogger("es_queue.run")
 #: The state of a summary of a standby that was not needed.
 NOT_NEEDED = "unneeded"
+#: A master that leaves waits no longer for a Redis that is away: its lease lapses by itself.
+LEAVE_SECONDS = 5.0
+LONGEST_REPORT = 64 * 2**10
+#: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
+UNSERVED = "max_seconds, and no worker for the final evaluation"
+NOTE_AFTER_SECONDS = 2.0
 KeepGoing = Callable[[Record], bool]
 
 
-@dataclass(frozen=True)
-class Connection:
-    """The server of a run that this process is about to lead."""
-
-    paths: RunPaths
-    url: str
-    client: Any
-    channel: MasterStore
-
-
 class Session:
-    """Composes a run's parts; ``run`` trains and always cleans up.
-
-    is_looping: whether the run has begun, so that it ends in order when ``is_interrupted``
+    """is_looping: whether the run has begun, so that an interrupt ends it in order
     resume_command: the command that continues it, empty before it has begun
     """
+
+    _run: NamedRun
+    _url: str
+    _client: Any
+    _store: MasterStore
+    _saved_config: RunConfig
+    _setup: Setup
+    _view: RunView
+    _token: str
+    _checkpoints: Checkpoints
+    _inbox: ControlInbox
 
     def __init__(
         self,
         launch: Launch,
         clocks: Clocks,
-        make_view: Callable[[RunPaths, RunConfig], RunView],
+        make_view: Callable[[NamedRun, RunConfig], RunView],
         is_interrupted: Callable[[], bool],
     ) -> None:
+        """``is_interrupted``: whether a person asked to stop."""
         self._launch, self._clocks, self._make_view = launch, clocks, make_view
-        self._stop, self._notes = StopSignal(is_interrupted), NoteHandler()
-        self._services = OwnServices(launch)
-        self._resources = ExitStack()
+        self._is_interrupted, self._holder = is_interrupted, holder_name()
+        self._notes, self._allowed, self._services = NoteHandler(), ExitStack(), LocalServices()
+        self._retry = Retry(on_outage=self._handle_outage)
         self._new_folder: Path | None = None
-        self.resume_command = ""
-
-    @property
-    def is_looping(self) -> bool:
-        return self._stop.is_looping
+        self._renewal: LeaseRenewal | None = None
+        self._seats: Seats | None = None
+        self._master: Master | None = None
+        self.is_looping, self.resume_command = False, ""
 
     def run(
         self,
@@ -116,162 +139,29 @@ class Session:
 
         A KeyboardInterrupt leaves a run that can be resumed, or nothing before the first publish.
         """
-        with self._notes, self._resources:
+        with self._notes, self._allowed:
             try:
-                if self._launch.resume is not None:
-                    return self._resume(changes or {}, keep_going)
-                assert config is not None
-                return self._begin(config, keep_going)
+                if self._launch.resume is None:
+                    assert config is not None
+                    setup, state = self._make_new(config)
+                else:
+                    setup, state = self._read_existing(changes or {})
+                if not self._take_lease(state.epoch):
+                    return {"state": NOT_NEEDED, "interrupted": False}
+                return self._lead(setup, state, changes or {}, keep_going)
             except ANY_ERROR as error:
-                self._clean_up_failed()
+                self._remove_remains()
                 raise refused_error(error) from None
             except RunBusyError:  # the folder may be the other master's
                 raise
             except BaseException:
-                self._clean_up_failed()
+                self._remove_remains()
                 raise
             finally:
                 self._services.stop()
 
-    # --- beginning and resuming
-
-    def _begin(self, config: RunConfig, keep_going: KeepGoing) -> dict[str, Any]:
-        launch = self._launch
-        self._resources.enter_context(allowing(named_modules(config)))
-        setup = prepare_run(config, launch.noise_dir)
-        if setup.spec.note:
-            LOGGER.info(setup.spec.note)
-        validate_action_bound(config, setup.spec)
-        start = (
-            setup.initial_state()
-            if launch.warm_start is None
-            else make_warm_state(setup, launch.warm_start)
-        )
-        paths = make_new_paths(config, launch)
-        self._new_folder = None if paths.run_dir.exists() else paths.run_dir
-        paths.prepare()
-        connection = self._connect(paths)
-        channel = connection.channel
-        if channel.stored_run()[0] is not None:
-            validate_lease_free(channel, self._clocks, wait=False)
-            raise UsageError(
-                f"run {paths.run} exists in this Redis already; continue it with --resume "
-                f"{paths.run}, or give another --run"
-            )
-        channel.forget_gone_runs()
-        for text in format_choice(config, setup.config, setup.policy.size):
-            TERMINAL.info(text)
-        for text in (
-            *launch.notes,
-            *format_unnormalised(config, setup.config),
-            *format_image_hint(setup),
-            *([format_scaling(setup.config)] if setup.config.scale != 1 else ()),
-        ):
-            LOGGER.info(text)
-        holder = holder_name()
-        token = take_lease(channel, holder, self._clocks, wait=False)
-        claim = LeaseClaim(holder, token)
-        with self._release_on_error(channel, token, 0):
-            write_run_files(paths, setup.config, launch.warm_start)
-            context = self._make_context(connection, setup, claim, is_resumed=False)
-            training_run = TrainingRun(context, keep_going)
-        return training_run.run(start)
-
-    def _resume(self, changes: dict[str, Any], keep_going: KeepGoing) -> dict[str, Any]:
-        """Prepare slow parts, raise the token, and only then read the newer of Redis and disk (rule
-        11).
-        """
-        launch = self._launch
-        paths = existing_paths(launch.resume or "", launch)
-        if launch.redis_url is None and not paths.run_dir.is_dir():
-            raise no_run_error(paths.named_run)
-        checkpoints = Checkpoints(paths.run_dir)
-        disk = checkpoints.read_newest(paths.run)
-        # A folder of another run is refused before anything is started in it.
-        saved = None if disk is None else newest_checkpoint(paths, disk, None)[0]
-        if saved is not None:
-            self._allow_modules(saved, str(paths.run_dir))
-        connection = self._connect(paths)
-        channel = connection.channel
-        stored = channel.stored_run()[2]
-        if disk is None and stored is None and not paths.run_dir.is_dir():
-            raise unknown_run_error(paths.named_run, connection.url)
-        if disk is None and stored is None:
-            raise NoRunError(
-                f"run {paths.run} cannot be resumed: neither {paths.run_dir} nor Redis has a "
-                "checkpoint of it that can be read"
-                f"{''.join(f'; {text}' for text in checkpoints.warnings)}"
-            )
-        paths.prepare()
-        channel.forget_gone_runs()
-        for text in checkpoints.warnings:
-            LOGGER.warning(text)
-        if not launch.standby:
-            validate_lease_free(channel, self._clocks, wait=True)
-        config, state = newest_checkpoint(paths, disk, stored)
-        self._allow_modules(config, f"run {paths.run}")
-        validate_combinations(replace(config, **changes))
-        setup = prepare_run(replace(config, **changes), launch.noise_dir)
-        claim = self._claim_lease(channel, state.epoch)
-        if claim is None:
-            return {"state": NOT_NEEDED, "interrupted": False}
-        with self._release_on_error(channel, claim.token, keys.RUN_SECONDS):
-            newest_config, state = newest_checkpoint(
-                paths,
-                Checkpoints(paths.run_dir).read_newest(paths.run),
-                channel.stored_run()[2],
-            )
-            if newest_config != config:
-                # Another master went on with it meanwhile, under other budgets.
-                setup = prepare_run(replace(newest_config, **changes), launch.noise_dir)
-            setup.validate_state(state)
-            write_run_files(paths, setup.config)
-            if state.noise != setup.table.digest:
-                LOGGER.warning(
-                    f"this version of es-queue generates different noise from the one that made "
-                    f"generation {state.generation}: the run continues, but is no longer "
-                    f"reproducible"
-                )
-                state = replace(state, reproducible=False)
-            context = self._make_context(connection, setup, claim, is_resumed=True)
-            state = replace(state, changes=drop_settings(state.changes, changes))
-            state = ConfigTimeline(setup.learner).learner_at(state).reopened(state)
-            training_run = TrainingRun(context, keep_going)
-        return training_run.run(state)
-
-    def _claim_lease(self, channel: MasterStore, floor: int) -> LeaseClaim | None:
-        """Take over from the last master. A standby waits for a run without a master: the first of
-        several gets it; None if the run has ended.
-        """
-        holder = holder_name()
-        if not self._launch.standby:
-            token = take_lease(channel, holder, self._clocks, wait=True, floor=floor)
-            return LeaseClaim(holder, token)
-        standby = Standby(channel, self._clocks, self._stop.is_interrupted)
-        while standby.wait():
-            try:
-                token = take_lease(channel, holder, self._clocks, wait=False, floor=floor)
-                return LeaseClaim(holder, token)
-            except RunBusyError:
-                continue
-        return None
-
-    @contextmanager
-    def _release_on_error(self, channel: MasterStore, token: str, seconds: int) -> Iterator[None]:
-        """Release the lease if anything fails before the first generation."""
-        try:
-            yield
-        except BaseException as error:
-            channel.retry.give_up_after(LEAVE_SECONDS)
-            stopped = isinstance(error, KeyboardInterrupt)
-            why = {} if stopped else {"why": str(error)[:300]}
-            progress = {"state": STOPPED if stopped else FAILED, "workers": "0", **why}
-            with suppress(Exception):
-                channel.finish(token, progress, seconds, None)
-            raise
-
-    def _clean_up_failed(self) -> None:
-        """Remove the remains of a run that failed at the start."""
+    def _remove_remains(self) -> None:
+        """Remove the folder of a new run that failed at the start."""
         self._services.stop()
         folder = self._new_folder
         if folder is not None and not (folder / "checkpoints").exists():
@@ -280,94 +170,503 @@ class Session:
                 with suppress(OSError):  # it holds other runs
                     folder.parent.rmdir()
 
+    # --- the server, and the state to begin with
+
+    def _make_new(self, config: RunConfig) -> tuple[Setup, RunState]:
+        launch = self._launch
+        self._allowed.enter_context(allowing(named_modules(config)))
+        setup = prepare_run(config, launch.noise_dir)
+        validate_action_bound(config, setup.spec)
+        state = (
+            setup.initial_state()
+            if launch.warm_start is None
+            else make_warm_state(setup, launch.warm_start)
+        )
+        run = new_run(config.task, launch)
+        self._new_folder = None if run.folder.exists() else run.folder
+        prepare_folder(run.folder, launch.shared)
+        self._connect(run)
+        if self._store.stored_run()[0] is not None:
+            validate_lease_free(self._store, self._clocks, wait=False)
+            raise UsageError(
+                f"run {run.run} exists in this Redis already; continue it with --resume "
+                f"{run.run}, or give another --run"
+            )
+        self._store.forget_gone_runs()
+        for text in format_choice(config, setup.config, setup.policy.size):
+            TERMINAL.info(text)
+        for text in (*launch.notes, *new_run_notes(config, setup)):
+            LOGGER.info(text)
+        return setup, state
+
+    def _read_existing(self, changes: dict[str, Any]) -> tuple[Setup, RunState]:
+        """The slow parts, before the token is raised; the state is read again after that (rule
+        11).
+        """
+        launch = self._launch
+        run = existing_run(launch.resume or "", launch)
+        if launch.redis_url is None and not run.folder.is_dir():
+            raise no_run_error(run)
+        checkpoints = Checkpoints(run.folder)
+        disk = checkpoints.read_newest(run.run)
+        if disk is not None:  # a folder of another run is refused before anything is started in it
+            self._allow_modules(newest_checkpoint(run, disk, None)[0], str(run.folder))
+        self._connect(run)
+        stored = self._store.stored_run()[2]
+        if disk is None and stored is None:
+            if not run.folder.is_dir():
+                raise unknown_run_error(run, self._url)
+            raise NoRunError(
+                f"run {run.run} cannot be resumed: neither {run.folder} nor Redis has a "
+                "checkpoint of it that can be read"
+                f"{''.join(f'; {text}' for text in checkpoints.warnings)}"
+            )
+        prepare_folder(run.folder, launch.shared)
+        self._store.forget_gone_runs()
+        for text in checkpoints.warnings:
+            LOGGER.warning(text)
+        if not launch.standby:
+            validate_lease_free(self._store, self._clocks, wait=True)
+        self._saved_config, state = newest_checkpoint(run, disk, stored)
+        self._allow_modules(self._saved_config, f"run {run.run}")
+        config = replace(self._saved_config, **changes)
+        validate_combinations(config)
+        return prepare_run(config, launch.noise_dir), state
+
     def _allow_modules(self, config: RunConfig, what: str) -> None:
         """Raises RunFolderError for settings in ``what`` that name modules without permission."""
-        modules, launch = named_modules(config), self._launch
-        require_trust(what, modules, launch.trust, launch.own_modules)
-        self._resources.enter_context(allowing(modules))
+        modules = named_modules(config)
+        require_trust(what, modules, self._launch.trust, self._launch.own_modules)
+        self._allowed.enter_context(allowing(modules))
 
-    def _connect(self, paths: RunPaths) -> Connection:
-        """The named server, or a private one in the run's folder."""
-        url = self._launch.redis_url or self._services.start_private_server(paths)
-        client, name = client_from_url(url), redacted_url(url)
-        validate_server(client, name)
+    def _connect(self, run: NamedRun) -> None:
+        """Connect to the named server, or to a private one in the run's folder."""
+        self._run, self._url = run, self._launch.redis_url or self._start_server(run)
+        self._client, name = client_from_url(self._url), redacted_url(self._url)
+        validate_server(self._client, name)
         if self._launch.redis_url is not None and not self._launch.insecure:
-            for text in network_warnings(client, name):
+            for text in network_warnings(self._client, name):
                 TERMINAL.warning(format_warning(text))
                 if not is_same_terminal():
                     LOGGER.warning(text)
-        retry = Retry(on_outage=self._keep_services)
-        return Connection(paths, url, client, MasterStore(client, paths.run, retry))
+        self._store = MasterStore(self._client, run.run, self._retry)
 
-    def _keep_services(self, _: float) -> None:
-        self._services.restart_ended()
+    def _start_server(self, run: NamedRun) -> str:
+        """Start a private server in the run's folder; returns its URL."""
+        launch, folder = self._launch, run.folder / "redis"
+        prepare_folder(run.folder, launch.shared)
+        listen = None if launch.listen is None else resolve_listen_address(launch.listen, folder)
+        server = PrivateServer(folder, listen=listen, queue=launch.queue)
+        self._services.server = server
+        server.start()
+        if server.is_owned:  # else another master's workers are there, too
+            self._start_workers(run, server.url)
+        return server.url
 
-    def _make_context(
-        self, connection: Connection, setup: Setup, claim: LeaseClaim, *, is_resumed: bool
-    ) -> RunContext:
-        """The run's context. Its view shows earlier messages."""
-        paths = connection.paths
-        self._services.start_local_workers(paths, connection.url)
-        services = Services(
-            self._launch,
-            self._clocks,
-            connection.client,
-            connection.url,
-            self._stop,
-            self._services,
+    def _start_workers(self, run: NamedRun, url: str) -> None:
+        """Start the local workers, if the run needs some and has none yet."""
+        launch, is_private = self._launch, self._services.server is not None
+        count = launch.workers
+        if count is None:
+            count = default_workers() if is_private else 0
+        if count:
+            is_shared, logs = not is_private or launch.listen is not None, run.folder / "logs"
+            self._services.start_workers(
+                count, launch.queue, url, logs, is_shared, launch.noise_dir
+            )
+
+    def _handle_outage(self, seconds: float) -> None:
+        """Stay responsive while Redis is away: show a sign of life, obey requests to stop, and keep
+        the private server running.
+        """
+        if self._renewal is not None:
+            self._renewal.show_sign()
+        if self.is_looping and self._is_interrupted():
+            raise Interrupted
+        if not self._services.restart_ended() and seconds > NOTE_AFTER_SECONDS:
+            why = self._retry.last_error
+            LOGGER.warning(
+                f"Redis refuses commands ({why}); trying again"
+                if why
+                else "Redis does not answer; trying again"
+            )
+
+    # --- the lease
+
+    def _take_lease(self, floor: int) -> bool:
+        """Become the run's master. A standby waits for a run without one: the first of several gets
+        it. Returns False if that run has ended.
+        """
+        store, clocks, launch = self._store, self._clocks, self._launch
+        standby = Standby(store, clocks, self._is_interrupted) if launch.standby else None
+        wait = launch.resume is not None and standby is None
+        while standby is None or standby.wait():
+            try:
+                self._token = take_lease(store, self._holder, clocks, wait=wait, floor=floor)
+                return True
+            except RunBusyError:
+                if standby is None:
+                    raise
+        return False
+
+    # --- training
+
+    def _lead(
+        self, setup: Setup, state: RunState, changes: dict[str, Any], keep_going: KeepGoing
+    ) -> dict[str, Any]:
+        """Train to the end, or leave a run that can be resumed, and raise the error that ended it.
+
+        Raises KeyboardInterrupt if interrupted before the first publish, when there is nothing to
+        resume.
+        """
+        began, film_seconds = time.monotonic(), 0.0
+        with ExitStack() as parts:
+            run, launch = self._run, self._launch
+            videos = VideoJobs(run.folder, launch.video_every, launch.noise_dir)
+            # A run that ends early does not wait for its film.
+            parts.callback(lambda: videos.close(film_seconds))
+            try:
+                if launch.resume is not None:
+                    setup, state = self._read_again(setup, changes)
+                self._setup = setup
+                write_atomically(run.folder / "config.json", setup.config.to_json().encode())
+                write_manifest(run, setup.config, launch.warm_start)
+                self._start_workers(run, self._url)
+                self._view = self._make_view(run, setup.config)
+                self._notes.show_in(self._view.note)
+                self.resume_command = f"{format_command('es-master')} --resume {self._words}"
+                self.resume_command += " --trust" if named_modules(setup.config) else ""
+                master = self._make_master(keep_going, videos, parts)
+                self.is_looping = True
+                with suppress(OSError):
+                    (run.folder / FAILURE_FILE).unlink(missing_ok=True)
+                self._view.started(self._start_information(state))
+                outcome = master.train(state, self._take_up(state, began))
+                film_seconds = LAST_VIDEO_SECONDS
+                return self._finish(outcome)
+            except Unserved:
+                return self._stop(is_unserved=True)
+            except Interrupted:
+                return self._stop()
+            except FencedError:
+                raise
+            except KeyboardInterrupt:
+                self._leave(STOPPED)
+                raise
+            except (EnvironmentFailure, StrategyFailure) as error:
+                explained = type(error)(f"{error}{self._save_error_reports()}")
+                self._fail(error)
+                raise explained from None
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+    def _read_again(self, setup: Setup, changes: dict[str, Any]) -> tuple[Setup, RunState]:
+        """The newest state, now that no other master can publish, and its parts."""
+        disk = Checkpoints(self._run.folder).read_newest(self._run.run)
+        config, state = newest_checkpoint(self._run, disk, self._store.stored_run()[2])
+        if config != self._saved_config:
+            # Another master went on with it meanwhile, under other budgets.
+            setup = prepare_run(replace(config, **changes), self._launch.noise_dir)
+        setup.validate_state(state)
+        if state.noise != setup.table.digest:
+            LOGGER.warning(
+                f"this version of es-queue generates different noise from the one that made "
+                f"generation {state.generation}: the run continues, but is no longer reproducible"
+            )
+            state = replace(state, reproducible=False)
+        state = replace(state, changes=drop_settings(state.changes, changes))
+        return setup, ConfigTimeline(setup.learner).learner_at(state).reopened(state)
+
+    def _make_master(self, keep_going: KeepGoing, videos: VideoJobs, parts: ExitStack) -> Master:
+        """The loop and what runs beside it; ``parts`` ends that."""
+        launch, clocks, run, setup = self._launch, self._clocks, self._run, self._setup
+        config, store, view = setup.config, self._store, self._view
+        own_store = MasterStore(
+            parts.enter_context(clone_client(self._client)), run.run, Retry(clocks.renew)
         )
-        view = self._make_view(paths, setup.config)
-        self._notes.show_in(view.note)
-        context = RunContext(services, paths, setup, view, claim, is_resumed)
-        self.resume_command = f"{format_command('es-master')} --resume {context.run_words}"
-        if named_modules(setup.config):
-            self.resume_command += " --trust"
-        return context
+        self._renewal = renewal = LeaseRenewal(own_store, self._token, self._holder, clocks)
+        timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
+        nonce = secrets.token_hex(3)
+        self._seats = seats = Seats(store, self._client, launch.queue, nonce, timeout)
+
+        def maintain(
+            workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool
+        ) -> list[str]:
+            self._services.restart_ended()
+            return seats.tick(workers, served, paused)
+
+        def show_live(figures: Record) -> None:
+            renewal.show_sign()
+            view.live(figures)
+
+        def is_continued(record: Record) -> bool:
+            if changed := setup.table.recheck():
+                LOGGER.warning(changed)
+            return keep_going(record)
+
+        audit = Audit(config, launch.noise_dir) if config.audit else None
+        if audit is not None:
+            parts.callback(audit.close)
+        timeline = ConfigTimeline(setup.learner)
+        self._inbox = ControlInbox(store, timeline.refusal, self._words)
+        records = GenerationStore(run.run, run.folder, config.keep_generations, videos)
+        parts.callback(records.log.close)
+        self._checkpoints = Checkpoints(run.folder, config.snapshot_every)
+        self._master = Master(
+            timeline,
+            store,
+            self._token,
+            self._holder,
+            setup.table.digest,
+            clocks,
+            Workers(
+                store,
+                clocks,
+                strict=config.strict,
+                local=self._services.count,
+                maintain=maintain,
+            ),
+            self._inbox,
+            queue=launch.queue,
+            listeners=(CheckpointWriter(self._checkpoints, run.run), records, ViewListener(view)),
+            audit=audit,
+            show_live=show_live,
+            is_interrupted=self._is_interrupted,
+            keep_going=is_continued,
+        )
+        renewal.start()
+        parts.callback(renewal.end, LEAVE_SECONDS)
+        return self._master
+
+    def _take_up(self, state: RunState, began: float) -> Task | None:
+        """Continue where the last master ended; returns the header that it left open, if that is
+        complete and of exactly this state's parameters. A paused run stays paused.
+        """
+        task, former_state = None, None
+        if self._launch.resume is not None:
+            look = self._store.look(self._token, self._holder, self._clocks.lease, {}, grace=True)
+            stored, strategy = self._store.stored_run()[1], self._setup.strategy
+            with suppress(DecodeError):
+                task = None if stored is None else Task.decode(stored)
+            is_adoptable = (
+                task is not None
+                and state.stage != ENDING
+                and (task.generation, task.noise) == (state.generation, self._setup.table.digest)
+                and look.publication == task.publication
+                and task.digest == vector_digest(strategy.published(state.strategy))
+            )
+            task, former_state = task if is_adoptable else None, self._store.state()
+        self._inbox.begin(state.changes, former_state, self._store.progress_field("paused_by"))
+        if former_state in (RUNNING, PAUSED) and self._master is not None:  # it was killed
+            self._master.recoveries.record(TAKEOVER, time.monotonic() - began)
+        return task
+
+    # --- what people see at the beginning
+
+    @property
+    def _words(self) -> str:
+        """The words by which a command finds the run and its server."""
+        if self._services.server is not None:
+            return self._run.word
+        return f"{self._run.word}{redis_flags(self._url, self._launch.redis_password_file)}"
+
+    def _start_information(self, state: RunState) -> dict[str, str]:
+        """Places and commands for the start: watching, joining, and the run's beginning."""
+        launch, setup = self._launch, self._setup
+        about = {
+            "redis": redacted_url(self._url),
+            "folder": str(self._run.folder),
+            "seed": str(setup.config.seed),
+            **start_lines(
+                self._url,
+                launch.queue,
+                self._run,
+                self._services.server,
+                loose_modules(setup.config),
+                launch.redis_password_file,
+            ),
+        }
+        if setup.config.schedule == ASYNC:
+            about["schedule"] = ASYNC_LABEL
+        if setup.spec.observation is not None:
+            about["observes"] = format_parts(setup.spec.observation_parts)
+        if state.origin:
+            about["begun with"] = state.origin
+        if launch.resume is not None:
+            steps = f"{state.counters.env_steps:,} steps done"
+            about["resumed"] = f"generation {state.generation}, {steps}"
+        return about
+
+    # --- ends
+
+    def _finish(self, outcome: Outcome) -> dict[str, Any]:
+        assert self._master is not None
+        if (generation := self._master.current) is not None:
+            self._checkpoints.save(generation.state.generation, generation.checkpoint)
+        summary = self._make_summary(FINISHED, outcome.state, outcome)
+        write_atomically(self._run.folder / "summary.json", json.dumps(summary, indent=2).encode())
+        with suppress(Exception):
+            self._inbox.discard_all()
+        names = ("eval_mean", "eval_std", "eval_min", "eval_episodes")
+        final = {name: summary[name] for name in names}
+        self._mark_ended(FINISHED, keys.FINISHED_SECONDS, None, **final)
+        self._view.summary(summary)
+        return summary
+
+    def _stop(self, *, is_unserved: bool = False) -> dict[str, Any]:
+        """End a run without loss: on request, or because no worker is there for its final
+        evaluation. Raises KeyboardInterrupt before the first publication, because there is nothing
+        to resume.
+        """
+        generation = None if self._master is None else self._master.current
+        if generation is None:
+            self._leave(STOPPED)
+            raise KeyboardInterrupt
+        state = generation.state
+        try:
+            path = self._checkpoints.save(state.generation, generation.checkpoint)
+        finally:
+            self._leave(STOPPED, UNSERVED if is_unserved else None)
+        summary = self._make_summary(STOPPED, state, None)
+        if is_unserved:
+            summary |= {"reason": UNSERVED, "interrupted": False}
+        self._view.summary(summary)
+        listen_flag = "" if self._launch.listen is None else " --listen"
+        resume = f"{format_command('es-master')} --resume {self._words}{listen_flag}"
+        if is_unserved:
+            LOGGER.warning(
+                "--max-seconds has passed, and no worker was there for the final evaluation: "
+                f"start one and continue with {resume}, or play the policy here with "
+                f"{format_command('es-play')} {path}"
+            )
+        else:
+            LOGGER.info(
+                f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
+                f"{resume}"
+            )
+        return summary
+
+    def _fail(self, error: BaseException) -> None:
+        why = sanitize(str(error) or type(error).__name__, 300)
+        self._leave(FAILED, why)
+        with suppress(Exception):
+            path = self._run.folder / FAILURE_FILE
+            write_atomically(path, json.dumps({"why": why}).encode())
+
+    def _leave(self, state: str, why: str | None = None) -> None:
+        """End early, with all that a resume needs. A failure here does not hide why."""
+        self._retry.give_up_after(LEAVE_SECONDS)
+        generation, data = None if self._master is None else self._master.current, None
+        if generation is not None:
+            data = for_redis(generation.checkpoint)
+            with suppress(Exception):
+                self._checkpoints.save(generation.state.generation, generation.checkpoint)
+        is_unused = generation is None and self._launch.resume is None
+        with suppress(Exception):
+            self._mark_ended(state, 0 if is_unused else keys.RUN_SECONDS, data, why=why)
+
+    def _mark_ended(self, state: str, seconds: int, data: bytes | None, **more: Any) -> None:
+        """In Redis, once: what fails after the end changes nothing."""
+        if not self._token:
+            return
+        if self._renewal is not None:  # a renewal after the end would take the lease again
+            self._renewal.end(LEAVE_SECONDS)
+        texts = {name: str(value) for name, value in more.items() if value is not None}
+        ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
+        refused = {} if self._master is None else self._master.refused()
+        self._store.finish(self._token, {**ended, **texts}, seconds, data, refused)
+        self._token = ""
+        self._save_error_reports()
+        # After the fenced write: the seats may be another master's by now.
+        if self._seats is not None:
+            with suppress(Exception):
+                self._seats.close()
+
+    def _save_error_reports(self) -> str:
+        """Save workers' newest tracebacks, because a private server ends with its run; returns
+        their place, for the end of a sentence.
+        """
+        self._retry.give_up_after(LEAVE_SECONDS)
+        path = self._run.folder / ERROR_REPORTS_FILE
+        with suppress(Exception):
+            if reports := self._store.errors():
+                lines = "".join(f"{format_report(report)}\n" for report in reports)
+                write_atomically(path, lines.encode())
+                return f"; the newest {len(reports)} reports of workers are in {path}"
+        return ""
+
+    def _make_summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:
+        counters, figures = state.counters, outcome.evaluation if outcome else None
+        best, last = self._checkpoints.best_path, self._checkpoints.last_path
+        return {
+            "state": name,
+            "interrupted": name == STOPPED,
+            "reason": state.reason,
+            "run": self._run.run,
+            "run_dir": str(self._run.folder),
+            "digest": run_digest(state, self._setup.strategy),
+            "generation": state.generation,
+            "env_steps": counters.env_steps,
+            "episodes": counters.episodes,
+            "seconds": round(counters.seconds, 3),
+            "eval_mean": figures.mean if figures else None,
+            "eval_std": figures.std if figures else None,
+            "eval_min": figures.minimum if figures else None,
+            "eval_episodes": figures.count if figures else None,
+            "confirm_mean": state.confirm_mean,
+            "reproducible": state.reproducible,
+            "seed": self._setup.config.seed,
+            "best_checkpoint": str(best) if best.exists() else None,
+            "last_checkpoint": str(last) if last else None,
+        }
 
 
-def write_run_files(paths: RunPaths, config: RunConfig, warm_start: Path | None = None) -> None:
-    """The files that describe a run. Raises RunFolderError."""
-    write_atomically(paths.config_file, config.to_json().encode())
-    write_manifest(paths.run_dir, paths.run, config, warm_start)
+def format_report(text: str) -> str:
+    """A worker's report as one line of ASCII JSON; an invalid or long one as a JSON string."""
+    try:
+        report = json.loads(text) if len(text) <= LONGEST_REPORT else text[:LONGEST_REPORT]
+    except (ValueError, RecursionError):
+        report = text
+    return json.dumps(report)
 
 
 def newest_checkpoint(
-    paths: RunPaths, disk: bytes | None, stored: bytes | None
+    run: NamedRun, disk: bytes | None, stored: bytes | None
 ) -> tuple[RunConfig, RunState]:
     """The newer of two checkpoints of a run; Redis has every generation, the disk one every few
     seconds.
 
-    Raises RunFolderError if one is of another run than ``place.run``, or if they are of two runs
-    with that name.
+    Raises RunFolderError if one is of another run, or if they are of two runs with that name.
     """
     checkpoints = []
     trouble: RunFolderError | None = None
-    for data, where in ((stored, "Redis"), (disk, str(paths.run_dir))):
+    for data, where in ((stored, "Redis"), (disk, str(run.folder))):
         if data is None:
             continue
         try:
-            config, state, run = checkpoint.decode(data)
+            config, state, owner = checkpoint.decode(data)
         except RunFolderError as error:
             trouble = error
             LOGGER.warning(f"the checkpoint in {where} was skipped: {error}")
             continue
-        if run != paths.run:
+        if owner != run.run:
             raise RunFolderError(
-                f"{where} holds run {run[:40]!r}, not {paths.run}: continue it with --resume "
-                f"{run[:40]}, or give the --run-dir of {paths.run}"
+                f"{where} holds run {owner[:40]!r}, not {run.run}: continue it with --resume "
+                f"{owner[:40]}, or give the --run-dir of {run.run}"
             )
         checkpoints.append((config, state))
     if not checkpoints:
         raise trouble or RunFolderError("there is no checkpoint to resume")
+    (first, _), (second, _) = checkpoints[0], checkpoints[-1]
     differing = [
         name
         for name in option_fields()
-        if name not in RESUMABLE
-        and len({str(getattr(config, name)) for config, _ in checkpoints}) > 1
+        if name not in RESUMABLE and str(getattr(first, name)) != str(getattr(second, name))
     ]
     if differing:
         raise RunFolderError(
-            f"{paths.run_dir} and Redis hold two different runs called {paths.run} "
+            f"{run.folder} and Redis hold two different runs called {run.run} "
             f"({', '.join(differing[:5])} differ): "
             "give another --run-dir to continue the one in Redis, or the --redis-url of this "
             "folder's run"

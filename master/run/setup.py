@@ -10,6 +10,7 @@ from pathlib import Path
 from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.scaling import format_scaling
 from es_queue.config.validation import validate_combinations
 from es_queue.environments.factory import describe, make_reference_batch
 from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
@@ -152,31 +153,26 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     return config
 
 
-def format_unnormalised(requested: RunConfig, config: RunConfig) -> list[str]:
-    """The note about observations that are not normalised although the settings say so."""
-    if config.obs_norm or not requested.obs_norm or requested.objective:
-        return []
-    if strategy_class(config).compares_generations:
-        return [
+def new_run_notes(requested: RunConfig, setup: Setup) -> list[str]:
+    """What a person should know about a new run, and did not ask for."""
+    config, spec = setup.config, setup.spec
+    notes = [spec.note] if spec.note else []
+    if requested.obs_norm and not (config.obs_norm or requested.objective):
+        notes.append(
             f"obs_norm is off: {config.strategy} compares results of all generations, and the "
             "statistics of observations change"
-        ]
-    return [
-        f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, and "
-        "those that batch_norm normalises are used unchanged (--image-norm normalises images)"
-    ]
-
-
-def format_image_hint(setup: Setup) -> list[str]:
-    """A hint about a linear policy on images with colours or a stack of frames."""
-    shape = setup.spec.observation_shape
-    if setup.config.policy != "linear" or len(shape) != 3:
-        return []
-    return [
-        f"the observations are images of {' x '.join(map(str, shape))} numbers, and the linear "
-        "policy weighs each pixel by itself: a policy for images, such as --policy nature, "
-        "usually learns more"
-    ]
+            if setup.strategy.compares_generations
+            else f"obs_norm is off: images, observations of more than {MOST_NORMALISED} numbers, "
+            "and those that batch_norm normalises are used unchanged (--image-norm normalises "
+            "images)"
+        )
+    if config.policy == "linear" and len(spec.observation_shape) == 3:
+        notes.append(
+            f"the observations are images of {' x '.join(map(str, spec.observation_shape))} "
+            "numbers, and the linear policy weighs each pixel by itself: a policy for images, such "
+            "as --policy nature, usually learns more"
+        )
+    return notes if config.scale == 1 else [*notes, format_scaling(config)]
 
 
 def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -18,7 +18,7 @@ from master.status.figures import format_mean_std
 if TYPE_CHECKING:
     from es_queue.environments.registry import GivenEnvironment
     from es_queue.policies.checkpoint_policy import SavedPolicy
-    from master.run.run_paths import RunPaths
+    from es_queue.run_folder import NamedRun
 
 GenerationCallback = Callable[[dict[str, Any]], bool | None]
 
@@ -130,12 +130,12 @@ def train(
     views: list[PythonView] = []
     reporters: list[Reporter] = []
 
-    def make_reporter(paths: RunPaths, config: RunConfig) -> Reporter:
+    def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
         show = None if progress is False else notebook_display()
         if progress and show is None:
             show = line_display(SafeStream(sys.stdout))
         views.append(PythonView(on_generation, config, show))
-        reporters.append(Reporter(paths.run_dir, views[-1]))
+        reporters.append(Reporter(run.folder, views[-1]))
         return reporters[-1]
 
     own_modules = () if checked is None else tuple(named_modules(checked))

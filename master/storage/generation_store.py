@@ -9,7 +9,7 @@ the log; es-play, ``es-plot --cloud`` and films read the records.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,14 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.numerics.arrays import Integers
-from es_queue.slot_record import (
-    MAX_PUBLISHED_BYTES,
-    SlotRecord,
-    record_path,
-    recorded_generations,
-)
-from es_queue.slots import ANSWERED, Rows
+from es_queue.slot_record import MAX_PUBLISHED_BYTES, SlotRecord, record_path, recorded_generations
+from es_queue.slots import ANSWERED
 from master.loop.learner import Chosen, Learner
 from master.loop.listeners import Generation, Listener, Report, try_write
 from master.storage.checkpoint import surplus_generations, write_atomically
@@ -110,34 +104,24 @@ class GenerationStore(Listener):
 
 
 def replay_step(report: Report) -> ReplayStep:
-    generation, chosen, after = report.generation, report.chosen, report.after
+    generation, after = report.generation, report.after
     state, learner = generation.state, generation.learner
-    batch = learner.batch(state, chosen)
+    batch = learner.batch(state, report.chosen)
+    late = {"used": batch.slot_plans, "tried": batch.elite_slots} if learner.is_async else {}
     return ReplayStep(
-        generation=state.generation,
-        digest=generation.digest,
-        fitness=batch.fitness,
-        moments=after.moments,
-        step_limit=after.step_limit,
-        back=report.rolled_back_to,
-        anchored=after.anchor is not state.anchor,
-        changes=after.changes[len(state.changes) :],
-        again=batch.elite_fitness,
-        publication=generation.slots.publication,
-        used=numbers_by_table(chosen, chosen.trained) if learner.is_async else (),
-        tried=numbers_by_table(chosen, chosen.elites) if learner.is_async else (),
+        state.generation,
+        generation.digest,
+        batch.fitness,
+        after.moments,
+        after.step_limit,
+        report.rolled_back_to,
+        after.anchor is not state.anchor,
+        after.changes[len(state.changes) :],
+        batch.elite_fitness,
         behaviour=batch.behaviour,
         centre_fitness=batch.centre_fitness,
         centre_behaviour=batch.centre_behaviour,
-    )
-
-
-def numbers_by_table(chosen: Chosen, rows_of: Sequence[Rows]) -> tuple[tuple[str, Integers], ...]:
-    """(publication, numbers of its slots) of chosen rows."""
-    return tuple(
-        (slots.publication, slots.table["number"][rows].astype(np.int64))
-        for slots, rows in zip(chosen.tables, rows_of, strict=True)
-        if len(rows)
+        **late,
     )
 
 

@@ -8,20 +8,19 @@ generation. A changed byte anywhere in the log breaks its chain of digests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import accumulate
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RunFolderError
-from es_queue.numerics.arrays import Integers
+from es_queue.numerics.arrays import Integers, NoiseRows
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import publication_generation
 from es_queue.slot_plan import make_generation_plan
-from es_queue.strategies.base import Batch, NoiseRows, Strategy
+from es_queue.strategies.base import Batch, Strategy
 from es_queue.user_code import describe_error, named_modules, require_trust
 from master.loop.config_timeline import strategy_of
 from master.loop.loop import run_digest
@@ -29,7 +28,6 @@ from master.loop.state import CurrentDescent, OpenPublication, RollbackPoint, Ru
 from master.storage import checkpoint
 from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import (
-    MOMENTS,
     REPLAY_FOLDER,
     LogFrame,
     ReplayStep,
@@ -42,7 +40,7 @@ MOST_SLOTS = 2**20
 #: What a strategy raises for arrays and settings that do not fit it.
 MISMATCH = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 #: What no digest of parameters covers.
-UNCHECKED = "observation statistics and step limits"
+UNCHECKED = "observation statistics and step limit"
 
 
 def replay_run(
@@ -117,67 +115,75 @@ def replay_steps(
 
 def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
     strategy = strategy_of_state(config, state)
-    if step.back is None and step.fitness.shape[1] != strategy.per_slot:
-        raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
     if step.again.size and not strategy.reevaluates:
         raise ValueError("again has numbers, but the strategy evaluates no individual again")
-    if step.used and sum(len(slots) for _, slots in step.used) != len(step.fitness):
-        raise ValueError("used does not have one slot for each row of fitness")
-    if any(
-        getattr(step.moments, name).shape != getattr(state.moments, name).shape for name in MOMENTS
-    ):
-        size = state.moments.mean.size
-        raise ValueError(f"mean has {step.moments.mean.size} numbers, not {size}")
+    numbers = state.moments.mean.size
+    if not step.moments.mean.size == step.moments.m2.size == numbers:
+        raise ValueError(f"mean and m2 have {step.moments.mean.size} numbers, not {numbers}")
     if step.anchored:
-        now = (state.generation, state.strategy, state.moments, state.step_limit)
-        state = replace(state, anchor=RollbackPoint(*now, 0.0, 0))
-    size = len(state.strategy["parameters"])
+        state = replace(state, anchor=RollbackPoint.of(state))
+    changes, following = (*state.changes, *step.changes), state.generation + 1
+    descent = state.descent
     if step.back is None:
         batch = make_batch(config, state, strategy, step, noise)
-        after, _ = strategy.learn(state.strategy, batch)
+        before, (after, _) = strategy, strategy.learn(state.strategy, batch)
     elif state.anchor is None or state.anchor.generation != step.back:
         raise RunFolderError(
             f"generation {step.generation} of the replay log returns to generation "
             f"{step.back}, which it did not keep"
         )
     else:
-        strategy = strategy_of(config, (*state.changes, *step.changes), step.back, size)
-        after = state.anchor.strategy
-    changes, following = (*state.changes, *step.changes), state.generation + 1
-    has_restarted = step.back is not None and config.restart_deadlines != "none"
-    descent = CurrentDescent(generation=following) if has_restarted else state.descent
-    next_strategy = strategy_of(config, changes, following, size, descent.generation)
+        before, after = (
+            strategy_of(config, changes, step.back, strategy.size),
+            state.anchor.strategy,
+        )
+        if config.restart_deadlines != "none":
+            descent = CurrentDescent(generation=following)
+    opened = (*state.open, published(state, strategy)) if len(step.used) else ()
+    learning = strategy_of(config, changes, following, strategy.size, descent.generation)
     return replace(
         state,
         generation=following,
         descent=descent,
-        strategy=next_strategy.migrate_state(after, strategy),
+        strategy=learning.migrate_state(after, before),
         moments=step.moments,
         step_limit=step.step_limit,
         changes=changes,
-        open=open_publications(config, state, strategy, step),
+        open=tuple(one for one in opened if one.generation >= following - config.max_lag),
     )
+
+
+def published(state: RunState, strategy: Strategy) -> OpenPublication:
+    """What the state published; in a log, the generation names it."""
+    spread, nothing = strategy.spread(state.strategy), np.empty((0, 2), np.int64)
+    return OpenPublication(f"{state.generation}.1-00000000", state.step_limit, spread, nothing)
 
 
 def make_batch(
     config: RunConfig, state: RunState, strategy: Strategy, step: ReplayStep, noise: NoiseRows
 ) -> Batch:
     """The batch that the strategy learnt from: the plans' noise indices, the logged fitness."""
-    spreads = {one.publication: one.spread for one in state.open}
-    spreads[step.publication] = strategy.spread(state.strategy)
-    if missing := [name for name, _ in step.used if name not in spreads]:
-        raise RunFolderError(
-            f"generation {step.generation} of the replay log learnt from publication "
-            f"{missing[0][:60]}, which the log lacks"
-        )
-    used = step.used or ((f"{step.generation}.", np.arange(len(step.fitness))),)
-    indices = [noise_indices_of(config, strategy, name, slots) for name, slots in used]
+    rows = len(step.fitness)
+    if step.fitness.shape[1] != strategy.per_slot:
+        raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
+    if len(step.used) not in (0, rows):
+        raise ValueError("used does not have one slot for each row of fitness")
+    used = step.used
+    if not len(used):
+        used = np.stack([np.full(rows, step.generation), np.arange(rows)], axis=1)
+    spreads = {one.generation: one.spread for one in (*state.open, published(state, strategy))}
+    parts, indices = [], [np.empty(0, np.int64)]
+    ends = [*(np.flatnonzero(np.diff(used[:, 0])) + 1).tolist(), rows]
+    for start, stop in pairwise([0, *ends]) if rows else ():
+        generation = int(used[start, 0])
+        if generation not in spreads:
+            raise RunFolderError(
+                f"generation {step.generation} of the replay log learnt from generation "
+                f"{generation}, which the log lacks"
+            )
+        parts.append((slice(start, stop), spreads[generation]))
+        indices.append(noise_indices_of(config, strategy, generation, used[start:stop, 1]))
     failed = np.isnan(step.fitness).all(axis=1)
-    ends = accumulate(len(slots) for _, slots in step.used)
-    parts = [
-        (slice(end - len(slots), end), spreads[name])
-        for end, (name, slots) in zip(ends, step.used, strict=True)
-    ]
     return Batch(
         noise,
         np.where(failed, 0, np.concatenate(indices)),
@@ -188,48 +194,26 @@ def make_batch(
         step.centre_fitness,
         step.centre_behaviour,
         step.generation,
-        plans_of(step.used),
-        plans_of(step.tried),
+        used,
+        step.tried,
     )
 
 
-def plans_of(slots: Sequence[tuple[str, Integers]]) -> Integers:
-    """int64 [S, 2]: generation and slot of each."""
-    each = [
-        np.stack([np.full(len(numbers), publication_generation(name)), numbers], axis=1)
-        for name, numbers in slots
-    ]
-    return np.concatenate(each) if each else np.empty((0, 2), np.int64)
-
-
 def noise_indices_of(
-    config: RunConfig, strategy: Strategy, publication: str, slots: Integers
+    config: RunConfig, strategy: Strategy, generation: int, slots: Integers
 ) -> Integers:
-    """The noise indices of slots of a publication. Raises RunFolderError for slots that no
-    publication has.
+    """The noise indices of a generation's slots. Raises RunFolderError for slots that no generation
+    has.
     """
     most = max(MOST_SLOTS, 8 * max(config.population, config.population_max))
-    if wrong := [
-        slot for slot in (slots.min(initial=0), slots.max(initial=0)) if not 0 <= slot < most
-    ]:
-        raise RunFolderError(
-            f"publication {publication[:60]} of the replay log has slot {wrong[0]}, but only 0 to "
-            f"{most - 1} are possible"
-        )
-    generation = int(publication.partition(".")[0])
+    for slot in (slots.min(), slots.max()):
+        if not 0 <= slot < most:
+            raise RunFolderError(
+                f"generation {generation} of the replay log has slot {slot}, but only 0 to "
+                f"{most - 1} are possible"
+            )
     plan = make_generation_plan(config, generation, strategy.size, strategy.per_slot)
-    return plan.slots(0, int(slots.max(initial=-1)) + 1).noise_indices[slots]
-
-
-def open_publications(
-    config: RunConfig, state: RunState, strategy: Strategy, step: ReplayStep
-) -> tuple[OpenPublication, ...]:
-    if not step.used:
-        return ()
-    spread = strategy.spread(state.strategy)
-    newest = OpenPublication(step.publication, state.step_limit, spread, np.empty((0, 2), np.int64))
-    oldest = step.generation + 1 - config.max_lag
-    return tuple(one for one in (*state.open, newest) if one.generation >= oldest)
+    return plan.slots(0, int(slots.max()) + 1).noise_indices[slots]
 
 
 def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
@@ -295,21 +279,20 @@ def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False)
             f"the parameters of generation {state.generation} computed again differ from the "
             "newest checkpoint's"
         )
-    for name, computed, other in (
-        ("observation statistics", state.moments.to_arrays(), saved.moments.to_arrays()),
-        ("step limit", {"": np.array(state.step_limit)}, {"": np.array(saved.step_limit)}),
+    computed, other = state.moments.to_arrays(), saved.moments.to_arrays()
+    same = computed.keys() == other.keys() and all(
+        np.array_equal(computed[key], other[key], equal_nan=True) for key in computed
+    )
+    for name, is_equal in (
+        ("observation statistics", same),
+        ("step limit", state.step_limit == saved.step_limit),
     ):
-        if computed.keys() != other.keys() or not all(
-            np.array_equal(array, other[key], equal_nan=array.dtype.kind == "f")
-            for key, array in computed.items()
-        ):
+        if not is_equal:
             raise RunFolderError(
                 f"the {name} of generation {state.generation} in the replay log differs from the "
                 "newest checkpoint's: restore the log and the checkpoint from one copy"
             )
-    words = (
-        ", which the newest checkpoint has too, with the same observation statistics and step limit"
-    )
+    words = f", which the newest checkpoint has too, with the same {UNCHECKED}"
     if state.changes != saved.changes:  # after a --resume that set a changed setting again
         words += ", but the settings that were changed during the run differ"
     return words

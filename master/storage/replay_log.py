@@ -2,16 +2,16 @@
 
 ``replay/<generation>.log`` is a chain of frames: length (uint32, little-endian), BLAKE2b-128 of the
 previous digest and of the payload, payload (msgpack). A file begins with the checkpoint of its
-first generation. Then each closed generation has a frame: the digest of the published parameters,
-the fitness of its slots, the observation statistics and step limit after it, and changed settings.
+first generation. Then each closed generation has a frame: a ``ReplayStep``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +26,6 @@ from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.statistics import RunningMoments
 from es_queue.private_files import no_link
-from es_queue.protocol.messages import publication_generation
 from master.loop.state import Change
 
 LOGGER = logging.getLogger("es_queue.storage")
@@ -34,20 +33,36 @@ REPLAY_FOLDER = "replay"
 DIGEST_BYTES = 16
 HEADER_BYTES = 4 + DIGEST_BYTES
 MAX_FRAME = 2**31 - 1
-#: Fields of a step: those that are stored as they are, and the types of its arrays, as bytes.
-SCALARS = ("generation", "digest", "step_limit", "back", "anchored", "publication")
-MOMENTS, SLOTS = ("mean", "m2"), ("used", "tried")
-DTYPES = {
-    "fitness": "<f8",
-    "again": "<f8",
-    "behaviour": "<f4",
-    "centre_fitness": "<f8",
-    "centre_behaviour": "<f4",
+#: Types of a step's fields, and of a change's; numbers are from 0 to LARGEST.
+SCALARS: dict[str, tuple[type, ...]] = {
+    "generation": (int,),
+    "digest": (str,),
+    "step_limit": (int,),
+    "back": (int, type(None)),
+    "anchored": (bool,),
 }
-#: The lowest value of each field that is a whole number, and the largest of them all.
-WHOLE = {"generation": 0, "step_limit": 0, "individuals": 1, "numbers": 0}
+SIZES: dict[str, tuple[type, ...]] = {"individuals": (int,), "numbers": (int,)}
+MORE: dict[str, tuple[type, ...]] = {"changes": (list,), "count": (int, float)}
+CHANGE: dict[str, tuple[type, ...]] = {
+    "generation": (int,),
+    "settings": (dict,),
+    "by": (str,),
+    "time": (int, float),
+    "id": (str,),
+}
 LARGEST = 2**53
-FIELDS = {*SCALARS, *MOMENTS, *SLOTS, *DTYPES, *WHOLE, "changes", "count"}
+#: The arrays of a step: type, and size of each axis after the first.
+ARRAYS: dict[str, tuple[Any, ...]] = {
+    "fitness": ("<f8", "individuals"),
+    "again": ("<f8",),
+    "used": ("<i8", 2),
+    "tried": ("<i8", 2),
+    "behaviour": ("<f4", "individuals", "numbers"),
+    "centre_fitness": ("<f8",),
+    "centre_behaviour": ("<f4", "numbers"),
+    "mean": ("<f8",),
+    "m2": ("<f8",),
+}
 #: A file is closed at this size and the next one begun; the oldest go when all together are larger
 #: than the whole.
 FILE_BYTES = 64 * 2**20
@@ -58,15 +73,16 @@ MOST_LOG_BYTES = 512 * 2**20
 class ReplayStep:
     """One closed generation: how its state became the next one.
 
+    digest: of the published parameters; moments, step_limit: after it
     fitness: float64 [S, per_slot], NaN if a slot failed everywhere; back: the generation that a
     rollback restored
     anchored: whether its search was kept for a rollback; changes: settings that were changed,
     including those for later generations
     again: float64 [k], fitness in repeated evaluations
+    used, tried: int64 [S, 2] and [k, 2], generation and slot of the rows of fitness and of
+    ``again``, in the asynchronous schedule
     behaviour, centre_fitness, centre_behaviour: as in ``strategies.base.Batch``, if behaviours or
     centres are compared
-    publication: what was published; used, tried: in the asynchronous schedule, (publication, slots)
-    of the rows of fitness and of ``again``
     """
 
     generation: int
@@ -74,28 +90,24 @@ class ReplayStep:
     fitness: Doubles
     moments: RunningMoments
     step_limit: int
-    back: int | None
-    anchored: bool
-    changes: tuple[Change, ...]
-    again: Doubles
-    publication: str
-    used: tuple[tuple[str, Integers], ...]
-    tried: tuple[tuple[str, Integers], ...]
-    centre_fitness: Doubles
+    back: int | None = None
+    anchored: bool = False
+    changes: tuple[Change, ...] = ()
+    again: Doubles = field(default_factory=lambda: np.empty(0))
+    used: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    tried: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
     behaviour: Floats = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    centre_fitness: Doubles = field(default_factory=lambda: np.empty(0))
     centre_behaviour: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def encode(self) -> bytes:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
-        fields |= {name: getattr(self.moments, name).astype("<f8").tobytes() for name in MOMENTS}
-        fields |= {name: getattr(self, name).astype(DTYPES[name]).tobytes() for name in DTYPES}
-        for name in SLOTS:
-            fields[name] = [
-                (of, slots.astype("<i8").tobytes()) for of, slots in getattr(self, name)
-            ]
-        fields["changes"] = [asdict(change) for change in self.changes]
-        shapes = {"individuals": self.fitness.shape[1], "numbers": self.behaviour.shape[-1]}
-        packed: bytes = msgpack.packb({**fields, **shapes, "count": self.moments.count})
+        of = {**vars(self), "mean": self.moments.mean, "m2": self.moments.m2}
+        packed: bytes = msgpack.packb(
+            {name: of[name] for name in SCALARS}
+            | {name: of[name].astype(ARRAYS[name][0]).tobytes() for name in ARRAYS}
+            | {"individuals": self.fitness.shape[1], "numbers": self.behaviour.shape[-1]}
+            | {"changes": [asdict(change) for change in self.changes], "count": self.moments.count}
+        )
         return packed
 
     @classmethod
@@ -103,23 +115,21 @@ class ReplayStep:
         """Raises RunFolderError for an invalid step."""
         try:
             fields = unpack(payload)
-            if not isinstance(fields, dict) or fields.keys() != FIELDS:
+            if not isinstance(fields, dict) or fields.keys() != {*SCALARS, *SIZES, *MORE, *ARRAYS}:
                 raise RunFolderError("another version of es-queue wrote this replay log")
-            validate_fields(fields)
-            fields["changes"] = tuple(change_of(change) for change in fields["changes"])
-            for name in SLOTS:
-                fields[name] = tuple((of, np.frombuffer(data, "<i8")) for of, data in fields[name])
-            for name, dtype in DTYPES.items():
-                fields[name] = np.frombuffer(fields[name], dtype)
-            mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in MOMENTS)
-            moments = RunningMoments(fields.pop("count"), mean, m2)
-            individuals, numbers = fields.pop("individuals"), fields.pop("numbers")
-            fields["fitness"] = fields["fitness"].reshape(-1, individuals)
-            rows = (len(fields["fitness"]), individuals) if numbers else (0, 0)
-            fields["behaviour"] = fields["behaviour"].reshape(*rows, numbers)
-            centres = len(fields["centre_behaviour"]) // max(1, numbers)
-            fields["centre_behaviour"] = fields["centre_behaviour"].reshape(centres, numbers)
-            return cls(**fields, moments=moments)
+            validate_types("a generation", fields, {**SCALARS, **SIZES, **MORE})
+            arrays: dict[str, Any] = {}
+            for name, (dtype, *inner) in ARRAYS.items():
+                flat, sizes = np.frombuffer(fields[name], dtype), [fields.get(n, n) for n in inner]
+                arrays[name] = flat.reshape(flat.size // max(1, math.prod(sizes)), *sizes)
+            moments = RunningMoments(fields["count"], arrays.pop("mean"), arrays.pop("m2"))
+            changes = []
+            for change in fields["changes"]:
+                changes.append(Change(**change))
+                validate_types("a change", vars(changes[-1]), CHANGE)
+                validate_changes(changes[-1].settings, "the replay log")
+            scalars = {name: fields[name] for name in SCALARS}
+            return cls(**scalars, **arrays, moments=moments, changes=tuple(changes))
         except RunFolderError:
             raise
         except Exception as error:  # whatever msgpack and numpy raise for forged data
@@ -127,51 +137,20 @@ class ReplayStep:
             raise RunFolderError(f"a generation of the replay log cannot be read: {why}") from None
 
 
-def validate_fields(fields: dict[str, Any]) -> None:
-    """Raises RunFolderError for fields of another type or range, DecodeError for a wrong
-    publication.
-    """
-    for name, lowest in WHOLE.items():
-        validate_number(name, fields[name], lowest, (int,))
-    validate_number("count", fields["count"], 0)
-    if fields["back"] is not None:
-        validate_number("back", fields["back"], 0, (int,))
-    for name, kind in (("digest", str), ("anchored", bool), ("changes", list)):
-        validate_type(name, fields[name], kind)
-    for publication in (*(of for name in SLOTS for of, _ in fields[name]), fields["publication"]):
-        validate_type("publication", publication, str)
-        publication_generation(publication)
-
-
-def change_of(fields: Any) -> Change:
-    """A change of settings. Raises RunFolderError or UsageError for an impossible one."""
-    change = Change(**fields)
-    validate_number("generation of a change", change.generation, 0, (int,))
-    validate_number("time of a change", change.time, -LARGEST)
-    for name, kind in (("settings", dict), ("by", str), ("id", str)):
-        validate_type(f"{name} of a change", getattr(change, name), kind)
-    validate_changes(change.settings, "the replay log")
-    return change
-
-
-def validate_number(
-    name: str, value: Any, lowest: int, kinds: tuple[type, ...] = (int, float)
+def validate_types(
+    what: str, fields: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]
 ) -> None:
-    is_right = type(value) in kinds and lowest <= value <= LARGEST
-    whole = "" if float in kinds else "whole "
-    require(is_right, name, value, f"a {whole}number from {lowest} to {LARGEST}")
-
-
-def validate_type(name: str, value: Any, kind: type) -> None:
-    require(type(value) is kind, name, value, f"of type {kind.__name__}")
-
-
-def require(is_right: bool, name: str, value: Any, expected: str) -> None:
-    if not is_right:
-        raise RunFolderError(
-            f"a generation of the replay log has {name} {repr(value)[:60]}, which must be "
-            f"{expected}: restore the log from a copy"
-        )
+    """Raises RunFolderError for a field of another type or range."""
+    for name, kinds in types.items():
+        value = fields[name]
+        is_right = type(value) in kinds
+        if is_right and type(value) in (int, float):
+            is_right = 0 <= value <= LARGEST
+        if not is_right:
+            raise RunFolderError(
+                f"{what} in the replay log has {name} {repr(value)[:60]}, which is impossible: "
+                "restore the log from a copy"
+            )
 
 
 class ReplayLog:

@@ -14,7 +14,7 @@ import pytest
 
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.private_files import try_lock
-from master.run.run_paths import RunPaths
+from master.run.launch import prepare_folder
 from master.services.local_workers import LocalServices
 from master.storage.checkpoint import write_atomically
 from master.storage.metrics_files import LineFile
@@ -91,7 +91,7 @@ def test_a_runs_folder_is_its_users_or_its_groups(
 ) -> None:
     before = os.umask(umask)
     try:
-        RunPaths("r", tmp_path / "runs" / "r", shared).prepare()
+        prepare_folder(tmp_path / "runs" / "r", shared)
     finally:
         os.umask(before)
     assert mode(tmp_path / "runs" / "r") == wanted
@@ -103,7 +103,7 @@ def test_a_runs_folder_that_others_can_read_is_closed_when_it_is_resumed(tmp_pat
     run_dir.mkdir()
     run_dir.chmod(0o755)
     (run_dir / "config.json").write_text("{}")
-    RunPaths("r", run_dir).prepare()
+    prepare_folder(run_dir)
     assert mode(run_dir) == 0o700
 
 
@@ -125,7 +125,7 @@ def test_a_folder_that_others_may_write_is_refused_in_one_sentence(
     run_dir.chmod(bits)
     for _ in range(2):
         with pytest.raises(EsQueueError, match=words):
-            RunPaths("r", run_dir, shared).prepare()
+            prepare_folder(run_dir, shared)
     assert mode(run_dir) == bits
 
 
@@ -135,7 +135,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     run_dir.mkdir()
     os.chown(run_dir, 12345, 12345)
     with pytest.raises(EsQueueError, match="another user"):
-        RunPaths("r", run_dir).prepare()
+        prepare_folder(run_dir)
 
 
 @pytest.mark.parametrize("how", ["own", "strangers", "linked"])

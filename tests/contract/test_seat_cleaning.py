@@ -4,6 +4,7 @@ left alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ from rq.executions import Execution
 from rq.job import Job
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 
-from master.fleet.seat_cleaning import CHECK_SECONDS, LOCK_SECONDS, STUCK_SECONDS, SeatCleaner
-from master.fleet.seat_manager import SeatManager
+from es_queue.protocol.store import MasterStore
+from master.fleet.seats import CHECK_SECONDS, LOCK_SECONDS, STUCK_SECONDS, Seats
 from tests.notes import collect_notes
 
 RUN, BEAT = "mine", 90
@@ -93,14 +94,18 @@ def hands() -> Hands:
     return Hands()
 
 
+def seats(rq: Rq, clock: Callable[[], float] = time.monotonic) -> Seats:
+    return Seats(MasterStore(rq.client, RUN), rq.client, "default", "abcdef", 960, clock)
+
+
 @pytest.fixture
 def clean(rq: Rq, hands: Hands) -> Callable[[], int]:
     """Looks after a quarter of a minute."""
-    cleaner = SeatCleaner(rq.client, "default", RUN, hands)
+    cleaner = seats(rq, hands)
 
     def later() -> int:
         hands.now += CHECK_SECONDS
-        return cleaner.tick()
+        return cleaner.clear_abandoned()
 
     return later
 
@@ -182,13 +187,13 @@ def test_a_seat_that_was_popped_and_never_begun_goes_after_a_minute(
 
 def test_looks_are_a_quarter_of_a_minute_apart(rq: Rq, hands: Hands) -> None:
     rq.abandon(seat(1))
-    cleaner = SeatCleaner(rq.client, "default", RUN, hands)
+    cleaner = seats(rq, hands)
     hands.now += CHECK_SECONDS - 1
-    assert cleaner.tick() == 0
+    assert cleaner.clear_abandoned() == 0
     hands.now += 1
-    assert cleaner.tick() == 1
+    assert cleaner.clear_abandoned() == 1
     rq.abandon(seat(2))
-    assert cleaner.tick() == 0
+    assert cleaner.clear_abandoned() == 0
 
 
 def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> None:
@@ -197,7 +202,7 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
         leave(seat(number, "yours"))
     before = {number: rq.keys_of(seat(number, "yours")) for number in range(4)}
     said = collect_notes()
-    SeatManager(rq.client, "default", RUN, "abcdef", 960).clear_registries()
+    seats(rq).close()
     assert rq.client.keys(f"*es-{RUN}-*") == []
     assert not [name for name in (*rq.entries(), *rq.popped()) if RUN in name]
     assert rq.client.zcard("rq:failed:default") == 1
@@ -208,7 +213,7 @@ def test_at_the_end_of_the_run_nothing_of_it_stays_in_any_registry(rq: Rq) -> No
 def test_a_redis_that_refuses_is_told_of_once_and_ends_nothing(rq: Rq) -> None:
     rq.client.set("rq:wip:default", "what is no registry")
     said = collect_notes()
-    keeper = SeatManager(rq.client, "default", RUN, "abcdef", 960)
-    keeper.clear_registries()
-    keeper.clear_registries()
+    keeper = seats(rq)
+    keeper.close()
+    keeper.close()
     assert len(said) == 1 and said[0].startswith("seats cannot be cleared: ")

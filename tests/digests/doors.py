@@ -28,7 +28,7 @@ from es_queue.config.recipes import named_recipe
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.protocol.messages import ELITE, TRAIN, Block, Task, publication_generation
+from es_queue.protocol.messages import ELITE, TRAIN, Block, Task
 from es_queue.slots import worker_mark
 from es_queue.user_code import ALLOW
 from master.loop.listeners import CheckpointWriter
@@ -271,8 +271,11 @@ def record_order(row: Row) -> list[Any]:
         ]
     return [
         [
-            [[publication_generation(name), *slots.tolist()] for name, slots in uses]
-            for uses in (step.used, step.tried)
+            [
+                [number, *slots[slots[:, 0] == number, 1].tolist()]
+                for number in sorted(set(slots[:, 0].tolist()))
+            ]
+            for slots in (step.used, step.tried)
         ]
         for step in steps
     ]
@@ -357,7 +360,7 @@ def play_in_order(row: Row) -> Found:
             failed.set()
 
     def in_generation() -> int:
-        return publication_generation(current_task().publication)
+        return current_task().generation
 
     deadline = time.monotonic() + 60
 

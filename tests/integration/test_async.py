@@ -36,8 +36,8 @@ PAIRS = VALUES["population"] // 2
 LONG = {**VALUES, "generations": 10**6}
 
 
-def uses_in(folder: Path) -> Counter[tuple[str, int]]:
-    """How often each (publication, slot) was learnt from, by the run's log."""
+def uses_in(folder: Path) -> Counter[tuple[int, ...]]:
+    """How often each (generation, slot) was learnt from, by the run's log."""
     steps = [
         ReplayStep.decode(frame.payload)
         for path in list_log_files(folder / "replay")
@@ -45,9 +45,7 @@ def uses_in(folder: Path) -> Counter[tuple[str, int]]:
     ]
     assert [step.generation for step in steps] == list(range(len(steps)))
     assert all(len(step.fitness) == PAIRS for step in steps)
-    return Counter(
-        (name, slot) for step in steps for name, slots in step.used for slot in slots.tolist()
-    )
+    return Counter(tuple(each) for step in steps for each in step.used.tolist())
 
 
 def keys_of(client: redis.Redis, run: str, kind: str) -> list[bytes]:

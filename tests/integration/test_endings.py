@@ -19,8 +19,7 @@ from es_queue.config.resolution import resolve
 from es_queue.errors import NoRunError
 from es_queue.protocol.keys import VARIABLE
 from master.run.launch import Launch
-from master.run.run import UNSERVED
-from master.run.session import Session
+from master.run.session import UNSERVED, Session
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder
 from master.storage.checkpoint import Checkpoints
@@ -224,7 +223,7 @@ def test_without_a_worker_a_run_ends_at_its_limit_and_says_how_to_get_its_final_
     processes: Processes, valkey_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     quick = (
-        "from master.fleet import idle_monitor\nidle_monitor.ABSENT_SECONDS = 0.2\n"
+        "from master.fleet import workers\nworkers.ABSENT_SECONDS = 0.2\n"
         "from master.cli.main import main\nraise SystemExit(main())\n"
     )
     words = [*flags({**CARTPOLE, "generations": 0, "max_seconds": 0.1}), "--run-dir", "limited"]

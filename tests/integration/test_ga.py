@@ -108,12 +108,7 @@ def test_without_generations_every_answer_counts_once_and_a_replay_repeats_the_r
         for frame in list(read_frames(path))[1:]
     ]
     used, tried = (
-        Counter(
-            (name, slot)
-            for step in steps
-            for name, slots in getattr(step, kind)
-            for slot in slots.tolist()
-        )
+        Counter(tuple(each) for step in steps for each in getattr(step, kind).tolist())
         for kind in ("used", "tried")
     )
     assert (

@@ -135,7 +135,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         (["--workers", "1e9"], "workers is '1e9'"),
         (
             ["--run", ".Run"],
-            "run is '.Run' in the command line: use 1 to 40 letters, digits, '-', '_' and '.'",
+            "run is '.Run', but a name has 1 to 40 letters, digits, '-', '_' and '.'",
         ),
         (["--run", "a" * 41], "run is "),
         (["--run", "a\n"], "run is "),

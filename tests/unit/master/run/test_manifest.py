@@ -12,6 +12,7 @@ import pytest
 
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
+from es_queue.run_folder import NamedRun
 from master.run.manifest import (
     MANIFEST,
     README,
@@ -72,7 +73,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_manifest_names_the_revision_of_the_users_folder(repository: Path) -> None:
-    write_manifest(repository / "run", "r", RunConfig(env="CartPole-v1"))
+    write_manifest(NamedRun("r", repository / "run"), RunConfig(env="CartPole-v1"))
     code = json.loads((repository / "run" / "run.json").read_text())["sittings"][0]["code"]
     assert len(code["revision"]) == 40
 
@@ -89,7 +90,7 @@ def test_nothing_that_a_folders_git_settings_name_is_run(repository: Path) -> No
         subprocess.run(["git", "config", name, value], cwd=repository, check=True, timeout=60)
     (repository / ".gitattributes").write_text("* filter=f\n")
     (repository / "own.py").write_text("2\n")  # as long: status must read it
-    write_manifest(repository / "run", "r", RunConfig(env="CartPole-v1"))
+    write_manifest(NamedRun("r", repository / "run"), RunConfig(env="CartPole-v1"))
     assert not (repository / "sprung").exists()
     assert json.loads((repository / "run" / "run.json").read_text())["sittings"][0]["code"]
 
@@ -107,12 +108,12 @@ def test_a_card_tells_versions_and_machine_and_keeps_the_first_command_when_a_ru
     tmp_path: Path,
 ) -> None:
     config = resolve(SETTINGS[0])
-    write_manifest(tmp_path, "r", config)
+    write_manifest(NamedRun("r", tmp_path), config)
     card = json.loads((tmp_path / MANIFEST).read_text())
     (one,) = card["sittings"]
     assert {"es-queue", "python", "numpy", "gymnasium"} <= set(one["versions"])
     assert one["machine"]["cores"] >= 1 and one["machine"]["cpu"] and card["config"]["seed"] == 7
-    write_manifest(tmp_path, "r", resolve({**SETTINGS[0], "generations": 5}))
+    write_manifest(NamedRun("r", tmp_path), resolve({**SETTINGS[0], "generations": 5}))
     again = json.loads((tmp_path / MANIFEST).read_text())
     assert (
         again["command"] == card["command"]

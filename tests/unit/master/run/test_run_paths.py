@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.run_folder import NamedRun, find_run
 from master.cli.main import main as es_master
 from master.plot.command import main as es_plot
-from master.run.launch import Launch
-from master.run.run_paths import make_new_paths
+from master.run.launch import Launch, new_run
 from master.status.command import main as es_status
 from tests.cases import each_case
 from workers.play.cli import main as es_play
@@ -77,11 +75,11 @@ def test_the_folder_of_runs_is_the_variables(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("here")
 def test_a_new_run_is_made_in_the_folder_of_the_flag_unless_a_run_is_there() -> None:
-    config, launch = RunConfig(env="CartPole-v1"), Launch(run="walker", runs_dir=Path("there"))
-    assert make_new_paths(config, launch).run_dir == Path("there/walker")
+    launch = Launch(run="walker", runs_dir=Path("there"))
+    assert new_run("CartPole-v1", launch).folder == Path("there/walker")
     make_run("there/walker", "walker")
     with pytest.raises(UsageError, match="continue it with --resume there/walker, or "):
-        make_new_paths(config, launch)
+        new_run("CartPole-v1", launch)
 
 
 @pytest.mark.usefixtures("here")

@@ -10,12 +10,12 @@ import pytest
 from es_queue import train
 from es_queue.config.changeable import validate_resume_changes
 from es_queue.errors import RunFolderError, UsageError
-from master.run.run_paths import RunPaths
+from es_queue.run_folder import NamedRun
 from master.run.session import newest_checkpoint
 from master.storage import checkpoint
 from tests.parts import setup_of, trained
 
-PLACE = RunPaths("same", Path("runs/same"))
+PLACE = NamedRun("same", Path("runs/same"))
 SETUP = setup_of("pgpe")
 
 

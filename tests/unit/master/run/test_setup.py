@@ -13,8 +13,7 @@ import pytest
 
 from es_queue.errors import UsageError
 from master.run.setup import (
-    format_image_hint,
-    format_unnormalised,
+    new_run_notes,
     prepare_run,
     validate_action_bound,
 )
@@ -33,9 +32,9 @@ def refused(**values: Any) -> str:
 
 def test_observations_are_not_normalised_if_old_generations_are_compared_with_new_ones() -> None:
     requested = quick_config(strategy="map_elites")
-    config = prepare_run(requested, table=TABLE).config
-    assert requested.obs_norm and not config.obs_norm
-    assert "compares results of all generations" in format_unnormalised(requested, config)[0]
+    setup = prepare_run(requested, table=TABLE)
+    assert requested.obs_norm and not setup.config.obs_norm
+    assert "compares results of all generations" in new_run_notes(requested, setup)[0]
 
 
 class Vast(gymnasium.Env[Any, Any]):
@@ -114,8 +113,9 @@ def test_a_bound_of_actions_that_are_choices_is_refused_in_a_new_run_and_read_in
 
 @each_case(("policy", "said"), [("linear", 1), ("mlp", 0)])
 def test_a_linear_policy_of_images_is_named_with_a_better_one(policy: str, said: int) -> None:
-    setup = prepare_run(quick_config(policy=policy), table=TABLE)
-    assert format_image_hint(setup) == []
+    config = quick_config(policy=policy)
+    setup = prepare_run(config, table=TABLE)
+    assert new_run_notes(config, setup) == []
     images = replace(setup, spec=replace(setup.spec, observation_shape=(84, 84, 4)))
-    hints = format_image_hint(images)
+    hints = new_run_notes(config, images)
     assert len(hints) == said and all("--policy nature" in hint for hint in hints)
