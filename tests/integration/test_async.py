@@ -13,6 +13,7 @@ from typing import Any
 
 import redis
 
+from es_queue.protocol.messages import publication_generation
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import NERVOUS, Master, Processes, Seen, flags, wait_for
 
@@ -124,7 +125,7 @@ def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
     wait_for(seen.has_reached(after + 3), "its answer is used")
     run.stop()
     # Row 0 of the table is the unperturbed policy.
-    assert (publication, int(start) - 1) in uses_in(tmp_path / "slow")
+    assert (publication_generation(publication), int(start) - 1) in uses_in(tmp_path / "slow")
 
 
 def test_workers_killed_while_they_hold_blocks_cost_their_blocks_alone(
