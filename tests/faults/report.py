@@ -90,7 +90,7 @@ def main() -> int:
     rows: list[Row] = []
     for one in SCENARIOS.values():
         if given.only in one.name:
-            rows.append(played(one, one.full if given.full else one.quick))
+            rows.append(played(one, one.full if given.full else max(1, one.quick)))
             print(" | ".join(rows[-1].cells()), flush=True)
     print("\n" + table(rows))
     if given.write:

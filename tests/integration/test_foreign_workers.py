@@ -8,7 +8,6 @@ import platform
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable
 
 import redis
@@ -135,21 +134,3 @@ def test_workers_whose_master_was_killed_go_to_a_run_that_waits_for_them(
     wait_for(lambda: len(second.workers()) == 2, "both serve the second run", 30)
     assert first.workers() == {}
     assert all("left: the run has no master" in one.out.read_text() for one in workers)
-
-
-def test_a_run_that_begins_later_gets_half_of_the_workers(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    first, second = Seen(redis_client, "first"), Seen(redis_client, "second")
-    start_master("first", ENDLESS)
-    for _ in range(4):
-        processes.worker(valkey_url)
-    wait_for(lambda: len(first.workers()) == 4, "all four serve the first run")
-    start_master("second", ENDLESS)
-    began = time.monotonic()
-    wait_for(lambda: (len(first.workers()), len(second.workers())) == (2, 2), "two and two", 30)
-    print(f"{time.monotonic() - began:.1f} s to two and two")
-    assert first.failed_jobs() == []

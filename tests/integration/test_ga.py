@@ -16,7 +16,6 @@ import redis
 
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import (
-    NERVOUS,
     WALKER,
     Master,
     Processes,
@@ -126,41 +125,5 @@ def test_without_generations_every_answer_counts_once_and_a_replay_repeats_the_r
         tmp_path / "steady",
         "--noise-dir",
         short_folder / "noise",
-    )
-    assert again.wait() == 0 and summary["digest"] in again.said(), again.said()
-
-
-def test_without_generations_a_killed_master_and_a_killed_worker_cost_little(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    processes: Processes,
-    tmp_path: Path,
-    short_folder: Path,
-) -> None:
-    seen, folder = Seen(redis_client, "tough"), tmp_path / "tough"
-    pair = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(2)]
-    about = ("--run-dir", folder, "--json")
-    first = processes.master(
-        *flags({**STEADY, "generations": 10**6}),
-        "--run",
-        "tough",
-        *about,
-        url=valkey_url,
-        clocks=NERVOUS,
-    )
-    seats = [seen.joined(one) for one in pair]
-    seen.kill_holding(seats[0], pair[0])
-    wait_for(seen.has_reached(8), "generation 8")
-    first.signal(signal.SIGKILL)
-    first.wait()
-    left = seen.generation()
-    second = processes.master(
-        "--resume", "tough", "--generations", left + 20, *about, url=valkey_url, clocks=NERVOUS
-    )
-    assert second.wait() == 0, second.said()
-    (summary,) = second.events("summary")
-    assert summary["generation"] == left + 20
-    again = processes.master(
-        "--replay", "tough", "--run-dir", folder, "--noise-dir", short_folder / "noise"
     )
     assert again.wait() == 0 and summary["digest"] in again.said(), again.said()

@@ -31,21 +31,14 @@ SEARCHES: dict[str, dict[str, Any]] = {
     name: {**WALKER, "strategy": name, "generations": 5, **settings}
     for name, settings in {
         "random_search": {"candidates": 3, "elite_episodes": 3},
-        "csa_es": {},
-        "sep_cma_es": {},
         "cma_es": {},
-        "lm_ma_es": {},
-        "map_elites": {"behaviour_bounds": "0:6", "cells": (6, 6), "step_limit": "60"},
-        "centroids": {
-            "strategy": "map_elites",
+        "novelty": {"novelty": "nsra", "members": 3, "neighbours": 3, "behaviour_episodes": 2},
+        "map_elites": {
             "emitter": "gaussian",
             "archive": "cvt",
             "cells": (20,),
             "behaviour": "feet-contact",
         },
-        "averaged": {"strategy": "snes", "linear_share": 0.6, "average_decay": 0.5},
-        # Chosen by the size of the policy.
-        "auto": {"env": "BipedalWalker-v3", "strategy": "auto"},
     }.items()
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

@@ -124,7 +124,7 @@ def clock_of(who: str, seen: Seen, seat: str) -> float:
 
 
 def register(who: str, of: str, needs: str) -> None:
-    @scenario(f"clock of {of} an hour wrong", quick=1, full=4, needs=needs)
+    @scenario(f"clock of {of} an hour wrong", quick=0, full=4, needs=needs)
     def wrong(arena: Arena, count: int) -> Row:
         row = Row("", injected=count, equal=True)
         for number in range(count):

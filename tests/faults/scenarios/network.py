@@ -59,12 +59,12 @@ def latency(arena: Arena, count: int) -> Row:
     return slow(arena, count, latency=0.1)
 
 
-@scenario("network: 100 kB/s", full=3)
+@scenario("network: 100 kB/s", quick=0, full=3)
 def bandwidth(arena: Arena, count: int) -> Row:
     return slow(arena, count, bandwidth=100_000)
 
 
-@scenario("network: everything arrives in slices of 3 bytes, 0.3 ms each", full=3)
+@scenario("network: everything arrives in slices of 3 bytes, 0.3 ms each", quick=0, full=3)
 def sliced(arena: Arena, count: int) -> Row:
     return slow(arena, count, slice=3, latency=0.0003)
 

@@ -44,7 +44,9 @@ def unserved(
     return row
 
 
-@scenario("Redis frozen for 4 s, less than the socket timeout", full=3, needs="redis-server")
+@scenario(
+    "Redis frozen for 4 s, less than the socket timeout", quick=0, full=3, needs="redis-server"
+)
 def frozen(arena: Arena, count: int) -> Row:
     """Nothing fails, so nothing is an outage: the master's own record of the generation has the
     seconds.

@@ -38,7 +38,7 @@ def restarted_at_once(arena: Arena, count: int) -> Row:
     return away(arena, count, 0.0)
 
 
-@scenario("Redis away for 2 s, back with its data", needs="redis-server")
+@scenario("Redis away for 2 s, back with its data", quick=0, needs="redis-server")
 def away_shortly(arena: Arena, count: int) -> Row:
     return away(arena, count, 2.0)
 
