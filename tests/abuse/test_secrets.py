@@ -220,21 +220,6 @@ def test_a_password_that_is_wrong_or_cannot_be_used_is_in_no_complaint(
         assert silent(process).strip() and "Traceback" not in process.said()
 
 
-def test_help_and_what_is_said_of_a_slip_repeat_no_password(processes: Processes) -> None:
-    environment = {"RQ_REDIS_URL": url_of(1), PASSWORD: SECRET}
-    for words in (
-        ("es-master", "--help"),
-        ("es-status", "--help"),
-        ("es-master", url_of(1)),
-        ("es-master", "--redis-ulr", url_of(1)),
-        ("es-status", "--redis-ulr=" + url_of(1)),
-        ("es-master", "--run-dir", "x", url_of(1)),
-    ):
-        process = processes.start(BIN / words[0], *words[1:], **environment)
-        process.wait()
-        silent(process)
-
-
 def test_a_password_on_the_command_line_is_used_and_warned_of_once(
     port: int, processes: Processes
 ) -> None:

@@ -129,11 +129,3 @@ def test_a_standby_ends_with_the_run_or_with_a_persons_wish(
     assert standbys[1].wait() == 0, standbys[1].said()
     assert "run watched is stopped: there is nothing to take over" in standbys[1].said()
     assert not any(one.events() for one in standbys)
-
-
-def test_a_standby_of_a_run_that_nobody_knows_says_so(
-    valkey_url: str, processes: Processes
-) -> None:
-    standby = processes.master("--standby", "unknown", url=valkey_url)
-    assert standby.wait() == 6
-    assert "there is no run unknown" in standby.said()

@@ -4,7 +4,6 @@ run waits and says why.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import redis
 from master.loop.recovery_statistics import REDIS_AWAY
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server, free_port, may_unshare
-from tests.faults.trial import STEADY, Trial, Words, again, recovered
+from tests.faults.trial import STEADY, Trial, again, recovered
 from tests.integration.processes import wait_for
 
 AWAY = r"^Redis does not answer; trying again$"
@@ -250,66 +249,3 @@ def ended_by_rq(arena: Arena, count: int) -> Row:
     )
     assert recovered(trial, REDIS_AWAY) == 1
     return row
-
-
-#: Seconds between two looks at Redis of an RQ parent whose horse works.
-LOOKS = 30.0
-SIX: tuple[Words, ...] = ((),) * 6
-
-
-@scenario(
-    "6 plain workers, Redis away for 1 s and for 10 s",
-    quick=0,
-    full=3,
-    needs="redis-server",
-)
-def survivors(arena: Arena, count: int) -> Row:
-    """As people start them: RQ's parent looks at Redis every 30 s while its seat is taken, and ends
-    when it cannot. The outages begin evenly spread over those 30 s, the last one so that the longer
-    covers a look.
-    """
-    row, stayed = Row("", injected=2 * count, equal=True), {1.0: 0, 10.0: 0}
-    server = Server(arena, *KEPT).start()
-    for number in range(count):
-        for seconds in stayed:
-            trial = Trial(
-                arena, server.url, generations=60, workers=SIX, run=f"away-{len(row.seconds)}"
-            )
-            phase = LOOKS * (number + 1) / count - 5.0
-            one = outlived(trial, server, phase, seconds)
-            stayed[seconds] += sum(worker.process.poll() is None for worker in trial.workers[:6])
-            row.noticed, row.lost = (
-                row.noticed + one.noticed,
-                row.lost + one.lost,
-            )
-            row.seconds += one.seconds
-            row.equal = row.equal and one.equal is True
-            for worker in trial.workers:
-                worker.process.kill()
-    row.remark = "; ".join(
-        f"after {seconds:g} s {left} of {6 * count} workers were present"
-        for seconds, left in stayed.items()
-    )
-    return row
-
-
-def outlived(trial: Trial, server: Server, phase: float, seconds: float) -> Row:
-    """One outage, ``phase`` seconds after the seats were taken. The run is paused until then; who
-    was ended is named and replaced.
-    """
-    row, sat = Row("", injected=1), Stopwatch()
-    trial.ask("pause")
-    wait_for(lambda: trial.seen.progress()["state"] == "paused", "the run is paused")
-    wait_for(lambda: sat.seconds() > phase, "the outage is due", LOOKS + 10)
-    watch = Stopwatch()
-    server.kill()
-    time.sleep(seconds)
-    server.start()
-    wait_for(lambda: recovered(trial, REDIS_AWAY), "the outage is noticed")
-    row.seconds.append(watch.seconds())
-    ended = sum(one.process.poll() is not None for one in trial.workers)
-    if ended:
-        assert int(trial.wait_for_note(GONE)[1]) == ended
-        trial.workers += [trial.start_worker() for _ in range(ended)]
-    trial.ask("continue")
-    return trial.end(row)
