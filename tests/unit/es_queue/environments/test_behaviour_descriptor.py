@@ -15,7 +15,6 @@ from es_queue.environments.factory import describe, open_environment, open_vecto
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import find_environment
 from es_queue.environments.stock import (
-    FEET,
     LAST,
     POSITION,
     RAM,
@@ -154,28 +153,6 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
         )
     assert after == pytest.approx(lean.behaviour(), abs=0.3)  # on other ground
     assert open_vector_environment(asked(WALKER, backend="lean")) is None
-
-
-@each_case(
-    ("environment", "backend"),
-    [(WALKER, "lean"), (WALKER, "stock"), ("BipedalWalker-v2", "lean"), ("Marvin-v0", "lean")],
-)
-def test_feet_contact_is_the_share_of_steps_in_which_a_leg_touches_the_ground(
-    environment: str, backend: str
-) -> None:
-    request = asked(environment, backend=backend, behaviour=FEET)
-    assert describe(request).behaviour_size == 2
-    world, contacts = open_environment(request), []
-    for seed in (3, 4):
-        world.reset(seed)
-        assert behaviour_of(world) == [0, 0]
-        contacts = []
-        for step in range(40):
-            action = np.array([0.9, -0.4, 0.1, 0.6], np.float32) * (-1) ** (step // 9)
-            contacts.append(world.step(action)[0][[8, 13]])
-    assert np.allclose(behaviour_of(world), np.mean(contacts, axis=0))
-    assert 0 < np.mean(contacts) < 1
-    assert open_vector_environment(asked(WALKER, behaviour=FEET)) is None
 
 
 # --- the settings

@@ -11,7 +11,6 @@ import pytest
 from es_queue.environments.factory import describe, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.vector import EnvPoolVectorEnvironment
-from es_queue.environments.walker import LeanWalker
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import TRAIN, Task
@@ -92,24 +91,6 @@ def test_a_block_is_answered_alike_under_every_rule(values: dict[str, Any]) -> N
         answered("lean", stop=8, limit=120, **values)[0].results
         == answered("envpool", stop=8, limit=120, **values)[0].results
     )
-
-
-def test_slots_that_are_over_are_left_out_and_the_order_is_kept() -> None:
-    seeds = [5, 2**31 - 1, 0, 77]
-    pool, single = EnvPoolVectorEnvironment(NORMAL), [LeanWalker(False) for _ in seeds]
-    first = pool.reset(seeds)
-    assert np.array_equal(
-        first, np.stack([world.reset(seed) for world, seed in zip(single, seeds, strict=True)])
-    )
-    generator = np.random.default_rng(1)
-    for rows in ([0, 1, 2, 3], [0, 1, 3], [1, 3], [1, 3], [3], [3]):
-        actions = generator.uniform(-1, 1, (len(rows), 4)).astype(np.float32)
-        observations, rewards, over = pool.step(np.array(rows, np.int32), actions)
-        expected = [single[row].step(action) for row, action in zip(rows, actions, strict=True)]
-        assert np.array_equal(observations, np.stack([one[0] for one in expected]))
-        assert rewards.dtype == np.float64 and rewards.tolist() == [one[1] for one in expected]
-        assert over.tolist() == [one[2] for one in expected]
-    pool.close()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from es_queue.genetics import (
     Lineage,
     MutationChain,
     MutationTree,
-    ParentCache,
     ParentTable,
     apply_mutations,
     decode_parent_table,
@@ -47,10 +46,6 @@ def evolved(
         )
         family = family.prune(living, NOISE) if compact else family
     return family, living
-
-
-def table_of(family: Lineage, living: Integers) -> ParentTable:
-    return ParentTable(family.tree, family.rows(living), np.empty(0, np.int64))
 
 
 # --- decoding
@@ -135,19 +130,3 @@ def test_a_table_that_ends_too_early_is_refused(cut: int) -> None:
 
 
 # --- the parent cache
-
-
-def test_parents_have_the_bits_of_their_chains_from_publication_to_publication() -> None:
-    cache = ParentCache(NOISE)
-    for generations in (1, 2, 3, 9, 10, 30):
-        family, living = evolved(generations)
-        cache.open(family.base, table_of(family, living))
-        for name, row in zip(living.tolist(), family.rows(living).tolist(), strict=True):
-            assert cache.parent(row).tobytes() == family.decode(name, NOISE).tobytes()
-            child = cache.child(row, 77, 0.25)
-            assert (
-                child.tobytes()
-                == (
-                    family.decode(name, NOISE) + np.float32(0.25) * NOISE.noise[77 : 77 + SIZE]
-                ).tobytes()
-            )

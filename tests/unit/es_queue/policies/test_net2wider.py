@@ -121,28 +121,3 @@ def test_a_policy_of_some_numbers_acts_alike_on_the_whole_observation(
     np.testing.assert_allclose(outputs(whole, expanded, seen), expected, rtol=1e-4, atol=1e-5)
     changed = seen + np.array([0, 0, 1, 1, 0], np.float32)
     np.testing.assert_array_equal(outputs(policy, parameters, changed), expected)
-
-
-def test_a_policy_of_some_numbers_grows_to_the_whole_observation() -> None:
-    action = ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2)
-    small, other = (
-        make_policy(RunConfig(observe=numbers), 5, action) for numbers in ("0-2", "1-3")
-    )
-    large = make_policy(RunConfig(), 5, action)
-    parameters = RNG.normal(size=small.size).astype(np.float32)
-    result = widen(small, parameters, large, large.initial(3, "orthogonal"))
-    seen = RNG.normal(size=(20, 5)).astype(np.float32)
-    np.testing.assert_allclose(
-        outputs(large, result, seen), outputs(small, parameters, seen), rtol=1e-4, atol=1e-5
-    )
-    np.testing.assert_array_equal(
-        widen(small, parameters, small, small.initial(3, "zero")), parameters
-    )
-    with pytest.raises(UsageError, match="observes different numbers"):
-        widen(small, parameters, other, other.initial(3, "zero"))
-    whole = RNG.normal(size=large.size).astype(np.float32)
-    with pytest.raises(UsageError, match="use --observe all"):
-        widen(large, whole, small, small.initial(3, "zero"))
-    longer = make_policy(RunConfig(observe="0-2"), 8, action)
-    with pytest.raises(UsageError, match="can add observations, not remove them"):
-        widen(longer, parameters, small, small.initial(3, "zero"))

@@ -128,24 +128,6 @@ def test_what_is_not_a_number_stays_visible_through_every_activation(activation)
 
 
 @each_case(
-    ("activation", "gain"), [("tanh", 1.0), ("relu", 2**0.5), ("elu", 2**0.5), ("selu", 1.0)]
-)
-@each_case("d", [5, 20])
-def test_orthogonal_layers_are_orthogonal_with_their_gain_and_the_last_is_small(
-    activation, gain, d
-):
-    policy = MlpPolicy(d, 3, (9,), activation)
-    theta = policy.initial(11, "orthogonal").astype(np.float64)
-    first, bias = theta[: d * 9].reshape(d, 9), theta[d * 9 : d * 9 + 9]
-    last, last_bias = theta[d * 9 + 9 : -3].reshape(9, 3), theta[-3:]
-    gram = first.T @ first if d >= 9 else first @ first.T
-    np.testing.assert_allclose(gram, gain**2 * np.eye(min(d, 9)), atol=1e-6)
-    np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(3), atol=1e-9)
-    assert not bias.any()
-    assert not last_bias.any()
-
-
-@each_case(
     ("changes", "word"),
     [
         ({"policy": "conv"}, "conv"),

@@ -5,12 +5,8 @@ kept while games end.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from es_queue.config.run_config import RunConfig
 from es_queue.policies import BoundPolicy, Policy
-from es_queue.policies.checkpoint_policy import policy_from_meta
-from tests.cases import each_case
 from tests.doors.test_episodes import alone, rules, same, together
 from workers.episode import EpisodeSpec
 
@@ -49,27 +45,3 @@ def test_memory_goes_with_its_game_while_others_end() -> None:
         together(rules(300), remembering(), policy=Running()), remembering(), strict=True
     ):
         assert same(one, alone(rules(300), game, policy=Running()))
-
-
-@each_case("shape", [[3, 4], [0, 4], [-2, -3]])
-def test_a_checkpoint_whose_observations_have_another_shape_than_size_is_refused(
-    shape: list[int],
-) -> None:
-    meta = {
-        "observation_size": 6,
-        "observation_shape": shape,
-        "action": {
-            "kind": "discrete",
-            "shape": [],
-            "low": [],
-            "high": [],
-            "sizes": [2],
-            "starts": [0],
-            "bins": [],
-        },
-    }
-    with pytest.raises(ValueError, match="does not have 6 numbers"):
-        policy_from_meta(RunConfig(), meta)
-    assert (
-        policy_from_meta(RunConfig(), {**meta, "observation_shape": [2, 3]}).observation_size == 6
-    )

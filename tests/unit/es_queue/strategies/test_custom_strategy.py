@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from es_queue.config.parsing import config_from_json, config_from_values
+from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
 from es_queue.strategies.snes import SNES
-from es_queue.user_code import ALLOW, named_modules
+from es_queue.user_code import ALLOW
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
-from workers.episode import EpisodeControl
-from workers.join import join
-from workers.serving import Refusal
 
 TEXT = (Path(__file__).parents[4] / "docs" / "own_strategy.md").read_text()
 EXAMPLE, OBJECTIVE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -64,23 +60,6 @@ def test_the_documented_strategy_learns_and_gives_the_same_bits_for_any_workers_
     assert rest.digest == expected.digest
 
 
-def test_a_worker_that_may_not_import_it_or_lacks_it_refuses_with_its_name(
-    example: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = quick_config(env=QUAD, strategy=example)
-    assert named_modules(config) == ["tests.tiny", "cross_entropy"]
-    monkeypatch.setenv(ALLOW, "tests")
-    with pytest.raises(
-        Refusal, match="the run names the module cross_entropy, which is not allowed here"
-    ):
-        join(config, EpisodeControl())
-    monkeypatch.setenv(ALLOW, "tests,missing_here")
-    with pytest.raises(
-        Refusal, match="the strategy missing_here:Strategy cannot be imported: ModuleNotFoundError"
-    ):
-        join(replace(config, strategy="missing_here:Strategy"), EpisodeControl())
-
-
 def test_the_documented_objective_is_the_code_that_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,10 +90,6 @@ class Triple(SNES):
     """More individuals a slot than an answer holds."""
 
     per_slot = 3
-
-
-class Loner(SNES):
-    """As it should be."""
 
 
 @each_case(
@@ -153,19 +128,3 @@ def test_what_does_not_name_a_class_is_refused(text: str) -> None:
         match=f"use auto, {', '.join(STRATEGIES)} or module:Class",
     ):
         config_from_values({"env": "X-v0", "strategy": text}, "the test")
-
-
-def test_it_may_use_any_option_and_decides_about_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    own: dict[str, Any] = {
-        "env": "X-v0",
-        "strategy": "tests.unit.es_queue.strategies.test_custom_strategy:Loner",
-    }
-    config = config_from_values(
-        {**own, "population": 7, "top": 2, "l2": 0.1, "max_speed": 3.0, "candidates": 5}, "the test"
-    )
-    assert config_from_json(config.to_json()) == config
-    assert type(make_strategy(config, 5)).__name__ == Loner.__name__
-    with pytest.raises(UsageError, match=r"env_seeds is pair, but .* samples no pairs"):
-        make_strategy(config_from_values({**own, "env_seeds": "pair"}, "the test"), 5)
-    with pytest.raises(UsageError, match=r"optimizer is adam, but .* does not take it"):
-        make_strategy(config_from_values({**own, "optimizer": "adam"}, "the test"), 5)

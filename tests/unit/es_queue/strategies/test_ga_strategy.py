@@ -14,9 +14,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.genetics import Floats, Lineage, apply_mutations
 from es_queue.genetics import MutationChain as Chain
 from es_queue.numerics.arrays import ArrayNoise
-from es_queue.slot_plan import draw_parents
 from es_queue.strategies import Batch, State, Strategy, make_strategy
-from es_queue.strategies.ga import EliteEvaluation
 from tests.cases import each_case
 
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
@@ -107,24 +105,6 @@ def test_the_elite_is_chosen_by_new_episodes_alone_and_need_not_be_among_the_bes
     )
     after, _ = strategy.learn(state, again)
     assert parents_of(after) == [born[4].tobytes(), born[2].tobytes(), born[3].tobytes()]
-
-
-def test_children_of_the_next_generation_are_those_of_the_drawn_parents() -> None:
-    strategy = made(population=200, truncation=3)
-    state = strategy.start(FIRST)
-    state, _ = strategy.learn(state, batch(strategy, state, 3.0, 1.0, 10.0, 4.0, 0.0))
-    drawn = draw_parents(4, 1, np.arange(200), 3)
-    assert set(drawn.tolist()) == {0, 1, 2}
-    build, published, seen = strategy.builder(NOISE), strategy.published(state), parents_of(state)
-    for slot in (0, 1, 17, 199):
-        child = build(published, 0.5, 1, slot, 40)[0]
-        assert (
-            child.tobytes()
-            == (
-                np.frombuffer(seen[drawn[slot]], np.float32)
-                + np.float32(0.5) * NOISE.noise[40 : 40 + SIZE]
-            ).tobytes()
-        )
 
 
 def test_the_genome_of_the_elite_leads_from_the_first_parameters_to_it() -> None:
@@ -241,31 +221,3 @@ def test_the_trial_decides_when_all_have_played_and_the_loser_of_the_first_resul
         == Lineage.from_arrays(states[4]).decode(winner, NOISE).tobytes()
     )
     assert strategy.elite_slot_count(done, 6) == 0, "a new trial waits for another population"
-
-
-@each_case(
-    ("rows", "means"),
-    [
-        ([[1.0, 3.0], [5.0, 5.0]], [2.0, 5.0]),
-        ([[1.0, None], [5.0, 7.0]], [1.0, 5.0]),
-        ([[1.0, None], [None, 7.0]], [NAN, NAN]),
-        (
-            [[1.0, NAN], [None, 7.0]],
-            [NAN, 7.0],
-        ),  # who failed is out, and his missing episodes no one's loss
-        ([[NAN, NAN], [NAN, NAN]], [NAN, NAN]),
-    ],
-)
-def test_contenders_are_compared_by_what_all_have_played(
-    rows: list[list[float | None]], means: list[float]
-) -> None:
-    trial = EliteEvaluation.of(3, np.array([8]), 2)
-    heard = [
-        ((3, slot), value)
-        for slot, value in enumerate(one for row in rows for one in row)
-        if value is not None
-    ]
-    trial = trial.with_results(
-        np.array([place for place, _ in heard]), np.array([value for _, value in heard])
-    )
-    assert np.array_equal(trial.means(), means, equal_nan=True)

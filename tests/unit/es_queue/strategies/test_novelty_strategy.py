@@ -174,34 +174,3 @@ def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> Non
 
 
 # --- observation statistics
-
-
-def test_each_member_has_its_own_observation_statistics() -> None:
-    strategy = made()
-    run = RunningMoments(4, np.array([1.0, 2.0]), np.array([4.0, 8.0]))
-    state = strategy.begin(strategy.start(START), run, draw, 2)
-    assert (
-        len(strategy.published(state)) == 2 * SIZE + 4
-        and strategy.fits(2 * SIZE + 4, 2)
-        and not strategy.fits(2 * SIZE, 2)
-    )
-    kept = dict.fromkeys(range(MEMBERS), run)
-    for number in range(1, 9):
-        played = int(state["active"])
-        after = learnt(strategy, state)
-        kept[played] = RunningMoments(run.count + number, run.mean + number, run.m2)
-        state, run = strategy.exchange_statistics(state, after, kept[played])
-        wanted = kept[int(state["active"])]
-        assert (run.count, run.mean.tolist(), run.m2.tolist()) == (
-            wanted.count,
-            wanted.mean.tolist(),
-            wanted.m2.tolist(),
-        )
-        mean, std = strategy.centre_statistics(strategy.published(state), 1) or (None, None)
-        frozen = kept[played].freeze(strategy.config.obs_clip)
-        assert (
-            mean is not None
-            and np.array_equal(mean, frozen.mean)
-            and np.array_equal(std, frozen.std)
-        )
-    assert strategy.centre_statistics(strategy.published(state), 0) is None

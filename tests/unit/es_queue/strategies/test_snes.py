@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,6 @@ def begun(strategy: Strategy) -> State:
 
 def batch(*fitness: float) -> Batch:
     return Batch(NOISE, INDICES[: len(fitness)], np.array(fitness)[:, None])
-
-
-BATCH = batch(3.0, -1.0, 10.0, 2.5, 0.0)
 
 
 def paper(
@@ -78,26 +74,3 @@ def test_a_step_is_the_papers_with_the_share_of_linear_utilities(
     np.testing.assert_allclose(after["parameters"], mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(after["sigma"], sigma, rtol=1e-5)
     assert info["sigma"] == pytest.approx(math.sqrt(np.square(sigma).mean()), rel=1e-5)
-
-
-def test_each_part_moves_the_centre_by_its_own_deviations_and_all_change_sigma_alike() -> None:
-    strategy, own = made(), begun(made())
-    old = np.linspace(0.6, 0.2, SIZE).astype(np.float32)
-    after = strategy.learn(
-        own, replace(BATCH, spreads=[(slice(0, 2), old), (slice(2, 5), own["sigma"])])
-    )[0]
-    raw = [max(0.0, math.log(3.5) - math.log(rank)) for rank in range(1, 6)]
-    moved = np.zeros(SIZE)
-    for row, (rank, index) in enumerate(zip([2, 5, 1, 3, 4], INDICES, strict=True)):
-        sigma = old if row < 2 else own["sigma"]
-        moved += (
-            (raw[rank - 1] / sum(raw) - 1 / 5)
-            * sigma.astype(np.float64)
-            * NOISE.noise[index : index + SIZE]
-        )
-    np.testing.assert_allclose(after["parameters"], own["parameters"] + moved, rtol=1e-5, atol=1e-6)
-    plain = strategy.learn(own, BATCH)[0]
-    assert np.array_equal(after["sigma"], plain["sigma"])
-    assert not np.allclose(after["parameters"], plain["parameters"]), (
-        "the older deviations make a difference"
-    )

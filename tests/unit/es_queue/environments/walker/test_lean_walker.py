@@ -85,24 +85,6 @@ def test_lean_observations_are_gymnasiums_to_the_bit(hardcore: bool, v2: bool, k
     assert steps > 400 and rays > 0.98 * 10 * steps
 
 
-def test_a_pits_far_wall_is_at_most_one_float32_step_from_gymnasiums() -> None:
-    lean, pits, moved = LeanWalker(True), 0, 0
-    for seed in range(8):
-        stock, _ = gymnasium_walker(seed, True)
-        lean.reset(seed)
-        theirs = [
-            fixture.shape.vertices for body in reversed(stock.terrain) for fixture in body.fixtures
-        ]
-        ours = [fixture.shape.vertices for fixture in lean.body.floor.fixtures]
-        assert len(ours) == len(theirs)
-        for a, b in zip(np.concatenate(ours), np.concatenate(theirs), strict=True):
-            assert abs(np.float32(a[0]) - np.float32(b[0])) <= np.spacing(np.float32(b[0]))
-            assert a[1] == b[1]
-            moved += a[0] != b[0]
-        pits += len(ours)
-    assert 0 < moved < pits
-
-
 @each_case("hardcore", [False, True])
 def test_an_episode_is_the_same_in_a_used_world_and_in_a_new_one(hardcore: bool) -> None:
     used, new = LeanWalker(hardcore), LeanWalker(hardcore)
@@ -132,25 +114,6 @@ def test_the_lidar_of_version_2_sees_otherwise_among_obstacles() -> None:
             action = act(None)
             a, b = v2.step(action)[0], v3.step(action)[0]
     assert differences > 20
-
-
-@each_case(
-    ("environment", "hardcore", "v2"),
-    [
-        ("BipedalWalker-v2", False, True),
-        ("BipedalWalkerHardcore-v2", True, True),
-        ("BipedalWalker-v3", False, False),
-        ("BipedalWalkerHardcore-v3", True, False),
-    ],
-)
-def test_each_id_opens_its_own_walker(environment: str, hardcore: bool, v2: bool) -> None:
-    world, lean = open_environment(EnvironmentRequest(environment)), LeanWalker(hardcore, v2)
-    for seed in range(3):
-        assert np.array_equal(world.reset(seed), lean.reset(seed))
-        act = actions("random", seed)
-        for _ in range(60):
-            action = act(None)
-            assert np.array_equal(world.step(action)[0], lean.step(action)[0])
 
 
 def test_an_interrupt_in_the_middle_of_a_step_neither_aborts_nor_spoils_the_next_episode() -> None:

@@ -85,42 +85,6 @@ def test_a_hidden_layer_is_normalised_by_its_statistics_over_the_batch() -> None
     )
 
 
-def test_filters_and_the_hidden_layer_of_pictures_are_normalised_over_places_and_pictures() -> None:
-    policy = conv("uber", reference=abs(drawn(1, 7, int(np.prod(SMALL)))))
-    scale, shift = np.float32(0.5), np.float32(0.25)
-    vector = policy.initial(1, "normal")
-    vector[policy.layout.plain_size :] = np.concatenate(
-        [np.repeat(np.array([scale, shift]), columns) for columns in policy.layout.norms]
-    )
-    x = [policy.layout.image_shape.upright(one).astype(np.float64) for one in policy.reference]
-    for layer, (weights, bias) in zip(
-        policy.layout.convolutions, policy.acting_layers(vector), strict=False
-    ):
-        size, stride = layer.filters.kernel, layer.filters.stride
-        padded = [
-            np.pad(one, (layer.vertical_padding, layer.horizontal_padding, (0, 0))) for one in x
-        ]
-        out = np.array(
-            [
-                [
-                    [
-                        one[i * stride :, j * stride :][:size, :size].ravel() @ weights + bias
-                        for j in range(layer.output_shape[1])
-                    ]
-                    for i in range(layer.output_shape[0])
-                ]
-                for one in padded
-            ]
-        )
-        np.testing.assert_allclose(out.mean((0, 1, 2)), shift, atol=1e-3)
-        np.testing.assert_allclose(out.std((0, 1, 2)), scale, rtol=1e-2)
-        x = list(np.maximum(out, 0))
-    weights, bias = policy.acting_layers(vector)[2]
-    hidden = np.array([one.ravel() @ weights + bias for one in x])
-    np.testing.assert_allclose(hidden.mean(0), shift, atol=1e-3)
-    np.testing.assert_allclose(hidden.std(0), scale, rtol=1e-2)
-
-
 # --- the batch of a run
 
 
