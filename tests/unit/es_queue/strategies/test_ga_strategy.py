@@ -221,3 +221,17 @@ def test_the_trial_decides_when_all_have_played_and_the_loser_of_the_first_resul
         == Lineage.from_arrays(states[4]).decode(winner, NOISE).tobytes()
     )
     assert strategy.elite_slot_count(done, 6) == 0, "a new trial waits for another population"
+
+
+@each_case("slot", range(16))
+def test_a_child_counts_that_is_as_late_as_can_be_whatever_failed_meanwhile(slot: int) -> None:
+    strategy = steady(population=2, candidates=1)
+    states, spreads = lived(strategy, [1.0, 9.0])  # the second one is kept by its trial
+    state, born, late = states[-1], 2, 2 + strategy.config.max_lag
+    for generation in range(born, late):  # the parents of publication ``born`` leave the window
+        spreads[generation] = strategy.spread(state)
+        fitness = NAN if generation == born + 1 else 100.0 + generation
+        only = answered(state, generation, (generation, 0, fitness), spreads=spreads)
+        state, _ = strategy.learn(state, only)
+    after, _ = strategy.learn(state, answered(state, late, (born, slot, 1.0), spreads=spreads))
+    assert after["window_fitness"][-1] == 1.0
