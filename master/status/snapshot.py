@@ -342,7 +342,8 @@ def average(rows: Sequence[Row]) -> Row:
     """The last row's position, with the means of the figures."""
     columns = list(zip(*rows, strict=True))
     known = [[value for value in column if value is not None] for column in columns[len(AXES) :]]
-    means = (sum(values) / len(values) if values else None for values in known)
+    # Divided first: the sum of the largest figures is infinite.
+    means = (sum(one / len(values) for one in values) if values else None for values in known)
     return (*rows[-1][: len(AXES)], *means)
 
 

@@ -171,3 +171,11 @@ def test_a_file_that_is_too_large_or_names_no_run_is_not_believed() -> None:
     assert RunFolder(made).run == "walker-1"
     (made / "config.json").write_text(json.dumps({"env": "CartPole-v1", "filler": "x" * 2**20}))
     assert RunFolder(made).config == {}
+
+
+def test_the_largest_returns_of_a_long_run_are_still_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder(records=[{"generation": 10 + number, "eval_mean": 1.7e308} for number in range(900)])
+    evaluations = told(capsys, 12, "walker-1")["evaluations"]
+    assert 400 <= len(evaluations) < 900 and evaluations[-1]["eval_mean"] == 1.7e308
