@@ -38,15 +38,12 @@ from es_queue.errors import (
     UsageError,
 )
 from es_queue.files import FORMAT, parse_json, read_file
-from es_queue.host import default_workers
 from es_queue.numerics.statistics import Interval, aggregate
 from es_queue.private_files import take_lock
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
-    client_from_url,
     redacted_url,
-    validate_server,
 )
 from es_queue.run_folder import STUDY_FILE, NamedRun
 from es_queue.text import sanitize
@@ -57,17 +54,14 @@ from master.display.log_view import (
     format_json_line,
     format_labelled,
 )
-from master.display.notes import NoteHandler
+from master.display.notes import TERMINAL, NoteHandler
 from master.processes import Child, ProcessGroup, module_command, signal_name
 from master.run.launch import Launch, derive_run_id, existing_run, new_run, prepare_folder
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
-from master.services.local_workers import LocalServices
-from master.services.private_server import PrivateServer
-from master.services.redis_url import format_warning, is_same_terminal, network_warnings
+from master.services.local_services import LocalServices
 from master.services.start_lines import redis_flags, start_lines
 from master.services.stop_signals import StopSignals
-from master.services.tcp_access import resolve_listen_address
 from master.status.figures import (
     finite_or_none,
     format_compact,
@@ -310,10 +304,14 @@ class Sweep:
                 "ends"
             )
         os.pwrite(lock, b"%-20d" % os.getpid(), 0)
-        self.services = LocalServices(self.make_server() if named is None else None)
+        self.services = LocalServices(launch)
         failure = EXIT_DONE
         try:
-            with NoteHandler(self.note), allowing(named_modules(study.config)):
+            with (
+                NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL),
+                NoteHandler(self.note),
+                allowing(named_modules(study.config)),
+            ):
                 if any(seed.state == WAITING for seed in study.seeds):
                     self.begin(paths)
                     with ProcessGroup(LEAVE_SECONDS) as runs:
@@ -335,42 +333,23 @@ class Sweep:
             return failure
         return EXIT_DONE if {seed.code for seed in study.seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
 
-    def make_server(self) -> PrivateServer:
-        folder, listen = self.folder / "redis", self.launch.listen
-        address = None if listen is None else resolve_listen_address(listen, folder)
-        return PrivateServer(folder, listen=address, queue=self.launch.queue)
-
     def begin(self, paths: NamedRun) -> None:
         """Start the private server, if any, and the workers. Raises RedisError or
         RunFolderError.
         """
         launch, services = self.launch, self.services
-        services.start_server()
-        server = services.server
-        self.url = server.url if server is not None else launch.redis_url or ""
-        self.client = client_from_url(self.url)
-        name = redacted_url(self.url)
-        validate_server(self.client, name)
-        if server is None and not launch.insecure:
-            for text in network_warnings(self.client, name):
-                print(format_warning(text), file=sys.stderr, flush=True)
-                if not is_same_terminal():
-                    LOGGER.warning(text)
-        is_shared = server is None or launch.listen is not None
-        default = 0 if server is None else default_workers()
-        if count := default if launch.workers is None else launch.workers:
-            logs = self.folder / "logs"
-            services.start_workers(count, launch.queue, self.url, logs, is_shared, launch.noise_dir)
+        self.url, self.client = services.connect(self.folder)
+        services.start_workers(self.folder / "logs", self.url)
         self.study.save(self.folder)
         about = start_lines(
             self.url,
             launch.queue,
             paths,
-            server,
+            services.server,
             loose_modules(self.study.config),
             launch.redis_password_file,
         )
-        self.show_start({"redis": name, "folder": str(self.folder), **about})
+        self.show_start({"redis": redacted_url(self.url), "folder": str(self.folder), **about})
         for text in self.notes:
             self.note(text)
         self.is_begun = True

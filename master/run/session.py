@@ -33,16 +33,13 @@ from es_queue.errors import (
     StrategyFailure,
     UsageError,
 )
-from es_queue.host import default_workers
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
     Retry,
-    client_from_url,
     clone_client,
     redacted_url,
     refused_error,
-    validate_server,
 )
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Clocks
 from es_queue.protocol.messages import Task
@@ -67,15 +64,8 @@ from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, val
 from master.run.manifest import write_manifest
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
-from master.services.local_workers import LocalServices
-from master.services.private_server import PrivateServer
-from master.services.redis_url import (
-    format_warning,
-    is_same_terminal,
-    network_warnings,
-)
+from master.services.local_services import LocalServices
 from master.services.start_lines import redis_flags, start_lines
-from master.services.tcp_access import resolve_listen_address
 from master.status.figures import Record
 from master.status.sources import unknown_run_error
 from master.storage import checkpoint
@@ -120,7 +110,11 @@ class Session:
         """``is_interrupted``: whether a person asked to stop."""
         self._launch, self._clocks, self._make_view = launch, clocks, make_view
         self._is_interrupted, self._holder = is_interrupted, holder_name()
-        self._notes, self._allowed, self._services = NoteHandler(), ExitStack(), LocalServices()
+        self._notes, self._allowed, self._services = (
+            NoteHandler(),
+            ExitStack(),
+            LocalServices(launch),
+        )
         self._retry = Retry(on_outage=self._handle_outage)
         self._new_folder: Path | None = None
         self._renewal: LeaseRenewal | None = None
@@ -241,39 +235,11 @@ class Session:
 
     def _connect(self, run: NamedRun) -> None:
         """Connect to the named server, or to a private one in the run's folder."""
-        self._run, self._url = run, self._launch.redis_url or self._start_server(run)
-        self._client, name = client_from_url(self._url), redacted_url(self._url)
-        validate_server(self._client, name)
-        if self._launch.redis_url is not None and not self._launch.insecure:
-            for text in network_warnings(self._client, name):
-                TERMINAL.warning(format_warning(text))
-                if not is_same_terminal():
-                    LOGGER.warning(text)
+        self._run = run
+        if self._launch.redis_url is None:
+            prepare_folder(run.folder, self._launch.shared)
+        self._url, self._client = self._services.connect(run.folder)
         self._store = MasterStore(self._client, run.run, self._retry)
-
-    def _start_server(self, run: NamedRun) -> str:
-        """Start a private server in the run's folder; returns its URL."""
-        launch, folder = self._launch, run.folder / "redis"
-        prepare_folder(run.folder, launch.shared)
-        listen = None if launch.listen is None else resolve_listen_address(launch.listen, folder)
-        server = PrivateServer(folder, listen=listen, queue=launch.queue)
-        self._services.server = server
-        server.start()
-        if server.is_owned:  # else another master's workers are there, too
-            self._start_workers(run, server.url)
-        return server.url
-
-    def _start_workers(self, run: NamedRun, url: str) -> None:
-        """Start the local workers, if the run needs some and has none yet."""
-        launch, is_private = self._launch, self._services.server is not None
-        count = launch.workers
-        if count is None:
-            count = default_workers() if is_private else 0
-        if count:
-            is_shared, logs = not is_private or launch.listen is not None, run.folder / "logs"
-            self._services.start_workers(
-                count, launch.queue, url, logs, is_shared, launch.noise_dir
-            )
 
     def _handle_outage(self, seconds: float) -> None:
         """Stay responsive while Redis is away: show a sign of life, obey requests to stop, and keep
@@ -331,7 +297,7 @@ class Session:
                 self._setup = setup
                 write_atomically(run.folder / "config.json", setup.config.to_json().encode())
                 write_manifest(run, setup.config, launch.warm_start)
-                self._start_workers(run, self._url)
+                self._services.start_workers(run.folder / "logs", self._url)
                 self._view = self._make_view(run, setup.config)
                 self._notes.show_in(self._view.note)
                 self.resume_command = f"{format_command('es-master')} --resume {self._words}"

@@ -14,8 +14,8 @@ import pytest
 
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.private_files import try_lock
-from master.run.launch import prepare_folder
-from master.services.local_workers import LocalServices
+from master.run.launch import Launch, prepare_folder
+from master.services.local_services import LocalServices
 from master.storage.checkpoint import write_atomically
 from master.storage.metrics_files import LineFile
 from master.storage.replay_log import ReplayLog
@@ -43,7 +43,7 @@ def test_a_link_in_the_place_of_a_checkpoints_temporary_file_is_not_followed(
     ).is_symlink()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "worker-1.log", "00000000.log", "owner.lock"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "es-worker.log", "00000000.log", "owner.lock"])
 def test_a_file_that_is_written_in_place_is_not_a_link(
     name: str, tmp_path: Path, victim: Path
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_file_that_is_written_in_place_is_not_a_link(
 
     def write_worker_log() -> None:
         with pytest.raises(RunFolderError):
-            LocalServices().start_workers(1, "default", "unix:///nowhere", tmp_path)
+            LocalServices(Launch(workers=1)).start_workers(tmp_path, "unix:///nowhere")
 
     def write_replay_log() -> None:
         ReplayLog(tmp_path).lead_to(0, b"a checkpoint")
@@ -68,7 +68,7 @@ def test_a_file_that_is_written_in_place_is_not_a_link(
     place.symlink_to(victim)
     writers = {
         "metrics.jsonl": write_metrics,
-        "worker-1.log": write_worker_log,
+        "es-worker.log": write_worker_log,
         "00000000.log": write_replay_log,
         "owner.lock": lock,
     }

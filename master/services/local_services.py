@@ -1,0 +1,129 @@
+"""LocalServices: the private server and the local workers that a master starts for its run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+import redis
+
+import es_queue
+from es_queue.credentials import environment_without_redis
+from es_queue.host import default_workers
+from es_queue.numerics.fingerprint import numeric_environment
+from es_queue.protocol.connection import client_from_url, redacted_url, validate_server
+from master.display.notes import TERMINAL
+from master.processes import Child, ProcessGroup, module_command
+from master.run.launch import Launch
+from master.services.private_server import PrivateServer
+from master.services.redis_url import format_warning, is_same_terminal, network_warnings
+from master.services.tcp_access import resolve_listen_address
+
+LOGGER = logging.getLogger("es_queue.services")
+BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STOP_SECONDS = 10.0
+
+
+class LocalServices:
+    """server: None for a named Redis; count: of the local workers"""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self.count = launch, 0
+        self.server: PrivateServer | None = None
+        self._workers: ProcessGroup | None = None
+
+    def connect(self, folder: Path) -> tuple[str, redis.Redis]:
+        """The URL of the named Redis, or of a private one that is started in ``folder``, and its
+        client. Warns about a named one that others can reach. Raises RedisError or RunFolderError.
+        """
+        launch, url = self.launch, self.launch.redis_url
+        if url is None:
+            home, listen = folder / "redis", launch.listen
+            address = None if listen is None else resolve_listen_address(listen, home)
+            self.server = PrivateServer(home, listen=address, queue=launch.queue)
+            self.server.start()
+            url = self.server.url
+            if self.server.is_owned:  # else another master's workers are there, too
+                self.start_workers(folder / "logs", url)
+        client, name = client_from_url(url), redacted_url(url)
+        validate_server(client, name)
+        if self.server is None and not launch.insecure:
+            for text in network_warnings(client, name):
+                TERMINAL.warning(format_warning(text))
+                if not is_same_terminal():
+                    LOGGER.warning(text)
+        return url, client
+
+    def start_workers(self, logs: Path, url: str) -> None:
+        """Start the local workers, if the launch has some and none runs yet: ``rq worker``
+        processes, or one ``es-worker``.
+
+        A plain RQ worker would run on this host what others put into its queue. If others can write
+        to this Redis, the workers are es-worker's.
+
+        Raises RunFolderError if a log cannot be written.
+        """
+        launch, is_private = self.launch, self.server is not None
+        count = launch.workers
+        if count is None:
+            count = default_workers() if is_private else 0
+        if not count or self._workers is not None:
+            return
+        self._workers, self.count = ProcessGroup(STOP_SECONDS), count
+        environment = {
+            **numeric_environment(),
+            **environment_without_redis(os.environ),
+            "RQ_REDIS_URL": url,
+        }
+        if launch.noise_dir is not None:
+            # start-up: numpy
+            from es_queue.numerics.noise_table import FOLDER_VARIABLE
+
+            environment[FOLDER_VARIABLE] = str(launch.noise_dir.absolute())
+        is_shared = not is_private or launch.listen is not None
+        for number in range(1, (1 if is_shared else count) + 1):
+
+            def command(number: int = number) -> list[str]:
+                return worker_command(number, launch.queue, logs, count if is_shared else 0)
+
+            log = logs / ("es-worker.log" if is_shared else f"worker-{number}.log")
+            child = Child(f"local worker {number}", command, log, environment)
+            child.backoff, child.endless = BACKOFF_SECONDS, True  # Redis can be away for long
+            self._workers.start(child)
+
+    def restart_ended(self) -> bool:
+        """Report what ended, and start it again; returns whether anything had. Raises RedisError if
+        the server cannot be started.
+        """
+        news = [] if self.server is None else self.server.watch()
+        news += [] if self._workers is None else self._workers.watch()
+        for text in news:
+            LOGGER.warning(text)
+        return bool(news)
+
+    def stop(self) -> None:
+        """The workers first: they need the server for an orderly end."""
+        if self._workers is not None:
+            self._workers.__exit__()
+            self._workers = None
+        if self.server is not None:
+            self.server.stop()
+
+
+def worker_command(number: int, queue: str, logs: Path, seats: int) -> list[str]:
+    """``seats``: of an es-worker, 0 for an ``rq worker``."""
+    if seats:
+        words = ["--workers", str(seats), "--log-dir", str(logs.absolute()), queue]
+        return module_command("workers.es_worker", *words)
+    # RQ refuses the name of a worker that it still believes to live, so each start has its own.
+    host = socket.gethostname().split(".")[0]
+    name = f"es-{host}-{os.getpid()}-{number}-{secrets.token_hex(3)}"
+    # -P and --path keep the current folder off Python's path. RQ appends the folder of es-queue's
+    # packages, which need not be installed.
+    home = str(Path(es_queue.__file__).resolve().parent.parent)
+    command = [sys.executable, "-P", "-m", "rq.cli", "worker", "--name", name, "--path", home]
+    return command if queue == "default" else [*command, queue]
