@@ -13,13 +13,13 @@ from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.store import MasterStore, WorkerStore
-from master.control.inbox import ControlInbox
 from master.display.log_view import RunView
-from master.fleet.workers import Workers
 from master.loop.config_timeline import ConfigTimeline
+from master.loop.inbox import ControlInbox
 from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
 from master.loop.loop import Master
 from master.loop.state import RunState
+from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore

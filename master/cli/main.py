@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.run_folder import NamedRun
-    from master.control.control_arguments import ControlArgs
     from master.display.reporter import Reporter
-    from master.run.launch import Launch
+    from master.run.launch import ControlArgs, Launch
     from master.services.stop_signals import StopSignals
 
 #: Letters of an error that are shown.
@@ -98,7 +97,7 @@ def validate_workers_package() -> None:
 
 def run_control(args: ControlArgs, launch: Launch) -> int:
     # start-up: of this request
-    from master.control.control_arguments import REPLAY
+    from master.run.launch import REPLAY
 
     if args.verb == REPLAY:
         # start-up: of this request
@@ -112,7 +111,7 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
             raise no_run_error(run)
         return replay_run(run.run, run.folder, launch.noise_dir, print, launch.trust)
     # start-up: of this request
-    from master.control.commands import run_control_command
+    from master.run.control import run_control_command
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return run_control_command(args, launch)

@@ -23,9 +23,8 @@ from master.cli.flags import (
     launch_names,
     make_parser,
 )
-from master.control.control_arguments import parse_control_args
 from master.display.video_jobs import validate_video_support
-from master.run.launch import LAUNCH_FIELDS, Launch, parse_warm_start
+from master.run.launch import LAUNCH_FIELDS, Launch, parse_control_args, parse_warm_start
 from master.storage.trackers import parse_trackers
 
 #: More local workers per core cause a warning.

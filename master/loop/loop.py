@@ -29,8 +29,6 @@ from es_queue.slots import (
     training_plan,
 )
 from es_queue.strategies.base import NOT_FINITE, Strategy
-from master.control.inbox import ControlInbox
-from master.fleet.workers import Workers
 from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
 from master.loop.config_timeline import ConfigTimeline, format_changes
@@ -45,6 +43,7 @@ from master.loop.figures import (
     training_record,
     training_steps,
 )
+from master.loop.inbox import ControlInbox
 from master.loop.learner import (
     Chosen,
     Learner,
@@ -55,6 +54,7 @@ from master.loop.learner import (
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStatistics
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
+from master.loop.workers import Workers
 from master.status.figures import Record, format_duration, format_values
 from master.storage import checkpoint
 

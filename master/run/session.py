@@ -47,21 +47,21 @@ from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE, NamedRun, no_run_error
 from es_queue.text import sanitize
 from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
-from master.control.inbox import ControlInbox
 from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
-from master.fleet.seats import Seats
-from master.fleet.workers import Workers
 from master.loop.audit import Audit
 from master.loop.config_timeline import ConfigTimeline, drop_settings
+from master.loop.inbox import ControlInbox
 from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
 from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, for_redis, run_digest
 from master.loop.recovery_statistics import TAKEOVER
 from master.loop.state import ENDING, RunState, vector_digest
+from master.loop.workers import Workers
 from master.run.launch import Launch, existing_run, new_run, prepare_folder
 from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
+from master.run.seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
 from master.services.local_services import LocalServices

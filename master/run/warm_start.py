@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +27,6 @@ WIDENED_COUNT = 10_000
 MOMENTS = ("moments_count", "moments_mean", "moments_m2")
 
 
-@dataclass(frozen=True)
-class WarmStart:
-    policy: SavedPolicy
-    moments: RunningMoments
-    origin: str
-
-
 def make_warm_state(setup: Setup, path: Path) -> RunState:
     """The state of generation 0 that acts as the checkpoint's policy; ``path`` is its file or a
     run's folder.
@@ -42,8 +34,8 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
     The optimiser starts fresh. Raises RunFolderError for an unreadable file, UsageError for a
     policy that does not fit.
     """
-    warm_start = read_warm_start(find_checkpoint(path))
-    saved, config = warm_start.policy, setup.config
+    saved, moments, origin = read_warm_start(find_checkpoint(path))
+    config = setup.config
     for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
         if getattr(saved.config, name) != getattr(config, name):
             raise _unfit_error(
@@ -60,11 +52,8 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
         parameters = widen(saved.policy, saved.parameters, setup.policy, setup.first_parameters())
     except UsageError as error:
         raise _unfit_error(path, str(error)) from None
-    return setup.initial_state(
-        parameters,
-        extend_moments(warm_start.moments, setup.spec.observation_size),
-        warm_start.origin,
-    )
+    moments = extend_moments(moments, setup.spec.observation_size)
+    return setup.initial_state(parameters, moments, origin)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -77,8 +66,10 @@ def find_checkpoint(path: Path) -> Path:
         return checkpoint_path(path, "last")
 
 
-def read_warm_start(path: Path) -> WarmStart:
-    """Read a checkpoint for a warm start. Raises RunFolderError."""
+def read_warm_start(path: Path) -> tuple[SavedPolicy, RunningMoments, str]:
+    """A checkpoint's policy, its observation statistics, and its origin in words. Raises
+    RunFolderError.
+    """
     saved = read_policy(path)
     try:
         arrays, meta = read_npz(path, MOMENTS)
@@ -88,23 +79,15 @@ def read_warm_start(path: Path) -> WarmStart:
             mean, m2 = (typed_array(arrays, name, np.float64, shape) for name in MOMENTS[1:])
             if count < 0 or (m2 < 0).any():
                 raise RunFolderError("its statistics of observations are impossible")
-            moments = RunningMoments(count, mean, m2)
-        else:
-            moments = estimate_moments(saved)  # best.npz holds only the policy
+        else:  # best.npz holds only the policy
+            count, std = ESTIMATED_COUNT, saved.statistics.std.astype(np.float64)
+            mean, m2 = saved.statistics.mean.astype(np.float64), std * std * ESTIMATED_COUNT
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
     run, generation = str(meta.get("run", "?"))[:40], meta.get("generation")
-    return WarmStart(
-        saved,
-        moments,
-        f"generation {generation} of run {run}, digest "
-        f"{bytes_digest(saved.parameters.astype('<f4').tobytes())}",
-    )
-
-
-def estimate_moments(saved: SavedPolicy) -> RunningMoments:
-    mean, std = saved.statistics.mean.astype(np.float64), saved.statistics.std.astype(np.float64)
-    return RunningMoments(ESTIMATED_COUNT, mean, std * std * ESTIMATED_COUNT)
+    digest = bytes_digest(saved.parameters.astype("<f4").tobytes())
+    origin = f"generation {generation} of run {run}, digest {digest}"
+    return saved, RunningMoments(count, mean, m2), origin
 
 
 def extend_moments(moments: RunningMoments, size: int) -> RunningMoments:

@@ -223,7 +223,7 @@ def test_without_a_worker_a_run_ends_at_its_limit_and_says_how_to_get_its_final_
     processes: Processes, valkey_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     quick = (
-        "from master.fleet import workers\nworkers.ABSENT_SECONDS = 0.2\n"
+        "from master.loop import workers\nworkers.ABSENT_SECONDS = 0.2\n"
         "from master.cli.main import main\nraise SystemExit(main())\n"
     )
     words = [*flags({**CARTPOLE, "generations": 0, "max_seconds": 0.1}), "--run-dir", "limited"]

@@ -26,14 +26,14 @@ from es_queue.protocol.messages import Task
 from es_queue.protocol.store import MasterStore
 from es_queue.slots import Slots, Table, spans_from_bytes, worker_mark
 from es_queue.strategies import make_strategy
-from master.control.inbox import ControlInbox
 from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
-from master.fleet.workers import Workers
 from master.loop.config_timeline import ConfigTimeline
+from master.loop.inbox import ControlInbox
 from master.loop.learner import Learner
 from master.loop.listeners import CheckpointWriter, ViewListener
 from master.loop.loop import Master
+from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup
 from master.storage.checkpoint import Checkpoints

@@ -34,10 +34,9 @@ from es_queue.protocol.keys import ACTIVE_STATES, STOPPED, clocks_from_environme
 from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import NamedRun, no_run_error, read_run_name
 from es_queue.text import sanitize
-from master.control.control_arguments import ATTACH, PURGE, ControlArgs
 from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
-from master.run.launch import Launch, existing_run
+from master.run.launch import ATTACH, PURGE, ControlArgs, Launch, existing_run
 from master.run.lease import format_host, holder_name, take_lease
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder

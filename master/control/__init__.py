@@ -1,1 +1,0 @@
-"""Requests to a run from other terminals: stop, pause, change settings, purge."""

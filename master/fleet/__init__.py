@@ -1,1 +1,0 @@
-"""The workers of a run: registration, polling, losses, idleness and seats."""
