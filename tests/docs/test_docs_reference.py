@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 from typing import Any
 
@@ -58,3 +59,10 @@ def test_formats_name_every_field_of_a_task_and_every_column_of_a_slot_record() 
     assert f"`wire` ({WIRE})" in wire
     assert [name for name in TASK_FIELDS if f"`{name}`" not in wire] == []
     assert [name for name in (*COLUMNS, "published") if f"`{name}`" not in files] == []
+
+
+def test_the_page_of_the_api_names_what_is_there() -> None:
+    named = re.findall(r"^::: ([\w.]+)$", (REFERENCE / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert len(named) > 8
+    for name in named:
+        pkgutil.resolve_name(name)
