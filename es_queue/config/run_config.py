@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, fields
 from inspect import Signature, signature
 from typing import Any, Self
 
+from es_queue.backends import BACKENDS, format_backends
 from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
 from es_queue.config.algorithms.settings import PolicySettings, StrategySettings
 from es_queue.config.declarations import (
@@ -21,7 +22,6 @@ from es_queue.config.declarations import (
     WithoutEffect,
     option,
 )
-from es_queue.environments import BACKENDS, format_backends
 from es_queue.text import format_suggestion
 
 AUTO = "auto"

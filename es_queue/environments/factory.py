@@ -13,9 +13,9 @@ from typing import cast, overload
 import gymnasium
 import numpy as np
 
+from es_queue.backends import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
 from es_queue.config.action_bins import parse_bins
 from es_queue.config.run_config import AUTO, VIRTUAL, RunConfig
-from es_queue.environments import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
 from es_queue.environments.interface import (
     ActionSpec,
     BehaviourEnvironment,

@@ -21,7 +21,8 @@ from es_queue.environments.interface import ActionSpec, EnvironmentRequest, Envi
 from es_queue.environments.stock import behaviour_vector
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Floats
-from es_queue.user_code import describe_error, load_function
+from es_queue.policies.constant import initial_vector, load_objective
+from es_queue.user_code import describe_error
 
 
 class ObjectiveEnvironment:
@@ -63,11 +64,6 @@ class ObjectiveEnvironment:
     def close(self) -> None: ...
 
 
-def load_objective(path: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names. Raises EnvironmentFailure in one sentence."""
-    return load_function("objective", path, EnvironmentFailure)
-
-
 def takes_seed(path: str, function: Callable[..., Any]) -> bool:
     """Whether an objective has a second argument. Raises EnvironmentFailure for other arguments."""
     try:
@@ -82,28 +78,6 @@ def takes_seed(path: str, function: Callable[..., Any]) -> bool:
         f"the objective {path} has the arguments {signature}: it must take (vector, seed), or "
         "(vector)"
     )
-
-
-def initial_vector(request: EnvironmentRequest) -> Floats:
-    """The function's ``initial``, else zeros; float32 [parameters]. Raises EnvironmentFailure if it
-    does not fit.
-    """
-    initial = getattr(load_objective(request.id), "initial", None)
-    if initial is None:
-        return np.zeros(request.parameters, np.float32)
-    try:
-        vector = np.array(initial, np.float32)
-    except (TypeError, ValueError) as error:
-        raise EnvironmentFailure(
-            f"the initial vector of {request.id} is not an array of numbers: "
-            f"{describe_error(error)}"
-        ) from None
-    if vector.shape != (request.parameters,) or not np.isfinite(vector).all():
-        raise EnvironmentFailure(
-            f"the initial vector of {request.id} has the shape {list(vector.shape)} or numbers "
-            f"that are not finite: it must have {request.parameters} finite numbers"
-        )
-    return vector
 
 
 def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from es_queue.environments import GYM
+from es_queue.backends import GYM
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.registry import (
     BUNDLED_IDS,

@@ -15,7 +15,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 
-from es_queue.environments import ENVPOOL
+from es_queue.backends import ENVPOOL
 from es_queue.environments.interface import VectorEnvironment
 from es_queue.errors import EnvironmentFailure, MissingPackage
 from es_queue.numerics.arrays import Doubles, Floats, Mask

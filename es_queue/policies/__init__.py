@@ -62,7 +62,7 @@ def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Fl
     """
     if config.objective and config.init == AUTO:
         # start-up: of objectives
-        from es_queue.environments.objective import initial_vector
+        from es_queue.policies.constant import initial_vector
 
         return initial_vector(EnvironmentRequest.of(config))
     # start-up: of runs; acting needs only numpy

@@ -89,6 +89,53 @@ def test_no_import_runs_in_a_circle() -> None:
     assert " → ".join(find_circle({name: imported_files(name) for name in MODULES})) == ""
 
 
+#: es_queue from the bottom up. A layer imports those below it, and its own.
+LAYERS = (
+    "errors text files credentials private_files host command_line backends",
+    "numerics",
+    "config user_code",
+    "protocol acl run_folder genetics slot_plan",
+    "environments.interface",
+    "policies",
+    "environments strategies",
+    "slots slot_record seed_list export testing pretrained",
+)
+
+
+def layer(module: str) -> int | None:
+    """The place in LAYERS of a module of es_queue; None for others and for es_queue itself."""
+    fitting = [
+        (len(name), place)
+        for place, names in enumerate(LAYERS)
+        for name in names.split()
+        if f"{module}.".startswith(f"es_queue.{name}.")
+    ]
+    return max(fitting)[1] if fitting else None
+
+
+def test_es_queue_imports_only_downwards() -> None:
+    """Imports inside functions count, those for types do not."""
+    known = [name for name in MODULES if name.startswith("es_queue.")]
+    assert [name for name in known if layer(name) is None] == []
+    wrong = []
+    for name in known:
+        tree = ast.parse((HOUSE / MODULES[name]).read_text("utf-8"))
+        for_types = [
+            node
+            for block in ast.walk(tree)
+            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+            for node in block.body
+        ]
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or node in for_types:
+                continue
+            for member in node.names:
+                imported = layer(f"{node.module}.{member.name}")
+                if imported is not None and imported > (layer(name) or 0):
+                    wrong.append(f"{name} imports {node.module}")
+    assert wrong == []
+
+
 LOOK = """
 import json, os, sys, threading
 before, environment, path = set(sys.modules), dict(os.environ), list(sys.path)
