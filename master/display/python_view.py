@@ -19,6 +19,7 @@ from master.display.log_view import (
     format_generation,
     format_summary,
 )
+from master.status.curve import Series
 from master.status.figures import (
     Record,
     drawable_or_none,
@@ -26,7 +27,6 @@ from master.status.figures import (
     format_compact,
     format_score,
 )
-from master.status.snapshot import Series
 
 #: Figures of a record that its generation has only if it was trained.
 TRAINING_FIGURES = (

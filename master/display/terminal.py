@@ -26,6 +26,7 @@ from master.display.log_view import (
     format_start,
     format_summary,
 )
+from master.status.curve import Series
 from master.status.figures import (
     EVALUATION,
     TRAINING,
@@ -38,7 +39,6 @@ from master.status.figures import (
     format_graph,
     format_recoveries,
 )
-from master.status.snapshot import Series
 
 #: The shortest time between redraws; data may come faster.
 DRAW_SECONDS = 0.2

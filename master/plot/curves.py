@@ -29,8 +29,9 @@ from es_queue.numerics.statistics import (
 )
 from es_queue.run_folder import STUDY_FILE, existing_folder, refuse_links
 from es_queue.text import sanitize
+from master.status.curve import Thinned
 from master.status.figures import LARGEST_DRAWN, drawable_or_none, finite_or_none
-from master.status.snapshot import Thinned, read_settings
+from master.status.snapshot import read_settings
 from master.storage.metrics_files import METRICS, read_json_lines
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from es_queue.protocol.keys import RUNS, checked_run_id
 from es_queue.run_folder import find_run, read_run_name, refuse_links, runs_folder
 from es_queue.text import sanitize
 from master.display.log_view import SafeStream
+from master.status.curve import Curve
 from master.status.figures import finite_or_none
 from master.status.keys import make_key_page, make_keys_page, validate_key
-from master.status.snapshot import Curve, RunFolder
 from master.status.sources import Sources, find_sources, password_warnings
 from master.status.terminal import (
     Page,
@@ -209,14 +209,14 @@ def make_query(given: argparse.Namespace) -> Callable[[], Page]:
             if given.run is None:
                 return make_runs_page(sources.list_runs())
             try:
-                run, source = sources.find_run(given.run)
+                run = sources.find_run(given.run)
             except NoRunError:
                 if study := sources.find_study(given.run):
                     return make_runs_page(study)
                 raise
             if given.errors:
-                return make_errors_page(source.read_details(run), source)
-            return make_run_page(source.read_details(run, curve), curve)
+                return make_errors_page(run.source.read_details(run))
+            return make_run_page(run.source.read_details(run, curve), curve)
 
     return query
 
@@ -229,7 +229,7 @@ def choose_keys_page(sources: Sources, run: str | None, key: str) -> Page:
     holders = [server for server, there in answers if there]
     page = make_keys_page([server for server, _ in answers], run) if key == ALL_KEYS else None
     is_missing = not holders if page is None else not page.data["keys"]
-    if run is not None and is_missing and isinstance(sources.find_run(run)[1], RunFolder):
+    if run is not None and is_missing and sources.find_run(run).on_disk:
         sentence = f"the keys of {run} stay with its server, which has ended"
         return Page({"keys": [], "notes": []}, (Text(sentence),))
     return make_key_page(holders, key) if page is None else page

@@ -62,19 +62,19 @@ class Sources:
         ]
         return sorted(runs, key=lambda run: -(run.started or 0.0))
 
-    def find_run(self, name: str) -> tuple[Run, RedisReader | RunFolder]:
+    def find_run(self, name: str) -> Run:
         """A run from any place; servers take precedence over folders. Raises NoRunError for an
         unknown one.
         """
-        answers, folders = self.ask_servers(lambda server: (server, server.find_run(name)))
-        for server, run in answers:
+        answers, folders = self.ask_servers(lambda server: server.find_run(name))
+        for run in answers:
             if run is not None:
-                return run, server
+                return run
         named_run = find_run(name, self.runs_dir)
         for known, folder in name_folders(folders):
             is_meant = known == name or folder.folder == named_run.folder
             if is_meant or (self.is_named and folder.can_be_run(name)):
-                return folder.summarize(name), folder
+                return folder.summarize(name)
         raise self.unknown_run_error(named_run)
 
     def unknown_run_error(self, run: NamedRun) -> NoRunError:

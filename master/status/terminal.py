@@ -21,6 +21,7 @@ from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.text import sanitize
 from master.display.log_view import SafeStream
 from master.display.terminal import FittingTable, format_plain_table, make_console, make_fields
+from master.status.curve import Curve
 from master.status.figures import (
     EVALUATION,
     FIGURES,
@@ -45,11 +46,8 @@ from master.status.snapshot import (
     MOST_WORKERS,
     ORPHANED,
     STALLED,
-    Curve,
     Fields,
-    RedisReader,
     Run,
-    RunFolder,
     read_reports,
 )
 
@@ -315,8 +313,8 @@ def refusal_lines(living: Sequence[Fields]) -> list[Text]:
 SAME_TRACE = "the same traceback"
 
 
-def make_errors_page(run: Run, source: RedisReader | RunFolder) -> Page:
-    reports = list(read_reports(source, run.run))
+def make_errors_page(run: Run) -> Page:
+    reports = read_reports(run)
     data = {"run": run.run, "errors": run.errors, "reports": reports}
     if not reports:
         return Page(data, (Text(f"run {run.run}: no worker has reported an error"),))

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import cache, lru_cache
 from http import HTTPStatus
@@ -48,15 +48,17 @@ from es_queue.run_folder import NamedRun, checkpoint_path, find_run
 from es_queue.text import sanitize
 from master.display.log_view import METHOD_SETTINGS, SafeStream
 from master.services.tcp_access import Address, is_address, parse_address
-from master.status.figures import drawable_or_none
+from master.status.curve import Curve, file_stamp
+from master.status.figures import FIGURES, drawable_or_none, finite_or_none
 from master.status.keys import to_plain_json
-from master.status.metrics import format_metrics
-from master.status.snapshot import Curve, RedisReader, file_stamp
+from master.status.snapshot import HEALTHY
 from master.status.sources import Sources, find_sources
 from master.status.terminal import make_errors_page, signals_as_interrupts
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from prometheus_client import Metric
 
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", 8642
 #: waitress closes silent connections after channel_timeout seconds. Browsers send 1 KB of headers.
@@ -294,6 +296,50 @@ def static_files() -> dict[str, tuple[str, bytes]]:
     return {**files, "/": files["/index.html"]}
 
 
+# --- Prometheus
+
+
+def format_metrics(data: Mapping[str, Any]) -> bytes:
+    """runs: as es-status --json, some with details; trouble: why Redis could not be read."""
+    # start-up: prometheus_client takes 0.1 s and 8 MB, and only /metrics needs it
+    from prometheus_client import Metric, generate_latest
+
+    metrics: dict[str, Metric] = {}
+
+    def add(name: str, text: str, value: float, **labels: str) -> None:
+        name = f"es_queue_{name}"
+        if name not in metrics:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            metrics[name] = Metric(name.removesuffix("_total"), text, kind)
+        metrics[name].add_sample(name, labels, float(value))
+
+    class Collected:
+        def collect(self) -> Iterator[Metric]:
+            yield from metrics.values()
+
+    up = "1 if these values were just read, 0 if Redis could not be read"
+    add("up", up, not data.get("trouble"))
+    for run in data.get("runs", ()):
+        name = str(run["run"])
+        about = {key: str(run.get(key) or "") for key in ("env", "strategy", "state", "health")}
+        text = "A run, its environment, strategy, state and health"
+        add("run_info", text, 1.0, run=name, **about)
+        text = "1 while a run trains or is paused on request, 0 otherwise"
+        add("run_healthy", text, run["health"] == HEALTHY, run=name)
+        for figure in FIGURES.values():
+            value = finite_or_none(run.get(figure.name)) if figure.metric else None
+            if value is not None:
+                unit = f" [{figure.unit}]" if figure.unit else ""
+                add(figure.metric, f"{figure.sentence}{unit}", value, run=name)
+        if "living" in run:
+            text = "Workers whose heartbeat is in Redis"
+            add("living_workers", text, len(run["living"]), run=name)
+        for reason, count in run.get("refused", {}).items():
+            text = "Results that the master refused, by reason"
+            add("refused_total", text, count, run=name, reason=sanitize(reason, 100))
+    return generate_latest(Collected())
+
+
 # --- looks, shared by all browsers
 
 Data = dict[str, Any]
@@ -358,8 +404,8 @@ class Looks:
         """
 
         def query(sources: Sources, curve: Curve) -> Data:
-            run, source = sources.find_run(name)
-            source.read_details(run, curve)
+            run = sources.find_run(name)
+            run.source.read_details(run, curve)
             own = [
                 setting
                 for setting, value in run.config.items()
@@ -378,14 +424,14 @@ class Looks:
 
     def errors(self, name: str) -> Data:
         return self._listed(
-            "errors", name, lambda sources, _: dict(make_errors_page(*sources.find_run(name)).data)
+            "errors", name, lambda sources, _: dict(make_errors_page(sources.find_run(name)).data)
         )
 
     def archive(self, name: str) -> Data:
         """The elites of map_elites, from the newest checkpoint in the run's folder."""
 
         def query(sources: Sources, _: Curve) -> Data:
-            folder = sources.find_run(name)[1].folder
+            folder = sources.find_run(name).source.folder
             here = [*([] if folder is None else find_run(folder).members)]
             for one in (*here, find_run(name, self._given.runs_dir)):
                 if one.run == name and one.folder.is_dir():
@@ -400,9 +446,7 @@ class Looks:
         def query(sources: Sources, _: Curve) -> Data:
             runs = sources.list_runs()
             for run in [run for run in runs if run.leased][:MOST_DETAILED]:
-                source = sources.find_run(run.run)[1]
-                if isinstance(source, RedisReader):
-                    source.read_details(run)
+                run.source.read_details(run)
             return {"runs": [run.to_json() for run in runs]}
 
         return self._result("figures", query)

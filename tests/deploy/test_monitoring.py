@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from master.status.figures import FIGURES
-from master.status.metrics import format_metrics
 from master.status.snapshot import STALLED
+from master.status.web import format_metrics
 from workers.episode import EpisodeControl
 from workers.metrics import WorkerMetrics
 

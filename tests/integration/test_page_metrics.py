@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from master.status.metrics import format_metrics
+from master.status.web import format_metrics
 
 LINE = re.compile(
     r'es_queue_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(?:,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? '

@@ -16,11 +16,11 @@ import pytest
 from es_queue.errors import NoRunError, RedisError
 from master.display.log_view import SafeStream
 from master.status.command import main
+from master.status.curve import Curve
 from master.status.snapshot import (
     ORPHANED,
     PROGRESS,
     WORKER,
-    Curve,
     RedisReader,
     Run,
     clean,
@@ -231,4 +231,4 @@ def test_one_of_several_servers_that_is_away_hides_no_other() -> None:
 def test_an_unknown_run_is_answered_with_the_known_ones() -> None:
     with pytest.raises(NoRunError, match="no run b in fixed; existing runs: a"):
         Sources([Fixed([seen("a")])], []).find_run("b")
-    assert Sources([Fixed(None), Fixed([seen("a")])], []).find_run("a")[0].run == "a"
+    assert Sources([Fixed(None), Fixed([seen("a")])], []).find_run("a").run == "a"
