@@ -28,8 +28,8 @@ from master.status.command import main as es_status  # noqa: E402
 from master.status.figures import FIGURES, TEXT, WORKER_FIGURES  # noqa: E402
 from master.status.snapshot import Run  # noqa: E402
 from tools import write_facts  # noqa: E402
+from workers.es_play import main as es_play  # noqa: E402
 from workers.es_worker import main as es_worker  # noqa: E402
-from workers.play.cli import main as es_play  # noqa: E402
 
 WRITTEN = "<!-- written by tools/write_reference.py -->"
 #: Groups of RunConfig's fields, with what each is about.

@@ -20,7 +20,7 @@ INSTALL = "pip install 'es-queue[video]'"
 LAST_VIDEO_SECONDS = 120.0
 POLL_SECONDS = 0.05
 #: At a low priority: training comes first.
-PLAYER = ["nice", "-n", "10", sys.executable, "-P", "-m", "workers.play.cli"]
+PLAYER = ["nice", "-n", "10", sys.executable, "-P", "-m", "workers.es_play"]
 
 
 class VideoJobs:

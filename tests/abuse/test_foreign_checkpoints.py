@@ -43,7 +43,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "behaviour": {"strategy": "novelty", "behaviour": "evil:measure"},
     "package inside": {"env": "evil.inner:Evil-v0"},
 }
-MODULE_RUN = [sys.executable, "-m", "workers.play.cli"]
+MODULE_RUN = [sys.executable, "-m", "workers.es_play"]
 COMMAND = [str(BIN / "es-play")]
 
 

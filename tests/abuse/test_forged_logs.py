@@ -102,7 +102,7 @@ def test_a_files_name_says_nothing_to_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An archive may bring a checkpoint of any name, which the folder's name alone leads to."""
-    from workers.play.cli import main
+    from workers.es_play import main
 
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / f"generation-{ESCAPE}.npz").write_bytes(b"x")

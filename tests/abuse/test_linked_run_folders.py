@@ -19,7 +19,7 @@ from master.cli.main import main as es_master
 from master.plot.command import main as es_plot
 from master.status.command import main as es_status
 from tests.integration.processes import BIN
-from workers.play.cli import main as es_play
+from workers.es_play import main as es_play
 
 RECORD, BEST, LOG = "slots/00000003.npz", "checkpoints/best.npz", "replay/00000000.log"
 NEWEST = "checkpoints/generation-00000004.npz"

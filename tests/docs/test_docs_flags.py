@@ -18,8 +18,8 @@ from master.plot.command import main as es_plot
 from master.status.command import main as es_status
 from tests.docs.pages import FENCE, named, pages
 from tests.docs.test_docs_reference import writer
+from workers.es_play import main as es_play
 from workers.es_worker import main as es_worker
-from workers.play.cli import main as es_play
 
 COMMAND = re.compile(r"\b(es-master|es-status|es-play|es-plot|es-worker)\b([^`\n#&|]*)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")

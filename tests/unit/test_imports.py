@@ -176,7 +176,7 @@ def after(what: str) -> dict[str, object]:
         "import workers",
         "import master.cli.main",
         "import workers.seat",
-        "import workers.play.cli",
+        "import workers.es_play",
     ],
 )
 def test_importing_has_no_side_effect_and_loads_nothing_heavy(what: str) -> None:

@@ -23,8 +23,7 @@ from es_queue.policies.checkpoint_policy import SavedPolicy, load_policy
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
-from workers.play.cli import main
-from workers.play.export_policy import format_play_hint
+from workers.es_play import main
 
 pytest.importorskip("torch", reason="pip install 'es-queue[torch]'")
 onnx: Any = pytest.importorskip("onnx", reason="pip install 'es-queue[onnx]'")
@@ -295,7 +294,13 @@ def test_a_package_that_is_not_installed_is_named(
         ("CartPole-v1", "; es-play plays it"),
     ],
 )
-def test_an_export_that_names_the_users_code_is_played_only_with_trust(env: str, hint: str) -> None:
-    meta = saved_policy({}, ACTIONS["box"])[2]
+def test_an_export_that_names_the_users_code_is_played_only_with_trust(
+    env: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, arrays, meta = saved_policy({}, ACTIONS["box"])
     meta = {**meta, "config": {**meta["config"], "env": env}}
-    assert format_play_hint(".npz", meta) == hint
+    (tmp_path / "one.npz").write_bytes(
+        export_bytes(".npz", saved_policy({}, ACTIONS["box"])[0], arrays, meta)
+    )
+    assert main([str(tmp_path / "one.npz"), "--trust", "--export", str(tmp_path / "two.npz")]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(hint)

@@ -30,9 +30,9 @@ from master.storage.replay import replay_run
 from tests.cases import each_case
 from tests.objectives import GOAL, arm
 from tests.ring import Sink, run_ring
+from workers import es_play as cli
 from workers.episode import EpisodeControl
 from workers.join import join
-from workers.play import cli
 
 SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
 TABLE = NoiseTable.in_memory(2**14)

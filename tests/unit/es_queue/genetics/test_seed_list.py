@@ -20,7 +20,7 @@ from es_queue.seed_list import MAX_BYTES, format_seed_list, read_seed_list
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
-from workers.play.cli import main
+from workers.es_play import main
 
 GA: dict[str, Any] = {
     "strategy": "ga",

@@ -24,8 +24,8 @@ from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.episode import EpisodeControl
+from workers.es_play import main
 from workers.join import join
-from workers.play.cli import main
 from workers.serving import Refusal
 
 TEXT = (Path(__file__).parents[4] / "docs" / "policies.md").read_text()

@@ -19,7 +19,7 @@ from es_queue.user_code import ALLOW
 from master.storage.checkpoint import Checkpoints
 from tests.ring import quick_config, run_ring
 from tests.unit.es_queue.policies.test_custom_policy import MODULE
-from workers.play.cli import main
+from workers.es_play import main
 
 torch: Any = pytest.importorskip("torch", reason="pip install 'es-queue[torch]'")
 HERE = "tests.unit.es_queue.policies.test_torch_module"

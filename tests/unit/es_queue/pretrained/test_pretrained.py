@@ -17,8 +17,8 @@ from es_queue.pretrained.__main__ import main as adding
 from master.storage.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
-from workers.play.cli import main
-from workers.play.export_policy import read_contents
+from workers.es_play import main
+from workers.policy_files import read_contents
 
 EPISODES = 5
 QUICK: dict[str, Any] = {

@@ -16,7 +16,7 @@ from master.plot.command import main as es_plot
 from master.run.launch import Launch, new_run
 from master.status.command import main as es_status
 from tests.cases import each_case
-from workers.play.cli import main as es_play
+from workers.es_play import main as es_play
 
 
 @pytest.fixture

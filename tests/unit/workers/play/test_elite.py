@@ -12,7 +12,7 @@ import pytest
 from es_queue import load_policy
 from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, checkpoint, played, refused
-from workers.play.cli import main
+from workers.es_play import main
 
 #: Of cells 0 and 3 of 2 × 2, in a box that is 20 wide and 1 high.
 BEHAVIOUR = [[-8.0, 0.1], [8.0, 0.9]]

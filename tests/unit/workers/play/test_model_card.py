@@ -14,7 +14,7 @@ import yaml
 
 from es_queue.numerics.fingerprint import array_digest
 from tests.unit.workers.play.test_play_cli import CARTPOLE, checkpoint, played, refused
-from workers.play.cli import main
+from workers.es_play import main
 
 
 def make_card(folder: Path, **changes: Any) -> tuple[Path, float]:

@@ -27,8 +27,8 @@ from tests.cases import each_case
 from tests.parts import play_slots, policy_size
 from workers import episode as episodes
 from workers.episode import EpisodeControl
+from workers.es_play import main
 from workers.join import join
-from workers.play.cli import main
 from workers.player import Player
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
@@ -342,7 +342,7 @@ def test_the_numeric_environment_is_fixed_before_numpy_is_imported(tmp_path: Pat
     checkpoint(tmp_path / "best.npz", CARTPOLE)
     code = (
         "import sys, os\n"
-        "import workers.play.cli as play, es_queue.numerics.fingerprint as numerics\n"
+        "import workers.es_play as play, es_queue.numerics.fingerprint as numerics\n"
         "assert 'numpy' not in sys.modules\n"
         "wanted = numerics.numeric_environment()\n"
         "assert play.main([sys.argv[1]]) == 0\n"

@@ -17,10 +17,11 @@ import pytest
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
-from workers.play import video
-from workers.play.cli import main
-from workers.play.report import format_figures, format_histogram, format_return
-from workers.play.video import VideoRecorder, validate_recording
+from workers import video
+from workers.es_play import main
+from workers.playback import format_figures, format_histogram
+from workers.policy_files import format_return
+from workers.video import VideoRecorder, validate_recording
 
 Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
 pytest.importorskip("imageio_ffmpeg", reason="the extra 'video' is not installed")
@@ -172,7 +173,7 @@ def test_a_film_looks_for_no_screen(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "workers.play.cli",
+            "workers.es_play",
             str(tmp_path),
             "--record",
             str(tmp_path / "a.gif"),

@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from es_queue.command_line import CommandParser, add_options, add_runs_folder, add_version
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, UsageError
@@ -18,15 +17,11 @@ from es_queue.pretrained import path_of
 from es_queue.run_folder import BEST, checkpoint_path
 from es_queue.text import sanitize
 from es_queue.user_code import EVERYTHING, allowing, leave_current_folder
-from workers.play.constants import MAX_EPISODES, SEED_LIMIT
-from workers.play.report import format_summary, print_played, summarize
-
-if TYPE_CHECKING:
-    from workers.play.checkpoint import Checkpoint
-    from workers.play.elite import Elite
-
 
 LONGEST_ERROR = 4000
+MAX_EPISODES = 1_000_000
+#: Environment seeds are int32.
+SEED_LIMIT = 2**31
 EPILOG = """\
 Without --episodes and --seed, es-play repeats the run's final evaluation. On a
 machine with equal arithmetic, the mean equals the recorded one to the last
@@ -140,34 +135,29 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def validate_arguments(given: argparse.Namespace) -> None:
     """Raises UsageError for options that cannot be combined."""
-    if given.slot is not None:
-        if given.generation is None:
-            raise UsageError("--slot names an individual of a generation: add --generation")
-        for name in ("seed", "episodes"):
-            if getattr(given, name) is not None:
-                raise UsageError(f"--slot plays the individual's own episodes: leave --{name} out")
-    for name in ("pretrained", "generation", "card"):
-        if given.cell is not None and getattr(given, name) is not None:
-            raise UsageError(f"--cell names an elite of a run's archive: leave --{name} out")
-    if given.cell is not None and given.which is not None:
-        raise UsageError("--cell names an elite of the newest checkpoint: leave --which out")
-    if given.pretrained is not None and (given.generation is not None or given.which == "last"):
+    if given.slot is not None and given.generation is None:
+        raise UsageError("--slot names an individual of a generation: add --generation")
+    last = "which" if given.which == "last" else ""
+    export = "export" if given.export else "generation" if given.generation is not None else ""
+    for reason, first, *others in (
+        ("--slot plays the individual's own episodes", "slot", "seed", "episodes"),
+        ("--cell names an elite of a run's archive", "cell", "pretrained", "generation", "card"),
+        ("--cell names an elite of the newest checkpoint", "cell", "which"),
+        ("--card writes the policy of a checkpoint", "card", export),
+        ("--generation names the policy already", "generation", "export", last),
+        *(
+            ("--stochastic plays the best or last checkpoint", "stochastic", name)
+            for name in ("export", "card", "generation")
+        ),
+    ):
+        is_given = getattr(given, first) not in (None, False)
+        for name in filter(None, others):
+            if is_given and getattr(given, name) is not None:
+                raise UsageError(f"{reason}: leave --{name} out")
+    if given.pretrained is not None and (given.generation is not None or last):
         raise UsageError(
             "--pretrained names the policy already: leave --generation and --which out"
         )
-    if given.card is not None and (given.export or given.generation is not None):
-        raise UsageError(
-            "--card writes the policy of a checkpoint: leave "
-            f"--{'export' if given.export else 'generation'} out"
-        )
-    if given.generation is not None and (given.export or given.which == "last"):
-        raise UsageError(
-            "--generation names the policy already: leave "
-            f"--{'export' if given.export else 'which'} out"
-        )
-    for name in ("export", "card", "generation"):
-        if given.stochastic and getattr(given, name) is not None:
-            raise UsageError(f"--stochastic plays the best or last checkpoint: leave --{name} out")
     if given.record is not None and given.render:
         raise UsageError("--render shows the episodes and --record films them: give one of the two")
     if given.caption and given.record is None:
@@ -180,75 +170,36 @@ def play_and_print(given: argparse.Namespace) -> None:
     """
     if given.record is not None:
         # start-up: numpy
-        from workers.play.video import choose_offscreen_drawing, validate_recording
+        from workers.video import choose_offscreen_drawing, validate_recording
 
         validate_recording(given.record)
         choose_offscreen_drawing()
         given.episodes = given.episodes or (1 if given.slot is None else None)
-    snapshot: Path | None = None
-    if given.generation is not None:
-        # start-up: numpy
-        from workers.play.reconstruct import find_snapshot, show_individual
+    # start-up: numpy
+    from workers.playback import find_snapshot, show_individual, show_policy, validate_display
+    from workers.policy_files import export_policy, find_elite, load_checkpoint, write_model_card
 
+    if given.pretrained is not None:
+        path = path_of(given.pretrained)
+    elif given.generation is not None:
         snapshot = find_snapshot(given)
         if snapshot is None:
             show_individual(given)
             return
-    # start-up: numpy
-    from workers.play.checkpoint import load_checkpoint
-
-    path = snapshot or (
-        path_of(given.pretrained)
-        if given.pretrained is not None
-        else checkpoint_path(
-            given.checkpoint,
-            "last" if given.cell is not None else given.which or "best",
-            given.runs_dir,
-        )
-    )
-    elite: Elite | None = None
-    if given.cell is not None:
-        # start-up: numpy
-        from workers.play.elite import find_elite
-
-        elite = find_elite(path, given.cell)
+        path = snapshot
+    else:
+        which = given.which or "best" if given.cell is None else "last"
+        path = checkpoint_path(given.checkpoint, which, given.runs_dir)
+    elite = None if given.cell is None else find_elite(path, given.cell)
     if given.export:
-        # start-up: numpy
-        from workers.play.export_policy import export_policy
-
         export_policy(path, given.export, elite)
-        return
-    if given.card:
-        # start-up: numpy
-        from workers.play.model_card import write_model_card
-
+    elif given.card:
         write_model_card(path, given.card)
-        return
-    # start-up: numpy
-    from workers.play.playback import Drawing, episode_seeds, play, validate_display
-
-    checkpoint = load_checkpoint(path, elite)
-    if given.render:
-        validate_display()
-    seeds = episode_seeds(checkpoint.config, given.episodes, given.seed)
-    episodes, video_line = play(checkpoint, seeds, Drawing.of(given), stochastic=given.stochastic)
-    compares = given.seed is None and not given.stochastic
-    about = {**checkpoint_info(checkpoint), "stochastic": given.stochastic}
-    if elite is not None:
-        about["elite"] = elite.about
-    summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
-    print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
-
-
-def checkpoint_info(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "run": checkpoint.run,
-        "checkpoint": str(checkpoint.path),
-        "generation": checkpoint.generation,
-        "env": checkpoint.config.task,
-        "policy": checkpoint.config.policy_name,
-        "command": checkpoint.command,
-    }
+    else:
+        checkpoint = load_checkpoint(path, elite)
+        if given.render:
+            validate_display()
+        show_policy(given, checkpoint, None if elite is None else elite.about)
 
 
 if __name__ == "__main__":

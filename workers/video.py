@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from es_queue.environments.interface import RenderedEnvironment
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.private_files import create_new
-from workers.play.report import format_return
+from workers.policy_files import format_return
 
 FrameArray = NDArray[np.uint8]
 INSTALL = "pip install 'es-queue[video]'"

@@ -1,1 +1,0 @@
-"""The es-play command: plays, films, exports and reconstructs policies."""

@@ -1,0 +1,520 @@
+"""Plays a policy, or a recorded individual, as a worker does; in a window or into a film if
+requested. Then reports what the episodes returned.
+
+Importing this module loads numpy: fix the numeric environment first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from es_queue.config.episode_rules import evaluation_limit, evaluation_rules
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.factory import (
+    describe,
+    make_reference_batch,
+    open_environment,
+    portable_request,
+)
+from es_queue.environments.interface import Environment, EnvironmentRequest, EnvironmentSpec
+from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
+from es_queue.numerics.fingerprint import limit_blas_threads
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.numerics.statistics import (
+    bootstrap_interval,
+    means,
+    return_statistics,
+    sum_in_order,
+)
+from es_queue.policies import make_policy
+from es_queue.run_folder import existing_folder
+from es_queue.seed_list import open_noise_table
+from es_queue.slot_plan import FINAL_SEEDS, evaluation_seeds
+from es_queue.slot_record import (
+    FOLDER,
+    SlotRecord,
+    read_record,
+    record_path,
+    recorded_generations,
+)
+from es_queue.strategies import make_strategy
+from es_queue.text import escape
+from es_queue.user_code import named_modules, require_trust
+from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
+from workers.player import Player
+from workers.policy_files import Checkpoint, format_return
+from workers.video import VideoRecorder
+
+DEFAULT_EPISODES = 100
+#: Environment seeds are int32.
+SEED_LIMIT = 2**31
+#: Between the places of consecutive seeds in the noise table, so that their noise has nothing in
+#: common.
+SEED_DISTANCE = 1_000_003
+#: '+' and '-' as people write them behind a slot's number.
+SIGNS = {"+": 0, "-": 1}
+#: Fewer episodes show no shape and no interval worth the name.
+MIN_FOR_HISTOGRAM = 10
+MIN_FOR_INTERVAL = 3
+BINS, WIDTH = 10, 40
+
+
+def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] | None) -> None:
+    """Play a policy on the command line's episodes, and print the report. Raises EnvironmentFailure
+    and RunFolderError.
+
+    elite: what is known about the policy, if it is an elite
+    """
+    config = checkpoint.config
+    seeds = episode_seeds(config, given.episodes, given.seed)
+    limit_blas_threads()
+    # How an episode behaves is training's business; the code that tells it may not be here.
+    request = playable_request(replace(EnvironmentRequest.of(config), behaviour=""), given)
+    spec = describe(request)
+    size = len(checkpoint.policy.statistics.mean)
+    if spec.observation_size != size or spec.action != checkpoint.policy.action:
+        raise RunFolderError(
+            f"{checkpoint.path} does not fit the installed {spec.id}: it takes observations of "
+            f"{size} numbers and gets {spec.observation_size}, or their actions differ"
+        )
+    noise = make_noise(checkpoint) if given.stochastic else None
+    with opened(request, spec.id, given) as (env, recorder), np.errstate(all="ignore"):
+        on_step = recorder.capture if recorder else None
+        played = play_seeds(checkpoint, spec, env, seeds, noise, on_step)
+        episodes, video_line = with_progress(played, len(seeds)), save_video(recorder)
+    about = {
+        "run": checkpoint.run,
+        "checkpoint": str(checkpoint.path),
+        "generation": checkpoint.generation,
+        "env": config.task,
+        "policy": config.policy_name,
+        "command": checkpoint.command,
+        "stochastic": given.stochastic,
+        **({} if elite is None else {"elite": elite}),
+    }
+    compares = given.seed is None and not given.stochastic
+    summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
+    print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
+
+
+def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
+    """The seeds of ``episodes`` episodes, by default those of the final evaluation. Raises
+    UsageError beyond the last seed.
+    """
+    count = episodes or config.final_episodes or DEFAULT_EPISODES
+    if first is None:
+        return [int(seed) for seed in evaluation_seeds(config, FINAL_SEEDS, 0, count)]
+    if first + count > SEED_LIMIT:
+        raise UsageError(f"--seed {first} leaves no room for {count} episodes below {SEED_LIMIT}")
+    return list(range(first, first + count))
+
+
+def validate_display() -> None:
+    """Raise EnvironmentFailure if no window can open, because SDL would then draw nothing."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in names):
+        raise EnvironmentFailure(
+            "there is no display to draw on: leave --render out, or run es-play in a desktop "
+            "session"
+        )
+
+
+def playable_request(request: EnvironmentRequest, given: Namespace) -> EnvironmentRequest:
+    """The request for a back end that plays one by one. EnvPool cannot draw, so Gymnasium's own
+    environment is drawn, with a note.
+    """
+    portable = portable_request(request)
+    if portable.backend != "envpool" or not (given.render or given.record):
+        return portable
+    print(
+        f"es-play: EnvPool cannot draw, so Gymnasium's own {escape(request.id)} plays: its "
+        "episodes differ from those in training",
+        file=sys.stderr,
+    )
+    return replace(portable, backend="stock")
+
+
+@contextmanager
+def opened(
+    request: EnvironmentRequest, name: str, given: Namespace
+) -> Iterator[tuple[Environment, VideoRecorder | None]]:
+    """The environment, and its film if requested. Raises EnvironmentFailure."""
+    recorder: VideoRecorder | None = None
+    try:
+        env: Environment
+        if given.record is not None:
+            env = rendered = open_environment(request, "rgb_array")
+            recorder = VideoRecorder(rendered, given.record, rendered.fps, given.caption)
+        elif given.render is not None:
+            env = open_environment(request, given.render)
+        else:
+            env = open_environment(request)
+    except (EsQueueError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # whatever a window or a user's environment raises
+        raise EnvironmentFailure(
+            f"{name} cannot be opened: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        yield env, recorder
+    finally:
+        env.close()
+
+
+def save_video(recorder: VideoRecorder | None) -> str:
+    """A line about the film, empty if there is none."""
+    if recorder is None:
+        return ""
+    size = recorder.save()
+    cut = f", only the first {recorder.most:,} frames" if recorder.is_truncated else ""
+    return f"filmed in {escape(str(recorder.path))} ({size / 1024:,.0f} kB{cut})"
+
+
+def make_noise(checkpoint: Checkpoint) -> NoiseTable:
+    """The table of the action noise of training. Raises UsageError for a policy that was trained
+    without it, RunFolderError for an impossible noise table.
+    """
+    config, action = checkpoint.config, checkpoint.policy.action
+    if config.action_noise <= 0 or action.kind != "box":
+        raise UsageError(
+            f"--stochastic adds the action noise of training, but {checkpoint.path} was trained "
+            "without any and always answers an observation with the same action: leave it out"
+        )
+    try:
+        return open_noise_table(config, len(action.low))
+    except ValueError as error:
+        raise RunFolderError(f"{checkpoint.path}: {error}") from None
+
+
+def play_seeds(
+    checkpoint: Checkpoint,
+    spec: EnvironmentSpec,
+    env: Environment,
+    seeds: Iterable[int],
+    noise: NoiseTable | None,
+    on_step: OnStep | None,
+) -> Iterator[Episode]:
+    """Episodes by the functions and the arithmetic of a worker's evaluation."""
+    config, trained = checkpoint.config, checkpoint.policy
+    policy = make_policy(
+        *(config, spec.observation_size, spec.action, spec.observation_shape),
+        trained.policy.reference,
+    )
+    player = EpisodePlayer(config, spec, policy, EpisodeControl(), env, table=noise)
+    rules = evaluation_rules(evaluation_limit(config, spec))
+    statistics = trained.statistics if config.obs_norm else None
+    specs = [EpisodeSpec(trained.parameters, seed, key=seed * SEED_DISTANCE) for seed in seeds]
+    results = player.play(specs, len(specs), rules, statistics, on_step)
+    for played, result in zip(specs, results, strict=True):
+        # whatever a user's environment raises, and a return that is not finite
+        if isinstance(result, Exception):
+            raise EnvironmentFailure(
+                f"{spec.id} fails in the episode of seed {played.seed}: "
+                f"{type(result).__name__}: {result}"
+            ) from result
+        yield result
+
+
+def with_progress(played: Iterable[Episode], count: int) -> list[Episode]:
+    terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    episodes: list[Episode] = []
+    try:
+        for episode in played:
+            episodes.append(episode)
+            if terminal:
+                mean = sum(each.total for each in episodes) / len(episodes)
+                shown = f"{len(episodes)} of {count} episodes, mean {format_return(mean)}"
+                print(f"\r{shown}\x1b[K", end="", file=sys.stderr, flush=True)
+    finally:
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return episodes
+
+
+# --- a recorded generation: any of its individuals, on its own episodes
+
+
+def parse_individual(generation: str, slot: str | None) -> tuple[int, int | None, int]:
+    """``--generation 12`` and ``--slot 7-`` as generation, slot and individual 0 or 1; without a
+    slot the unperturbed policy, without a sign the first individual. Raises UsageError.
+    """
+    if not (generation.isascii() and generation.isdigit()):
+        raise UsageError(f"--generation is {generation!r}: use a whole number from 0")
+    if slot is None:
+        return int(generation), None, 0
+    number, sign = (slot[:-1], slot[-1]) if slot[-1:] in SIGNS else (slot, "+")
+    if not (number.isascii() and number.isdigit()):
+        raise UsageError(f"--slot is {slot!r}: use a slot's number and its sign, such as 7- or 7+")
+    return int(generation), int(number), SIGNS[sign]
+
+
+def find_snapshot(given: Namespace) -> Path | None:
+    """The checkpoint of the requested generation's unperturbed policy, if the run's folder has it.
+    Raises UsageError for an invalid generation.
+    """
+    generation, slot, _ = parse_individual(given.generation, given.slot)
+    file = f"checkpoints/generation-{generation:08d}.npz"
+    path = existing_folder(given.checkpoint, given.runs_dir) / file
+    return path if slot is None and path.is_file() else None
+
+
+def show_individual(given: Namespace) -> None:
+    """Rebuild a recorded individual, play its own episodes again, and print whether they are equal.
+    The unperturbed policy plays those of the final evaluation.
+    """
+    generation, slot, individual = parse_individual(given.generation, given.slot)
+    name = "the unperturbed policy" if slot is None else f"slot {slot}{'+-'[individual]}"
+    folder = existing_folder(given.checkpoint, given.runs_dir)
+    record = load_record(folder, generation, slot, individual, name)
+    episodes, video_line = play_recorded(given, record, generation, slot, individual)
+    about = {
+        "run": record.run,
+        "checkpoint": str(record_path(folder, generation)),
+        "generation": generation,
+        "env": record.config.task,
+        "policy": record.config.policy_name,
+    }
+    compared: dict[str, Any] = {"recorded": None, "equal": None}
+    row = None if slot is None else record.row(slot, individual)
+    if row is not None and not math.isnan(row["return"]):
+        totals = [episode.total for episode in episodes]
+        compared = {
+            "recorded": row["return"],
+            "equal": sum_in_order(totals) / len(totals) == row["return"],
+            "noise_index": row["noise_index"],
+            "fitness": row["fitness"],
+        }
+    summary = {
+        **summarize(about, given.seed, episodes, None),
+        "slot": None if slot is None else name.removeprefix("slot "),
+        **compared,
+    }
+    lines = [f"{format_policy(summary)}, {name}", format_played(summary)]
+    if summary["equal"] is not None:
+        lines.append(
+            f"{'equal to' if summary['equal'] else 'not equal to'} the worker's result: "
+            f"{summary['recorded']!r}, noise index {summary['noise_index']}, fitness "
+            f"{summary['fitness']:.6g}"
+        )
+    print_played(summary, lines, episodes, video_line, as_json=given.json)
+
+
+def load_record(
+    run_dir: Path, generation: int, slot: int | None, individual: int, name: str
+) -> SlotRecord:
+    """The generation's record. Raises RunFolderError if it was not kept or cannot be used."""
+    path = record_path(run_dir, generation)
+    if not path.is_file():
+        kept = recorded_generations(run_dir)
+        found = "the run has kept none (--keep-generations)"
+        if kept:
+            newest = ", ".join(map(str, kept[-8:]))
+            found = f"it has {len(kept)} from {kept[0]} to {kept[-1]}; the newest are {newest}"
+        raise RunFolderError(f"{run_dir / FOLDER} has no generation {generation}: {found}")
+    record = read_record(path)
+    require_trust(str(path), named_modules(record.config))
+    if not len(record.published):
+        raise RunFolderError(
+            f"{path} holds no parameters, because {record.task.size:,} floats per generation are "
+            "too many to keep: play a checkpoint instead"
+        )
+    if slot is not None and record.row(slot, individual) is None:
+        raise RunFolderError(f"generation {generation} has no {name}: {record.format_extent()}")
+    return record
+
+
+def play_recorded(
+    given: Namespace, record: SlotRecord, generation: int, slot: int | None, individual: int
+) -> tuple[list[Episode], str]:
+    """The episodes, and a line about their film. Raises RunFolderError if the record does not fit
+    the installed environment, and EnvironmentFailure.
+    """
+    limit_blas_threads()
+    config = record.config
+    request = playable_request(EnvironmentRequest.of(config), given)
+    spec = describe(request)
+    policy = make_policy(
+        *(config, spec.observation_size, spec.action, spec.observation_shape),
+        make_reference_batch(config),
+    )
+    try:
+        table = open_noise_table(config, policy.size)
+    except ValueError as error:
+        raise RunFolderError(
+            f"generation {generation} of run {record.run} cannot be played: {error}"
+        ) from None
+    if table.digest != record.task.noise:
+        raise RunFolderError(
+            f"run {record.run} used a different noise table from this version's: play it with the "
+            "version of es-queue that trained it"
+        )
+    with opened(request, spec.id, given) as (env, recorder):
+        strategy = make_strategy(config, policy.size)
+        player = Player(config, spec, policy, strategy, table, EpisodeControl(), env)
+        if not player.fits(record.task):
+            raise RunFolderError(
+                f"generation {generation} was played with observation or action spaces "
+                f"that differ from those of the installed {spec.id}"
+            )
+        player.open(record.task, record.published)
+        on_step = recorder.capture if recorder else None
+        try:
+            if slot is None:
+                seeds = episode_seeds(config, given.episodes, given.seed)
+                episodes = player.play_centre(seeds, on_step)
+            else:
+                episodes = player.play_individual(slot, individual, on_step)
+        except EsQueueError:
+            raise
+        except Exception as error:  # whatever a user's environment raises
+            raise EnvironmentFailure(
+                f"{config.task} fails when it is played: {type(error).__name__}: {error}"
+            ) from error
+        return episodes, save_video(recorder)
+
+
+# --- the report
+
+
+def summarize(
+    about: Mapping[str, Any],
+    seed: int | None,
+    episodes: Sequence[Episode],
+    evaluation: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """``about`` with the figures, and a comparison with the recorded ``evaluation``.
+
+    recorded and equal are None if the episodes differ. interval: of the mean, 95 % by bootstrap
+    over episodes, None for fewer than three
+    """
+    returns = [episode.total for episode in episodes]
+    figures = return_statistics(returns)
+    assert figures is not None  # at least one episode is played
+    recorded = (evaluation or {}).get("eval_mean")
+    if (evaluation or {}).get("eval_episodes") != figures.count or not (
+        isinstance(recorded, (int, float)) and recorded == recorded
+    ):
+        recorded = None
+    has_interval = figures.count >= MIN_FOR_INTERVAL
+    return {
+        **about,
+        "episodes": figures.count,
+        "seed": seed,
+        "eval_mean": figures.mean,
+        "eval_std": figures.std,
+        "eval_min": figures.minimum,
+        "eval_max": figures.maximum,
+        "interval": list(bootstrap_interval(returns, means)) if has_interval else None,
+        "length_mean": sum(episode.steps for episode in episodes) / len(episodes),
+        "recorded": None if recorded is None else float(recorded),
+        "equal": None if recorded is None else figures.mean == recorded,
+    }
+
+
+def print_played(
+    summary: Mapping[str, Any],
+    lines: Sequence[str],
+    episodes: Sequence[Episode],
+    video_line: str,
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print(json.dumps(summary, allow_nan=False))
+        return
+    histogram = format_histogram([episode.total for episode in episodes])
+    print("\n".join([*lines, *histogram, *filter(None, [video_line])]))
+
+
+def format_policy(summary: Mapping[str, Any]) -> str:
+    generation = "" if summary["generation"] is None else f", generation {summary['generation']}"
+    return (
+        f"{escape(summary['checkpoint'])}: {escape(summary['env'])}, "
+        f"{summary['policy']} policy of run {escape(summary['run'])}{generation}"
+    )
+
+
+def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
+    plural = "" if summary["episodes"] == 1 else "s"
+    return f"{summary['episodes']} episode{plural}{kind}: {format_figures(summary)}"
+
+
+def format_summary(summary: Mapping[str, Any]) -> list[str]:
+    seed = summary["seed"]
+    default = (
+        " with the final evaluation's seeds" if summary.get("elite") else " of the final evaluation"
+    )
+    kind = default if seed is None else f" from seed {seed} on"
+    kind += ", with action noise" if summary.get("stochastic") else ""
+    lines = [format_policy(summary), format_played(summary, kind)]
+    if summary.get("command"):
+        lines.insert(1, f"trained with: {escape(summary['command'])}")
+    if summary.get("elite"):
+        lines.insert(1, format_elite(summary["elite"]))
+    if summary["equal"]:
+        lines.append(f"equal to the recorded evaluation to the last digit: {summary['recorded']!r}")
+    elif summary["equal"] is False:
+        lines.append(
+            f"not equal to the recorded evaluation: {summary['eval_mean']!r} against "
+            f"{summary['recorded']!r} "
+            "(another CPU type or another version of numpy or of the environment gives different "
+            "bits)"
+        )
+    return lines
+
+
+def format_elite(elite: Mapping[str, Any]) -> str:
+    """Its cell and behaviour, and whether it is in the requested cell."""
+    requested, behaviour = (
+        ", ".join(f"{number:.6g}" for number in elite[name]) for name in ("requested", "behaviour")
+    )
+    is_nearest = "" if elite["contains"] else f", the nearest: the cell of {requested} is empty"
+    return (
+        f"elite of cell {elite['cell']}: behaviour {behaviour}, fitness "
+        f"{format_return(elite['fitness'])} in training{is_nearest}"
+    )
+
+
+def format_figures(summary: Mapping[str, Any]) -> str:
+    if summary["episodes"] == 1:
+        return f"{format_return(summary['eval_mean'])} in {summary['length_mean']:.0f} steps"
+    names = ("mean", "std", "min", "max")
+    mean, std, least, most = (format_return(summary[f"eval_{name}"]) for name in names)
+    length = f"mean length {summary['length_mean']:.1f} steps"
+    if least == most:
+        return f"{mean} in each, {length}"
+    bounds = " to ".join(map(format_return, summary["interval"] or ()))
+    interval = f" (95 % of the mean: {bounds})" if bounds else ""
+    return f"{mean} ± {std}{interval}, min {least}, max {most}, {length}"
+
+
+def format_histogram(returns: Sequence[float]) -> list[str]:
+    """One line per range of returns; nothing for a few episodes, or equal ones."""
+    low, high = min(returns), max(returns)
+    if len(returns) < MIN_FOR_HISTOGRAM or not low < high or math.isinf(high - low):
+        return []
+    edges = [low + (high - low) * place / BINS for place in range(BINS + 1)]
+    counts = [0] * BINS
+    for value in returns:
+        counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
+    digits = min(9, max(0, 1 - math.floor(math.log10((high - low) / BINS))))
+    wide = max(len(f"{edge:.{digits}f}") for edge in edges)
+    most = max(counts)
+    return [
+        (
+            f"  {start:{wide}.{digits}f} … {stop:{wide}.{digits}f}  "
+            f"{'█' * round(WIDTH * count / most)}{' ' if count else ''}{count or ''}"
+        ).rstrip()
+        for start, stop, count in zip(edges, edges[1:], counts)  # noqa: B905 - the last edge only ends a range
+    ]
