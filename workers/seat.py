@@ -1,24 +1,31 @@
-"""The seat: the RQ job by which one ``rq worker`` serves one run for a while.
-
-Before numpy is imported, it opens the next seat, so that the next worker need not wait. It always
-returns normally: errors are reported to the run, not to RQ.
+"""Two ways in which a process begins to play, neither of which loads numpy at once: the seat, the
+RQ job by which one ``rq worker`` serves one run for a while; and, as a program, the slots that
+es-master plays itself (--audit).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError
+from es_queue.files import read_frame, write_frame
 from es_queue.numerics.fingerprint import fix_numeric_environment
 from es_queue.protocol.keys import PAUSED, RUNNING, clocks_from_environment, parse_seat_id
 from es_queue.text import sanitize
 
+if TYPE_CHECKING:
+    from workers.player import Player
+
 
 def take() -> None:
-    """Serve the run in the job's id until the worker must leave. RQ calls this."""
+    """Serve the run in the job's id until the worker must leave. RQ calls this. It opens the next
+    seat first, so that the next worker need not wait. It always returns normally: errors are
+    reported to the run, not to RQ.
+    """
     # start-up: rq, which its worker has loaded
     from rq import get_current_job
 
@@ -77,3 +84,52 @@ def open_next(client: Any, queue: str, run: str, nonce: str, timeout: int) -> st
         if state == RUNNING:
             open_seats(client, queue, run, nonce, 1, timeout)
     return ""
+
+
+# --- the master's own slots
+
+
+def audit() -> None:
+    """Play slots for the es-master that started this process, over standard input and output.
+
+    The first frame contains the run's settings. Each later one is a request: [seconds after which
+    this process ends, task's bytes, parameters' bytes, blocks as text]. The reply is the results'
+    bytes of each block, or a text with the reason if nothing can be played.
+    """
+    fix_numeric_environment()
+    questions, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what an environment prints is no reply
+    player: Player | None = None
+    settings = read_frame(questions)
+    while (question := read_frame(questions)) is not None:
+        seconds, *request = question
+        signal.alarm(seconds)  # an episode that hangs ends this process
+        try:
+            # start-up: numpy
+            from es_queue.config.parsing import config_from_json
+            from workers.episode import EpisodeControl
+            from workers.join import join
+
+            player = player or join(config_from_json(settings), EpisodeControl())
+            write_frame(replies, play_blocks(player, *request))
+        except EsQueueError as error:
+            write_frame(replies, str(error))
+        except Exception as error:  # whatever a user's own code raises
+            write_frame(replies, f"{type(error).__name__}: {error}")
+        signal.alarm(0)
+
+
+def play_blocks(player: Player, task: bytes, parameters: bytes, blocks: list[str]) -> list[bytes]:
+    """The results of blocks of a publication."""
+    # start-up: numpy
+    import numpy as np
+
+    from es_queue.protocol.messages import Block, Task
+
+    vector = np.frombuffer(parameters, "<f4").astype(np.float32, copy=False)
+    player.open(Task.decode(task), vector)
+    return [player.play(Block.decode(text), 0).results.tobytes() for text in blocks]
+
+
+if __name__ == "__main__":
+    audit()

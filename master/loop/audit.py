@@ -92,7 +92,7 @@ class Audit:
         return math.ceil(config.wall_limit * (1 + slots * episodes))
 
     def _start_process(self) -> None:
-        words = [sys.executable, "-P", "-m", "workers.audit_slots"]
+        words = [sys.executable, "-P", "-m", "workers.seat"]
         log = Path(os.devnull)
         place = Child("an audit", lambda: words, log, self._environment, pipes=True)
         child = self._group.start(place).process
