@@ -225,9 +225,7 @@ class EpisodePlayer:
 
 
 def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
-    """The policy of one individual at the beginning of an episode; ``statistics`` None means no
-    normalisation.
-    """
+    """One individual's policy at the beginning of an episode."""
     act = bound.begin()
     if statistics is None:
         return act
@@ -261,8 +259,7 @@ class Score:
 
     def __init__(self, rules: EpisodeRules, count: int | None = None) -> None:
         self._rules = rules
-        one: Any = lambda condition, one, other: one if condition else other  # noqa: E731
-        self._where: Any = one if count is None else np.where
+        self._where: Any = np.where if count is not None else lambda yes, a, b: a if yes else b
         zero: Any = 0.0 if count is None else np.zeros(count)
         self.total = self._best = self._since = self._stalled = zero
 
@@ -307,8 +304,7 @@ def end_episode(
     """The finished episode. Raises EpisodeFailed.
 
     over, ended: whether the environment and the rules of training ended it
-    seen: the observations whose moments are required; last: the last observation
-    behave: makes the behaviour from it; None for no behaviour
+    seen: the observations whose moments are required; behave: makes the behaviour from the last one
     """
     if not (math.isfinite(total) and math.isfinite(fitness)):
         raise EpisodeFailed("the episode's return is not a finite number")
@@ -392,8 +388,7 @@ def play_episode(
 
 
 class Batch:
-    """Episodes that began together and have played equally many steps; finished ones leave. One
-    stacked product acts for all their policies.
+    """Episodes that began together and have played equally many steps; finished ones leave.
 
     results: filled as episodes finish; the other arrays have a row for each unfinished one:
     rows: their indices, ascending; kept: where their observations are kept, -1 for nowhere
@@ -532,9 +527,7 @@ class Batch:
 
 
 class EpisodeControl:
-    """Flags and figures that the episode's loop and the heartbeat's thread share.
-
-    leave_reason: why the worker leaves at the next step; empty while it stays
+    """leave_reason: why the worker leaves at the next step; empty while it stays
     finish_reason: why it leaves after the episode, such as a process that is too large
     serving: the publication of the block in progress; closed: one that has closed meanwhile
     episode_began: monotonic second at which the running episode began, None between episodes

@@ -1,13 +1,9 @@
 """es-worker: the workers of this host, one per core, for every run of a Redis.
 
-The command's process looks for runs that train and have a master, and forks a process for each seat
-in one of them. numpy is loaded before the fork, so a seat begins within milliseconds, and its
-process ends with it: nothing of a run's code or memory reaches the next seat.
-
-It speaks no RQ. It reads ``es:runs`` and each run's state, lease and number of workers, and
-nothing is unpickled. A free worker goes to the run with the fewest workers. The seat itself is that
-of an RQ worker (``workers.join.Seat``): it leaves when the run ends, pauses while others train,
-gives workers away, or after ten minutes.
+Its process looks for runs that train and have a master, and forks a process for each seat in one of
+them. numpy is loaded before the fork, so a seat begins within milliseconds; nothing of a run's code
+or memory reaches the next seat. It speaks no RQ and unpickles nothing. A free worker goes to the
+run with the fewest workers. The seat is that of an RQ worker (``workers.join.Seat``).
 """
 
 from __future__ import annotations
@@ -119,7 +115,13 @@ def work_until_told(given: argparse.Namespace) -> None:
         count = checked_workers(given.workers, COMMAND_LINE)
     if count == 0:
         raise UsageError("--workers is 0, so nothing would be done: use 1 or more")
-    seconds = float("inf") if given.max_seconds is None else parse_seconds(given.max_seconds)
+    seconds = float("inf")
+    if given.max_seconds is not None:
+        with suppress(ValueError):
+            seconds = float(given.max_seconds)
+        if not 0 < seconds < float("inf"):
+            text = given.max_seconds[:40]
+            raise UsageError(f"--max-seconds is {text}: use a number above 0")
     endpoint = metrics_endpoint()
     if endpoint is not None:
         token_from_environment(warn)
@@ -138,14 +140,6 @@ def work_until_told(given: argparse.Namespace) -> None:
             last = f" to {endpoint[1] + count - 1}" if count > 1 else ""
             text += f"; metrics on {endpoint[0]}, ports {endpoint[1]}{last}"
         Host(url, given.queue, count, logs, time.monotonic() + seconds).work(text)
-
-
-def parse_seconds(text: str) -> float:
-    """Raises UsageError."""
-    with suppress(ValueError):
-        if 0 < (seconds := float(text)) < float("inf"):
-            return seconds
-    raise UsageError(f"--max-seconds is {text[:40]}: use a number above 0")
 
 
 def warn(text: str) -> None:

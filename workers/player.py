@@ -113,14 +113,11 @@ class Player:
 
     def fits(self, task: Task) -> bool:
         """Whether the publication's vectors and records have the sizes of this run's policy."""
-        size, sizes = (
-            self.spec.observation_size,
-            (self.shape.result.itemsize, self.shape.moments.itemsize),
-        )
+        size, sizes = self.spec.observation_size, (task.row, task.moment)
         return (
             self.strategy.fits(task.size, size)
             and len(task.obs_mean) == 4 * size
-            and (task.row, task.moment) == sizes
+            and sizes == (self.shape.result.itemsize, self.shape.moments.itemsize)
         )
 
     def open(self, task: Task, published: Floats) -> None:
@@ -188,15 +185,10 @@ class Player:
         return Answer(results[:done], np.array(moments, self.shape.moments), failures)
 
     def _play_rows(self, rows: Table) -> Iterator[Played]:
-        """The episodes of rows of one kind, with one statistics."""
+        """The episodes of rows of one kind."""
         first, kind = rows[0], int(rows["kind"][0])
-        self.control.begin_episode(
-            {
-                "generation": self.slots.generation,
-                "slot": int(first["number"]),
-                "seed": int(first["seeds"][0, 0]),
-            }
-        )
+        about = {"generation": self.slots.generation, "slot": int(first["number"])}
+        self.control.begin_episode({**about, "seed": int(first["seeds"][0, 0])})
         own = None
         if kind == CENTRE:
             own = self.strategy.centre_statistics(self.published, int(first["number"]))

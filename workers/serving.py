@@ -62,9 +62,7 @@ class Service:
                 self._store.give_back(self._store.held_blocks())
 
     def _next_block(self) -> Block | None:
-        """The next block. Those already held come first, because the reply to an earlier claim may
-        have been lost.
-        """
+        """Those already held come first: the reply to an earlier claim may have been lost."""
         if held := self._store.held_blocks():
             return held[0]
         # A large fleet asks less often, as its heartbeat threads do.
