@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, EsQueueError, RunFolderError
 from es_queue.files import FORMAT, parse_json, read_file, read_npz
@@ -162,7 +161,7 @@ def rebuild_parts(
     Raises RunFolderError, also if ``links`` would make them too large.
     """
     try:
-        config = config_from_values(meta["config"], "the seed list")
+        config = RunConfig.of(meta["config"], "the seed list")
         require_trust("the seed list", named_modules(config))
         policy = policy_from_meta(config, meta)
         refuse_large(config, policy.size, len(links.index))

@@ -14,11 +14,11 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import ASYNC, AUTO, RunConfig
+from es_queue.config.run_config import ASYNC, RunConfig
 from es_queue.config.scaling import scaled
+from es_queue.config.settings import AUTO
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Integers, Mask
-from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, TRAIN
 
 GROWTH = 8  # the most growth of a population by --min-steps, unless --population-max limits it
 WORDS = 4  # Philox4x64 yields four words per counter value
@@ -36,8 +36,6 @@ WORDS = 4  # Philox4x64 yields four words per counter value
     PARENTS,
     REFERENCE,
 ) = range(12)
-#: The stream of environment seeds of each kind of evaluation.
-EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL: FINAL_SEEDS}
 
 # Environment seeds are int32 for EnvPool. No test repeats a training seed.
 SEED_RANGES = {
@@ -193,33 +191,25 @@ def resolve_seed_sharing(config: RunConfig, individuals: int) -> str:
     return "pair" if individuals == 2 else alone
 
 
-def max_slots(config: RunConfig, individuals: int) -> dict[int, int]:
-    """The most slots of each kind in a publication; ``individuals`` per training slot.
+def max_slots(config: RunConfig, individuals: int) -> int:
+    """The most training slots of a publication, each of so many individuals.
 
-    The asynchronous schedule has ``max_lag`` batches, and two more for waiting workers. Elites have
-    the numbers of the training slots, plus one for the centre; asynchronously, each episode of each
-    candidate has one.
+    In the asynchronous schedule, more workers than ``max_lag`` batches are useless; two more
+    batches are for waiting workers.
     """
     population = config.population
     if config.min_steps:
         population = config.population_max or GROWTH * population
     if config.schedule == ASYNC:
         population *= config.max_lag + 2
-    evaluations = {
-        EVAL: config.eval_episodes,
-        CONFIRM: config.confirm_episodes,
-        FINAL: config.final_episodes,
-    }
-    slots = population // individuals
-    elites = (
-        (config.candidates + 1) * config.elite_episodes if config.schedule == ASYNC else slots + 1
-    )
-    return {TRAIN: slots, CENTRE: 1, ELITE: elites, **evaluations}
+    return population // individuals
 
 
 def validate_noise_size(config: RunConfig, size: int) -> None:
-    """Raises UsageError for a noise table without a position for each slot."""
-    slots = max_slots(scaled(config), 1)[TRAIN]
+    """Refuse a noise table without a position for each slot of a policy of ``size`` parameters.
+    Raises UsageError.
+    """
+    slots = max_slots(scaled(config), 1)
     if config.noise_size - size + 1 < slots:
         raise UsageError(
             f"noise_size is {config.noise_size}, but {slots} slots need as many different "

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import FORMAT, read_npz
@@ -124,7 +123,7 @@ def read_record(path: Path) -> SlotRecord:
             raise ValueError("its columns are missing or not numeric")
         if len({len(column) for column in columns.values()}) > 1:
             raise ValueError("its columns have different lengths")
-        config = config_from_values(meta["config"], "the record")
+        config = RunConfig.of(meta["config"], "the record")
         return SlotRecord(str(meta["run"]), config, task, published, columns)
     except KeyError as error:
         raise RunFolderError(f"{path}: its meta has no {error}") from None

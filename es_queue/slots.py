@@ -25,15 +25,20 @@ from es_queue.numerics.arrays import Floats, Integers, Mask
 from es_queue.numerics.statistics import LARGEST_FLOAT32, RunningMoments
 from es_queue.protocol.messages import (
     CENTRE,
+    CONFIRM,
     ELITE,
+    EVAL,
+    FINAL,
     KINDS,
     MOST_RETURN,
     TRAIN,
 )
 from es_queue.slot_plan import (
     BEHAVIOUR,
+    CONFIRMATION,
     ELITE_SEEDS,
-    EVALUATION_STREAMS,
+    EVALUATION,
+    FINAL_SEEDS,
     SlotPlan,
     evaluation_seeds,
     make_generation_plan,
@@ -41,6 +46,8 @@ from es_queue.slot_plan import (
 )
 from es_queue.strategies.base import Strategy
 
+#: The stream of environment seeds of each kind of evaluation.
+EVALUATION_STREAMS = {EVAL: EVALUATION, CONFIRM: CONFIRMATION, FINAL: FINAL_SEEDS}
 #: Kinds that are played under training's rules.
 TRAINED = (TRAIN, CENTRE, ELITE)
 
@@ -257,10 +264,11 @@ class Slots:
             return plan.sampled
         if kind == CENTRE:  # number 0 as slot 0 plays; other centres on fresh seeds
             first = training_plan(config, self.strategy, generation, 1)
-            at, fresh = rows["number"] == 0, config.behaviour_episodes
+            at = rows["number"] == 0
             rows["seeds"][at, 0, : config.episodes] = first.seeds[0, 0]
             rows["key"][at], rows["noisy"] = first.noise_keys[0], at
             if not at.all():
+                fresh = config.behaviour_episodes
                 rows["seeds"][~at, 0, :fresh] = evaluation_seeds(
                     config, BEHAVIOUR, generation, fresh
                 )
@@ -272,7 +280,7 @@ class Slots:
         # Training slots again on fresh seeds, the same for all; the one after the last is the
         # centre.
         rows["seeds"][:, 0, : len(seeds)] = seeds
-        most = max_slots(config, self.strategy.per_slot)[TRAIN]
+        most = max_slots(config, self.strategy.per_slot)
         perturbed = rows["number"] < most
         if perturbed.any():
             plan = training_plan(config, self.strategy, generation, min(stop, most))
@@ -577,7 +585,7 @@ def training_plan(config: RunConfig, strategy: Strategy, generation: int, stop: 
         return _training_plan(config, generation, strategy.size, strategy.per_slot, count)
     # A table that grows by a few rows at a time does not plan them all again each time.
     count = 1 << (stop - 1).bit_length() if stop > 1 else 1
-    most = max(stop, max_slots(config, strategy.per_slot)[TRAIN])
+    most = max(stop, max_slots(config, strategy.per_slot))
     return _training_plan(config, generation, strategy.size, strategy.per_slot, min(count, most))
 
 

@@ -41,7 +41,8 @@ def sample_strategy(kind: type[Strategy], size: int = SIZE, **settings: Any) -> 
     """A strategy of this class for policies of ``size`` parameters and a population of 32."""
     name = kind.name or f"{kind.__module__}:{kind.__qualname__}"
     values = {"strategy": name, "population": 32, "seed": 1, "noise_size": len(NOISE.noise)}
-    return kind(RunConfig(**{**values, **settings}), size, RateFactors())
+    config = RunConfig(**{**values, **settings})
+    return kind(config if kind.name else config.completed(kind), size, RateFactors())
 
 
 def sphere(policies: NDArray[Any]) -> Doubles:

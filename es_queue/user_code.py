@@ -15,12 +15,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError, RunFolderError
 
@@ -37,8 +36,12 @@ OWN_REFERENCE = re.compile(r"(gymnasium|ale_py):[\w/.-]*-v\d+|gymnasium\.wrapper
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules that a run's settings name."""
-    return modules_named_by({name: getattr(config, name) for name in (*CODE_SETTINGS, "wrapper")})
+    """The modules of a run's own code: environment or objective, strategy, policy, behaviour and
+    wrappers.
+    """
+    return modules_named_by(
+        {name: getattr(config, name, "") for name in (*CODE_SETTINGS, "wrapper")}
+    )
 
 
 def modules_named_by(settings: Mapping[str, Any]) -> list[str]:
@@ -216,27 +219,3 @@ def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
 def describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-T = TypeVar("T")
-
-
-class LazyClasses(Mapping[str, T]):
-    """Classes by name, each imported when it is asked for. paths: module:Class by name"""
-
-    def __init__(self, paths: Mapping[str, str]) -> None:
-        self._paths = paths
-
-    def __getitem__(self, name: str) -> T:
-        module, _, attribute = self._paths[name].partition(":")
-        loaded: T = getattr(import_module(module), attribute)
-        return loaded
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._paths
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)

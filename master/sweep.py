@@ -22,11 +22,10 @@ from typing import Any
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from es_queue.command_line import format_command
-from es_queue.config.algorithms.choice import with_chosen_strategy
-from es_queue.config.parsing import config_from_values
 from es_queue.config.resolution import format_recipe, resolve
-from es_queue.config.run_config import NONE, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
+from es_queue.config.settings import NONE
 from es_queue.credentials import environment_without_redis
 from es_queue.errors import (
     EXIT_DONE,
@@ -46,6 +45,7 @@ from es_queue.protocol.connection import (
     redacted_url,
 )
 from es_queue.run_folder import STUDY_FILE, NamedRun
+from es_queue.strategies.auto import with_chosen_strategy
 from es_queue.text import sanitize
 from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
 from master.display.log_view import (
@@ -180,7 +180,7 @@ def load_study(folder: Path) -> Study:
     try:
         about = parse_json(read_file(path, MOST_BYTES), MOST_BYTES)
         settings, start = about["settings"], about["warm_start"]
-        changed = config_from_values({**settings, **about["changes"]}, str(path))
+        changed = RunConfig.of({**settings, **about["changes"]}, str(path))
         seeds = [Seed(**{name: one[name] for name in STORED}) for one in about["runs"]]
         is_sound = (
             about["format"] == FORMAT
@@ -197,7 +197,7 @@ def load_study(folder: Path) -> Study:
             seed.why = sanitize(seed.why)
         return Study(
             keys.checked_run_id(about["run"]),
-            config_from_values(settings, str(path)),
+            RunConfig.of(settings, str(path)),
             seeds,
             start,
             {name: getattr(changed, name) for name in about["changes"]},

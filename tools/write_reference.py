@@ -7,27 +7,25 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import Field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from es_queue import errors  # noqa: E402 - the checkout's own
-from es_queue.config.run_config import flag_name, option_fields, option_text  # noqa: E402
+from es_queue.config.run_config import every_setting, users_of  # noqa: E402
+from es_queue.config.settings import Setting  # noqa: E402
 from es_queue.protocol import keys  # noqa: E402
 from master.cli import flags  # noqa: E402
 from master.plot.command import main as es_plot  # noqa: E402
 from master.status.command import main as es_status  # noqa: E402
 from master.status.figures import FIGURES, TEXT, WORKER_FIGURES  # noqa: E402
 from master.status.snapshot import Run  # noqa: E402
-from tools import write_facts  # noqa: E402
 from workers.es_play import main as es_play  # noqa: E402
 from workers.es_worker import main as es_worker  # noqa: E402
 
@@ -44,10 +42,6 @@ GROUPS = {
 
 
 def main() -> None:
-    if write_facts.FILE.read_text("utf-8") != (text := write_facts.written()):
-        write_facts.FILE.write_text(text, "utf-8")
-        # The facts that this process has imported are not current.
-        raise SystemExit(subprocess.run([sys.executable, "-m", "tools.write_reference"]).returncode)
     for name, text in written().items():
         (ROOT / "docs" / name).write_text(text, "utf-8")
 
@@ -145,30 +139,23 @@ def actions(parser: argparse.ArgumentParser, title: str = "") -> Iterator[str]:
 
 
 def settings(group: str, title: str) -> Iterator[str]:
+    """The settings of every run in a group; policies' and strategies' own follow theirs."""
     yield f"\n## Settings: {title[0].lower()}{title[1:]}\n"
     yield "| flag | effect | unit | default | values | type |\n|---|---|---|---|---|---|"
-    for one in option_fields().values():
-        if one.metadata["group"] == group:
+    part = {"policy": "policy", "search": "strategy"}.get(group)
+    for one in every_setting().values():
+        if one.group == group or (part and users_of(one.name, part)):
             yield setting(one)
 
 
-def setting(one: Field[Any]) -> str:
-    about = one.metadata
-    allowed = ", ".join(
-        (*about["choices"], *((f"`{about['own']}`",) if about["own"] else ()))
-    ) or bounds(about["low"], about["high"])
-    flag = f"`--{flag_name(one.name)}`" + (
-        f", `--no-{flag_name(one.name)}`" if one.type == "bool" else ""
-    )
+def setting(one: Setting) -> str:
+    choices = ", ".join((*one.choices, *((f"`{one.own}`",) if one.own else ())))
+    flag = f"`{one.flag}`" + (f", `--no-{one.flag[2:]}`" if one.kind == "bool" else "")
+    default = f"{one.shown()} ({one.default:g})" if one.word else one.shown()
     return (
-        f"| {flag} | {cell(option_text(one))} | {about['unit']} | "
-        f"{cell(default_with_number(one))} | {allowed} | {cell(str(one.type))} |"
+        f"| {flag} | {cell(flags.setting_text(one))} | {one.unit} | {cell(default)} | "
+        f"{choices or bounds(one.low, one.high)} | {one.kind} |"
     )
-
-
-def default_with_number(one: Field[Any]) -> str:
-    shown = flags.format_default(one)
-    return f"{shown} ({one.default:g})" if one.metadata["default_word"] else shown
 
 
 def bounds(low: float | None, high: float | None) -> str:

@@ -31,7 +31,7 @@ from es_queue.command_line import (
     add_options,
     add_version,
 )
-from es_queue.config.parsing import COMMAND_LINE
+from es_queue.config.settings import COMMAND_LINE
 from es_queue.credentials import token_from_environment
 from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, EsQueueError, RunFolderError, UsageError
 from es_queue.host import checked_workers, default_workers

@@ -26,7 +26,6 @@ import redis
 
 from es_queue import __version__
 from es_queue.config.episode_rules import evaluation_rules
-from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import (
     describe,
@@ -495,7 +494,7 @@ def load_config(raw: bytes) -> tuple[RunConfig, str]:
     defaults).
     """
     try:
-        return config_from_json(raw), ""
+        return RunConfig.from_json(raw), ""
     except UsageError as error:
         return RunConfig(), (
             f"settings: es-queue {__version__} here cannot read the run's ({error}): install the "

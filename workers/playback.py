@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.episode_rules import evaluation_limit, evaluation_rules
+from es_queue.config.episode_rules import evaluation_rules
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import (
     describe,
@@ -212,7 +212,7 @@ def play_seeds(
         trained.policy.reference,
     )
     player = EpisodePlayer(config, spec, policy, EpisodeControl(), env, table=noise)
-    rules = evaluation_rules(evaluation_limit(config, spec))
+    rules = evaluation_rules(config.evaluation_limit(spec.step_limit))
     statistics = trained.statistics if config.obs_norm else None
     specs = [EpisodeSpec(trained.parameters, seed, key=seed * SEED_DISTANCE) for seed in seeds]
     results = player.play(specs, len(specs), rules, statistics, on_step)

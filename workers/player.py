@@ -15,12 +15,7 @@ from typing import Any
 import numpy as np
 from rq.timeouts import BaseTimeoutException
 
-from es_queue.config.episode_rules import (
-    EpisodeRules,
-    evaluation_limit,
-    evaluation_rules,
-    training_rules,
-)
+from es_queue.config.episode_rules import EpisodeRules, evaluation_rules
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import Environment, EnvironmentSpec, VectorEnvironment
 from es_queue.errors import StrategyFailure
@@ -105,7 +100,7 @@ class Player:
         self.shape = Shape.of(strategy, spec)
         self._build = strategy.builder(table)
         self._draw = partial(initial_parameters, config, policy)
-        self._evaluation = evaluation_rules(evaluation_limit(config, spec))
+        self._evaluation = evaluation_rules(config.evaluation_limit(spec.step_limit))
         self.task: Task | None = None
         self.numerics = self.backend = ""  # fingerprint, and the back end in use: set at joining
 
@@ -124,7 +119,7 @@ class Player:
         """Play rows of this publication from now on; ``published``: float32 [task.size]."""
         self.task, self.published = task, published
         self.slots = self._table(spans_from_bytes(task.spans))
-        self._training = training_rules(self.config, task.step_limit, self.strategy.fitness_by_sign)
+        self._training = self.config.training_rules(task.step_limit, self.strategy.fitness_by_sign)
         self._statistics = self._frozen(
             np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4")
         )

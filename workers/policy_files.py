@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import make_reference_batch
 from es_queue.errors import RunFolderError, UsageError
@@ -100,7 +99,7 @@ def read_contents(path: Path, elite: Elite | None = None) -> Contents:
         if path.suffix == ".json":
             arrays, meta = read_seed_list(path)
             # It lacks the policy's reference batch, which follows from the run's settings.
-            reference = make_reference_batch(config_from_values(meta["config"], "the seed list"))
+            reference = make_reference_batch(RunConfig.of(meta["config"], "the seed list"))
             arrays = arrays if reference is None else {**arrays, REFERENCE: reference}
         else:
             arrays, meta = read_npz(path, POLICY_ARRAYS)

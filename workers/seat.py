@@ -106,11 +106,11 @@ def audit() -> None:
         signal.alarm(seconds)  # an episode that hangs ends this process
         try:
             # start-up: numpy
-            from es_queue.config.parsing import config_from_json
+            from es_queue.config.run_config import RunConfig
             from workers.episode import EpisodeControl
             from workers.join import join
 
-            player = player or join(config_from_json(settings), EpisodeControl())
+            player = player or join(RunConfig.from_json(settings), EpisodeControl())
             write_frame(replies, play_blocks(player, *request))
         except EsQueueError as error:
             write_frame(replies, str(error))

@@ -1,19 +1,16 @@
-"""Rules of training episodes, parsed and applied: when they end, and how rewards become fitness."""
+"""Rules of training episodes, parsed and applied: when they end, how rewards become fitness, what
+the policy observes, and the bins of its actions.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from es_queue.errors import form_error
-from es_queue.text import LARGEST_WHOLE, parse_finite, parse_whole
-
-if TYPE_CHECKING:
-    from es_queue.config.run_config import RunConfig
-    from es_queue.environments.interface import EnvironmentSpec
-
+from es_queue.errors import UsageError, form_error
+from es_queue.text import LARGEST_WHOLE, parse_finite, parse_number_ranges, parse_whole
 
 #: Steps of an episode if neither the environment nor the user sets a limit.
 DEFAULT_LIMIT = 10_000
@@ -118,26 +115,6 @@ class EpisodeRules:
         """Whether the fitness is the sum of the rewards, and ends no episode."""
         shaped = self.reward_shift or self.reward_floor is not None or self.by_sign
         return not (shaped or self.patience or self.stall)
-
-
-def evaluation_limit(config: RunConfig, spec: EnvironmentSpec) -> int:
-    """Steps of an evaluation episode: the setting, else the environment's limit, else 10,000."""
-    return config.eval_step_limit or spec.step_limit or DEFAULT_LIMIT
-
-
-def training_rules(config: RunConfig, limit: int, by_sign: bool) -> EpisodeRules:
-    """The rules of a training episode of at most ``limit`` steps. Raises UsageError for an invalid
-    form.
-    """
-    return EpisodeRules(
-        limit=limit,
-        reward_shift=config.reward_shift,
-        reward_floor=parse_bound("reward_floor", config.reward_floor),
-        patience=parse_patience(config.patience),
-        stall=parse_stall(config.stall),
-        by_sign=by_sign or config.reward_clip,
-        life_loss=config.life_loss,
-    )
 
 
 def evaluation_rules(limit: int) -> EpisodeRules:
@@ -250,3 +227,50 @@ def parse_deadlines(text: str) -> tuple[Deadline, ...]:
     if not 0 < len(deadlines) <= MAX_DEADLINES or not is_rising or steps[0] <= 0:
         raise form_error("restart_deadlines", text, FORM)
     return deadlines
+
+
+MAX_BINS = 1000
+BINS_FORM = (
+    f"uniform:K for 2 to {MAX_BINS} bins, custom:a,b,... for ascending values from -1 (the lower "
+    "bound) to 1 (the upper), or none"
+)
+
+
+def parse_bins(text: str) -> tuple[float, ...]:
+    """Action bins: each number of a box action is one of a few values, the one with the largest
+    output (Salimans et al. 2017, section 4.1).
+
+    The values of ``uniform:K`` or ``custom:a,b,c…`` from -1 (the lower bound) to 1 (the upper),
+    ascending; () for none. Raises UsageError for anything else.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "uniform" and 2 <= int(rest) <= MAX_BINS:
+            return tuple((2 * place / (int(rest) - 1)) - 1 for place in range(int(rest)))
+        if kind == "custom":
+            values = tuple(float(value) for value in rest.split(","))
+            if (
+                2 <= len(values) <= MAX_BINS
+                and values == tuple(sorted(set(values)))
+                and values[0] >= -1
+                and values[-1] <= 1
+            ):
+                return values
+    except ValueError:
+        pass
+    if text == "none":
+        return ()
+    raise UsageError(f"action_bins is {text[:60]}: use {BINS_FORM}")
+
+
+MOST_NUMBERS, HIGHEST_NUMBER = 2**16, 2**24
+
+
+def parse_observe(text: str) -> tuple[int, ...] | None:
+    """The indices in a text such as ``0-13,20``; None for ``all``. Raises UsageError."""
+    if text == "all":
+        return None
+    try:
+        return parse_number_ranges(text, "number", MOST_NUMBERS, HIGHEST_NUMBER)
+    except ValueError as error:
+        raise UsageError(f"observe is {text[:60]!r}: {error}, or all") from None

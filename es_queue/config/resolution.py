@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from es_queue.config.algorithms.settings import PolicySettings
-from es_queue.config.declarations import Conflict, GivesWay
-from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import recipe_for, settings_for_all
-from es_queue.config.run_config import NONE, RunConfig, default_of, option_fields
-from es_queue.config.validation import ineffective_settings, is_met
+from es_queue.config.run_config import RunConfig, every_setting, users_of
+from es_queue.config.settings import NONE
 from es_queue.errors import UsageError
 
 #: A recipe's search settings are tuned together: all are left out if one of these is changed.
@@ -35,47 +32,32 @@ def resolve(
     """
     recipe = recipe_values(values, inherited) if with_recipe else {}
     explicit = values.keys() - inherited
-    try:
-        return _checked({**recipe, **values}, explicit)
-    except UsageError as error:
-        sentence = str(error)
-    if involved := _involved(recipe, values, explicit, sentence):
+    config, sentence = _checked({**recipe, **values}, explicit)
+    if config is not None:
+        return config
+    # The recipe's settings that take part: with one of them the refusal remains, or without one of
+    # them there is none. The user's values may be refused anyway.
+    involved = [
+        name
+        for name, value in recipe.items()
+        if _checked({name: value, **values}, explicit)[1] == sentence
+        or not _checked({k: recipe[k] for k in recipe if k != name} | values, explicit)[1]
+    ]
+    if involved and _checked(values, explicit)[1] != sentence:
         sentence += f" (the recipe for {values['env']} sets {', '.join(involved)})"
     raise UsageError(sentence)
 
 
-def _involved(
-    recipe: dict[str, Any], values: dict[str, Any], explicit: Collection[str], sentence: str
-) -> list[str]:
-    """The recipe's settings that take part in the refusal ``sentence``: with one of them it
-    remains, or without one of them there is none. Empty if the user's values are refused anyway.
-    """
-    if _error(values, explicit) == sentence:
-        return []
-    return [
-        name
-        for name, value in recipe.items()
-        if _error({name: value, **values}, explicit) == sentence
-        or not _error({key: recipe[key] for key in recipe if key != name} | values, explicit)
-    ]
-
-
-def _checked(values: dict[str, Any], explicit: Collection[str]) -> RunConfig:
-    """The configuration of these values. Raises UsageError."""
-    config = config_from_values(values, "the settings")
-    for name, sentence in ineffective_settings(config).items():
-        if name in explicit:
-            raise UsageError(sentence)
-    return config
-
-
-def _error(values: dict[str, Any], explicit: Collection[str]) -> str:
-    """Why the values are refused; empty if they are not."""
+def _checked(
+    values: dict[str, Any], explicit: Collection[str]
+) -> tuple[RunConfig, str] | tuple[None, str]:
+    """The configuration of these values, or why they are refused."""
     try:
-        _checked(values, explicit)
+        config = RunConfig.of(values, "the settings")
     except UsageError as error:
-        return str(error)
-    return ""
+        return None, str(error)
+    useless = next((text for name, text in config.useless().items() if name in explicit), "")
+    return (None, useless) if useless else (config, "")
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:
@@ -85,27 +67,35 @@ def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> di
 
     inherited: see :func:`resolve`; a named recipe has its own search
     """
-    env = str(values.get("env", ""))
+    env, known = str(values.get("env", "")), every_setting()
     recipe = recipe_for(env)
+    if not recipe:
+        return {}
     if values.get("strategy", recipe.get("strategy")) != recipe.get("strategy"):
         recipe = {name: value for name, value in recipe.items() if name in settings_for_all(env)}
     if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
         # Another policy may not use the recipe's layers.
-        shape = {"observe", *PolicySettings.__annotations__}
-        recipe = {name: value for name, value in recipe.items() if name not in shape}
-    tuned = not inherited and all(
-        values[name] == recipe.get(name, default_of(name))
-        for name in TUNED_SETTINGS
-        if name in values
-    )
-    options = option_fields()
-    return {
-        name: value
-        for name, value in recipe.items()
-        if name not in values
-        and (tuned or (options[name].metadata["group"] != "search" and name not in PACE_SETTINGS))
-        and not _is_excluded(name, values, recipe)
+        recipe = {
+            name: value
+            for name, value in recipe.items()
+            if name != "observe" and not users_of(name, "policy")
+        }
+    changed = {
+        name
+        for name, value in values.items()
+        if name in known and value != recipe.get(name, known[name].default)
     }
+    is_tuned = not inherited and not changed.intersection(TUNED_SETTINGS)
+
+    def is_added(name: str) -> bool:
+        is_search = known[name].group == "search" or users_of(name, "strategy")
+        if name in values or (not is_tuned and (is_search or name in PACE_SETTINGS)):
+            return False
+        if name == "restart_deadlines" and values.get("eval_every") == 0:
+            return False
+        return not changed.intersection(known[name].follows)
+
+    return {name: value for name, value in recipe.items() if is_added(name)}
 
 
 def format_recipe(
@@ -132,26 +122,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _is_excluded(name: str, values: dict[str, Any], recipe: dict[str, Any]) -> bool:
-    """Whether explicit ``values`` keep a recipe from setting ``name``."""
-    options = option_fields()
-    changed = {
-        other: value != recipe.get(other, options[other].default)
-        for other, value in values.items()
-        if other in options
-    }
-    return any(
-        isinstance(rule, Conflict | GivesWay)
-        and rule.name in changed
-        and is_met(rule, values[rule.name], changed[rule.name])
-        for rule in options[name].metadata["rules"]
-    ) or any(
-        is_changed
-        and isinstance(rule, Conflict)
-        and rule.name == name
-        and is_met(rule, recipe[name], recipe[name] != options[name].default)
-        for other, is_changed in changed.items()
-        for rule in options[other].metadata["rules"]
-    )

@@ -1,581 +1,593 @@
-"""RunConfig: all settings that can change a run's numbers, in one flat frozen dataclass.
+"""RunConfig: the settings that can change a run's numbers: those of every run, and those of its
+strategy and of its policy, which their classes declare.
 
-Each field has its help. The command line, the TOML files, the built-in recipes and the JSON stored
-with a run all derive from this class. It has no connection, no path and no secret.
+From outside, all of them are flat names and values: flags, TOML files, recipes, the JSON stored
+with a run, and Python's keywords. There is no connection, no path and no secret among them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, Field, asdict, dataclass, fields
-from inspect import Signature, signature
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from inspect import Parameter, Signature
 from typing import Any, Self
 
 from es_queue.backends import BACKENDS, format_backends
-from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
-from es_queue.config.algorithms.settings import PolicySettings, StrategySettings
-from es_queue.config.declarations import (
-    Conflict,
-    GivesWay,
-    PolicyFacts,
-    StrategyFacts,
-    WithoutEffect,
-    option,
+from es_queue.config.episode_rules import (
+    DEFAULT_LIMIT,
+    EpisodeRules,
+    parse_bins,
+    parse_bound,
+    parse_deadlines,
+    parse_observe,
+    parse_patience,
+    parse_stall,
+    parse_step_limit,
+    parse_target,
 )
+from es_queue.config.schedules import parse_schedule
+from es_queue.config.settings import (
+    AUTO,
+    CUSTOM_NAME,
+    NONE,
+    LazyClasses,
+    Setting,
+    declared,
+    is_plain,
+    join,
+    read_arguments,
+    read_wrappers,
+    setting,
+    short,
+)
+from es_queue.errors import DecodeError, UsageError
+from es_queue.files import parse_json
 from es_queue.text import format_suggestion
 
-AUTO = "auto"
-NONE = "none"
 SYNC, ASYNC = "sync", "async"
 VIRTUAL = "virtual"
+MAX_JSON = 2**20
+#: Fewer episodes are too little evidence to discard training.
+ROLLBACK_EPISODES = 50
 
-
-#: Values that leave observation normalisation, and so its settings, unused.
-NOT_NORMALISED = (
-    WithoutEffect(
-        "obs_norm",
-        False,
-        "without obs_norm observations are used unchanged",
-        "leave --no-obs-norm out",
-    ),
-    WithoutEffect(
-        "batch_norm",
-        VIRTUAL,
-        "with batch_norm virtual observations are used unchanged",
-        "leave batch_norm out",
-    ),
+#: The classes that ``--strategy`` and ``--policy`` name, each imported when it is used.
+STRATEGIES: LazyClasses = LazyClasses(
+    {
+        "ars": "es_queue.strategies.ars:ARS",
+        "cma_es": "es_queue.strategies.covariance:CMAES",
+        "csa_es": "es_queue.strategies.covariance:CSAES",
+        "ga": "es_queue.strategies.ga:GA",
+        "lm_ma_es": "es_queue.strategies.covariance:LMMAES",
+        "map_elites": "es_queue.strategies.map_elites:MapElites",
+        "novelty": "es_queue.strategies.novelty:Novelty",
+        "openai_es": "es_queue.strategies.openai_es:OpenaiES",
+        "pgpe": "es_queue.strategies.pgpe:PGPE",
+        "random_search": "es_queue.strategies.random_search:RandomSearch",
+        "sep_cma_es": "es_queue.strategies.covariance:SepCMAES",
+        "snes": "es_queue.strategies.snes:SNES",
+    }
 )
-#: Settings that an objective leaves unused, and that need synchronous generations.
+CONV = ("nature", "uber", "uber-large", "cshenton", "conv-lstm")
+POLICIES: LazyClasses = LazyClasses(
+    {
+        "linear": "es_queue.policies.linear:LinearPolicy",
+        "mlp": "es_queue.policies.mlp:MlpPolicy",
+        **dict.fromkeys(("rnn", "lstm", "gru"), "es_queue.policies.recurrent:RecurrentPolicy"),
+        **dict.fromkeys(CONV, "es_queue.policies.conv:ConvPolicy"),
+    }
+)
+#: What has settings of its own, by the setting that names it. Of the user's own class, which is not
+#: imported to read a file, they are those of the class called own.
+PARTS: dict[str, LazyClasses] = {
+    "policy": LazyClasses({**POLICIES.paths, "own": "es_queue.policies.base:Policy"}),
+    "strategy": LazyClasses(
+        {
+            **STRATEGIES.paths,
+            AUTO: "es_queue.strategies.auto:Auto",
+            "own": "es_queue.strategies.base:Strategy",
+        }
+    ),
+}
+#: Settings of environments and policies, which an objective does not have.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
+#: Settings that need generations which close on their own slots.
 OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines")
-WITHOUT_TARGET = WithoutEffect(
-    "target_reward", NONE, "target_reward is none, so nothing is compared with it", "name a target"
-)
 
 
-class InitSignature:
-    """The signature that help() and editors show for a class: that of ``__init__``, although the
-    class has a ``__new__``.
-    """
+@cache
+def own_settings(part: str, name: str) -> dict[str, Setting]:
+    """What a strategy or policy adds to the settings of every run, by name."""
+    known = PARTS[part]
+    own = declared(known[name if name in known else "own"].Settings)
+    return dict(sorted(own.items()))
+
+
+class _Signature:
+    """The signature that help() and editors show."""
 
     def __get__(self, _: object, owner: type) -> Signature:
-        given = signature(owner.__init__)  # type: ignore[misc]
-        return given.replace(parameters=list(given.parameters.values())[1:])
+        named = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=one.default)
+            for name, one in declared(RunConfig).items()
+        ]
+        return Signature([*named, Parameter("own", Parameter.VAR_KEYWORD)])
 
 
-@dataclass(frozen=True)
-class RunConfig(PolicySettings, StrategySettings):
-    """The settings of a run. Runs with equal settings end with equal parameters, to the bit."""
+@dataclass(frozen=True, init=False)
+class RunConfig:
+    """The settings of a run. Runs with equal settings end with equal parameters, to the bit.
 
-    # --- what is trained
-    env: str = option(
+    own: (name, value) of the settings of its policy and of its strategy; as keywords and as
+    attributes they are beside the others
+    """
+
+    env: str = setting(
         "",
-        "task",
         "Gymnasium environment id, or module:Id for your own environment",
+        group="task",
+        metavar="ID",
     )
-
-    objective: str = option(
+    objective: str = setting(
         "",
-        "task",
         "your own function to maximise instead of an environment's return; it takes a float32 "
         "vector, or the vector and an integer seed",
-        rules=tuple(
-            Conflict(
-                name,
-                "is set, and an objective has no environment and no policy",
-                f"leave {name} out",
-            )
-            for name in OF_ENVIRONMENTS
-        ),
+        metavar="MODULE:FUNCTION",
     )
-
-    parameters: int = option(
-        0,
-        "task",
-        "length of the objective's vector",
-        allowed=(0, 2**28),
-    )
-
-    seed: int = option(
+    parameters: int = setting(0, "length of the objective's vector", low=0, high=2**28)
+    seed: int = setting(
         -1,
-        "task",
         "seed of all randomness of the run; a random one is printed and stored",
-        allowed=(-1, 2**63 - 1),
-        default_word="random",
+        low=-1,
+        high=2**63 - 1,
+        word="random",
     )
-
-    env_arg: tuple[tuple[str, Any], ...] = option(
+    env_arg: tuple[tuple[str, Any], ...] = setting(
         (),
-        "task",
         "argument for the environment's constructor; repeatable",
+        read=read_arguments,
+        metavar="KEY=VALUE",
     )
-
-    wrapper: tuple[str, ...] = option(
+    wrapper: tuple[str, ...] = setting(
         (),
-        "task",
         "Gymnasium wrapper, applied in the order given; repeatable",
+        read=read_wrappers,
+        metavar="MODULE:CLASS",
     )
-
-    backend: str = option(
-        AUTO,
-        "task",
-        f"environment back end: {format_backends()}",
-        allowed=(AUTO, *BACKENDS),
+    backend: str = setting(
+        AUTO, f"environment back end: {format_backends()}", choices=(AUTO, *BACKENDS)
     )
-
-    # --- policy
-    policy: str = option(
+    policy: str = setting(
         "linear",
-        "policy",
         "kind of policy (docs/policies.md describes them)",
-        allowed=(*POLICIES, "module:Class"),
+        group="policy",
+        choices=(*POLICIES,),
+        own="module:Class",
     )
-
-    observe: str = option(
+    observe: str = setting(
         "all",
-        "policy",
         "numbers of the observation that the policy receives, counted from 0, such as 0-13 or "
         "0,2,5-7; all gives it the whole observation",
-        rules=(GivesWay("env_arg"), GivesWay("wrapper")),
+        form=parse_observe,
+        metavar="LIST",
+        follows=("env_arg", "wrapper"),
     )
-
-    action_bound: str = option(
-        "clip",
-        "policy",
-        "how a box action is kept inside its bounds",
-        allowed=("clip", "tanh"),
+    action_bound: str = setting(
+        "clip", "how a box action is kept inside its bounds", choices=("clip", "tanh")
     )
-
-    action_bins: str = option(
+    action_bins: str = setting(
         "none",
-        "policy",
         "discretise each number of a box action, and choose the value with the largest "
         "output: uniform:K for K evenly spaced values, or custom:A,B,... from -1 (lower "
         "bound) to 1 (upper bound); none is continuous",
+        form=parse_bins,
+        metavar="BINS",
     )
-
-    action_noise: float = option(
-        0.0,
-        "policy",
-        "standard deviation of Gaussian noise added to box actions in training",
-        allowed=(0.0, None),
+    action_noise: float = setting(
+        0.0, "standard deviation of Gaussian noise added to box actions in training", low=0.0
     )
-
-    obs_norm: bool = option(
-        True,
-        "policy",
-        "normalise observations by their running mean and standard deviation",
+    obs_norm: bool = setting(
+        True, "normalise observations by their running mean and standard deviation"
     )
-
-    image_norm: bool = option(
-        False,
-        "policy",
-        "also normalise images, and other observations of more than 4096 numbers",
-        rules=NOT_NORMALISED,
+    image_norm: bool = setting(
+        False, "also normalise images, and other observations of more than 4096 numbers"
     )
-
-    obs_clip: float = option(
+    obs_clip: float = setting(
         5.0,
-        "policy",
         "clip normalised observations to this many standard deviations; 0 disables",
         unit="standard deviations",
-        allowed=(0.0, None),
-        rules=NOT_NORMALISED,
+        low=0.0,
     )
-
-    obs_sample: float = option(
-        0.25,
-        "policy",
-        "fraction of slots whose observations update the statistics",
-        allowed=(0.0, 1.0),
-        rules=NOT_NORMALISED,
+    obs_sample: float = setting(
+        0.25, "fraction of slots whose observations update the statistics", low=0.0, high=1.0
     )
-
-    # --- search
-    strategy: str = option(
+    strategy: str = setting(
         AUTO,
-        "search",
         "the algorithm; auto is snes for policies of up to 2,000 parameters and pgpe for larger "
         "ones, or pgpe if a setting that it uses is given (docs/choosing.md)",
-        allowed=(AUTO, *STRATEGIES, "module:Class"),
+        group="search",
+        choices=(AUTO, *STRATEGIES),
+        own="module:Class",
     )
-
-    population: int = option(
-        64,
-        "search",
-        "individuals per generation (a pair counts as two)",
-        allowed=(2, 1_000_000),
+    population: int = setting(
+        64, "individuals per generation (a pair counts as two)", low=2, high=1_000_000
     )
-
-    population_max: int = option(
+    population_max: int = setting(
         0,
-        "search",
         "largest population that --min-steps may reach; auto is 8 times --population",
-        allowed=(0, 8_000_000),
-        default_word="auto",
-        rules=tuple(GivesWay(name) for name in ("population", "min_steps", "schedule")),
+        low=0,
+        high=8_000_000,
+        word="auto",
+        follows=("population", "min_steps", "schedule"),
     )
-
-    scale: float = option(
+    scale: float = setting(
         1.0,
-        "search",
         "enlarge the search for about this many times the workers: population, rates and "
         "schedules follow (docs/scale.md); may change during a run",
-        allowed=(1.0, 1024.0),
+        low=1.0,
+        high=1024.0,
+        live=True,
     )
-
-    min_steps: int = option(
+    min_steps: int = setting(
         0,
-        "search",
         "add slots to a generation until its episodes have this many steps; 0 disables",
         unit="steps",
-        allowed=(0, None),
+        low=0,
+        follows=("schedule",),
     )
-
-    episodes: int = option(
-        1,
-        "search",
-        "episodes per individual; the fitness is their mean",
-        allowed=(1, 1000),
+    episodes: int = setting(
+        1, "episodes per individual; the fitness is their mean", low=1, high=1000
     )
-
-    env_seeds: str = option(
+    env_seeds: str = setting(
         AUTO,
-        "search",
         "which individuals share an environment seed: the two of a pair, the whole "
         "generation, or none (slot); auto is pair if the strategy samples pairs, slot if "
         "--strategy auto chooses snes or in the schedule async, else generation",
-        allowed=(AUTO, "pair", "generation", "slot"),
+        choices=(AUTO, "pair", "generation", "slot"),
     )
-
-    sigma: float = option(
+    sigma: float = setting(
         0.0,
-        "search",
         "standard deviation of the perturbations; auto is the strategy's own default",
-        allowed=(0.0, None),
-        default_word="auto",
+        low=0.0,
+        word="auto",
+        live=True,
     )
-
-    sigma_schedule: str = option(
+    sigma_schedule: str = setting(
         "constant",
-        "search",
         "multiply sigma (for pgpe and snes, the learnt sigma) by a factor that depends on the "
         "generation, written as in --learning-rate-schedule",
+        form=partial(parse_schedule, "sigma_schedule"),
+        metavar="SCHEDULE",
+        live=True,
     )
-
-    decay_schedule: str = option(
-        "constant",
-        "search",
-        "multiply l2 and weight_decay by a factor that depends on the generation, written as "
-        "in --learning-rate-schedule",
-    )
-
-    fitness_cap: str = option(
+    fitness_cap: str = setting(
         NONE,
-        "search",
         "in the update, a fitness above this number counts as this number: once many individuals "
         "reach it, the search makes the others rarer",
-        rules=(GivesWay("reward_shift"),),
+        form=partial(parse_bound, "fitness_cap"),
+        metavar="X",
+        follows=("reward_shift",),
     )
-
-    schedule: str = option(
+    schedule: str = setting(
         SYNC,
-        "search",
         "sync closes a generation when all its results are in; async updates as soon as "
         "--population results are in, from any open generation, so no worker waits; async is "
         "not bit-reproducible",
-        allowed=(SYNC, ASYNC),
-        rules=tuple(
-            Conflict(
-                name,
-                "needs generations that close on their own slots",
-                f"leave {name} out, or use the schedule sync",
-            )
-            for name in OF_GENERATIONS
-        ),
+        choices=(SYNC, ASYNC),
     )
-
-    max_lag: int = option(
+    max_lag: int = setting(
         8,
-        "search",
         "with --schedule async: most generations by which a result may be late",
         unit="generations",
-        allowed=(1, 100),
-        rules=(
-            Conflict(
-                "schedule",
-                "is sync, which does not use it",
-                "leave max_lag out, or use the schedule async",
-                SYNC,
-            ),
-        ),
+        low=1,
+        high=100,
     )
-
-    # --- episodes in training
-    step_limit: str = option(
+    step_limit: str = setting(
         "env",
-        "episodes",
         "step limit of training episodes: env, a number, "
         "adaptive:START,FRACTION,RATIO[,MAX], or mean:FACTOR",
+        group="episodes",
         unit="steps",
-        rules=(GivesWay("schedule"),),
+        form=parse_step_limit,
+        metavar="LIMIT",
+        follows=("schedule",),
     )
-
-    reward_shift: float = option(
-        0.0,
-        "episodes",
-        "number subtracted from each reward before the fitness is summed",
+    reward_shift: float = setting(
+        0.0, "number subtracted from each reward before the fitness is summed"
     )
-
-    reward_floor: str = option(
+    reward_floor: str = setting(
         NONE,
-        "episodes",
         "in the fitness, a reward below this number counts as this number",
+        form=partial(parse_bound, "reward_floor"),
+        metavar="X",
     )
-
-    patience: str = option(
+    patience: str = setting(
         NONE,
-        "episodes",
         "N,D: end a training episode when its fitness gained less than D in N steps",
+        form=parse_patience,
+        metavar="N,D",
     )
-
-    stall: str = option(
+    stall: str = setting(
         NONE,
-        "episodes",
         "I:X:N: end a training episode when |observation[I]| < X for N steps in a row",
+        form=parse_stall,
+        metavar="I:X:N",
     )
-
-    reward_clip: bool = option(
+    reward_clip: bool = setting(
         False,
-        "episodes",
         "sum the signs of the rewards as fitness, as is usual for Atari games; returns stay "
         "the game's own score",
     )
-
-    life_loss: bool = option(
-        False,
-        "episodes",
-        "end a training episode when a life is lost (Atari games)",
-    )
-
-    wall_limit: float = option(
+    life_loss: bool = setting(False, "end a training episode when a life is lost (Atari games)")
+    wall_limit: float = setting(
         300.0,
-        "episodes",
         "end the worker process if an episode lasts longer; that episode is never scored",
         unit="seconds",
-        allowed=(0.1, None),
+        low=0.1,
     )
-
-    # --- evaluation and stopping
-    eval_every: int = option(
+    eval_every: int = setting(
         10,
-        "evaluation",
         "generations between evaluations of the unperturbed policy; 0 disables",
+        group="evaluation",
         unit="generations",
-        allowed=(0, None),
+        low=0,
     )
-
-    eval_episodes: int = option(
-        20,
-        "evaluation",
-        "episodes per evaluation during training",
-        allowed=(1, 100_000),
-        rules=(
-            WithoutEffect(
-                "eval_every",
-                0,
-                "eval_every is 0, so nothing is evaluated before the end",
-                "set eval_every to 1 or more",
-            ),
-        ),
-    )
-
-    final_episodes: int = option(
+    eval_episodes: int = setting(20, "episodes per evaluation during training", low=1, high=100_000)
+    final_episodes: int = setting(
         100,
-        "evaluation",
         "episodes of the final evaluation, the only figure to quote; 0 disables",
-        allowed=(0, 100_000),
+        low=0,
+        high=100_000,
+        live=True,
+        resume=True,
     )
-
-    eval_step_limit: int = option(
+    eval_step_limit: int = setting(
         0,
-        "evaluation",
         "step limit of evaluations; auto is the environment's own limit, or 10000",
         unit="steps",
-        allowed=(0, None),
-        default_word="auto",
+        low=0,
+        word="auto",
     )
-
-    rollback: bool = option(
+    rollback: bool = setting(
         False,
-        "evaluation",
         "restore the best parameters, optimizer and statistics when an evaluation of at least "
         "50 episodes falls below theirs by more than two standard errors",
+        follows=("schedule",),
     )
-
-    restart_deadlines: str = option(
+    restart_deadlines: str = setting(
         "none",
-        "evaluation",
         "STEPS=RETURN,...: begin the search and its schedules again if its best evaluation is "
         "below RETURN after STEPS steps, counted from its own beginning; or none",
-        rules=(
-            Conflict(
-                "eval_every",
-                "is 0, and deadlines compare evaluations",
-                "set eval_every to 1 or more, or restart_deadlines to none",
-                0,
-            ),
-            Conflict(
-                "rollback",
-                "replaces searches by its own rule",
-                "leave restart_deadlines or rollback out",
-            ),
-        ),
+        form=parse_deadlines,
+        metavar="STEPS=RETURN,...",
+        follows=("schedule", "rollback"),
     )
-
-    target_reward: str = option(
+    target_reward: str = setting(
         AUTO,
-        "evaluation",
         "end the run if an evaluation reaches this return and fresh episodes confirm it; "
         "auto is the environment's registered threshold",
+        form=parse_target,
+        metavar="X",
+        live=True,
+        resume=True,
     )
-
-    confirm_episodes: int = option(
-        100,
-        "evaluation",
-        "fresh episodes whose mean must also reach target_reward",
-        allowed=(1, 100_000),
-        rules=(WITHOUT_TARGET,),
+    confirm_episodes: int = setting(
+        100, "fresh episodes whose mean must also reach target_reward", low=1, high=100_000
     )
-
-    target_margin: float = option(
+    target_margin: float = setting(
         0.0,
-        "evaluation",
-        (
-            "standard errors of its mean by which an evaluation, and its confirmation, must exceed "
-            "target_reward; above 0, the more returns differ, the higher their mean must be"
-        ),
-        allowed=(0.0, 10.0),
-        rules=(WITHOUT_TARGET,),
+        "standard errors of its mean by which an evaluation, and its confirmation, must exceed "
+        "target_reward; above 0, the more returns differ, the higher their mean must be",
+        low=0.0,
+        high=10.0,
     )
-
-    target_every: int = option(
+    target_every: int = setting(
         1,
-        "evaluation",
         "generations between comparisons of an evaluation with the target, a multiple of "
         "eval_every; 1 compares every evaluation",
         unit="generations",
-        allowed=(1, None),
-        rules=(GivesWay("eval_every"),),
+        low=1,
+        follows=("eval_every",),
     )
-
-    generations: int = option(
-        0,
-        "evaluation",
-        "stop after this many generations",
-        allowed=(0, None),
-        default_word="none",
+    generations: int = setting(
+        0, "stop after this many generations", low=0, word="none", live=True, resume=True
     )
-
-    max_steps: int = option(
+    max_steps: int = setting(
         0,
-        "evaluation",
         "stop at the end of the generation that reaches this many counted training steps",
         unit="steps",
-        allowed=(0, None),
-        default_word="none",
+        low=0,
+        word="none",
+        live=True,
+        resume=True,
     )
-
-    max_seconds: float = option(
+    max_seconds: float = setting(
         0.0,
-        "evaluation",
         "stop training after this time and drop the open generation; the final episodes follow",
         unit="seconds",
-        allowed=(0.0, None),
-        default_word="none",
+        low=0.0,
+        word="none",
+        live=True,
+        resume=True,
     )
-
-    # --- machinery that changes no number of a healthy run
-    noise_size: int = option(
+    noise_size: int = setting(
         0,
-        "machinery",
         "size of the shared noise table; auto grows with the policy",
+        group="machinery",
         unit="floats",
-        allowed=(0, 2**32 - 1),
-        default_word="auto",
+        low=0,
+        high=2**32 - 1,
+        word="auto",
     )
-
-    block: int = option(
+    block: int = setting(
         0,
-        "machinery",
         "slots per block of work; auto is about half a second of work (changes no result)",
         unit="slots",
-        allowed=(0, 4096),
-        default_word="auto",
+        low=0,
+        high=4096,
+        word="auto",
     )
-
-    worker_memory: int = option(
+    worker_memory: int = setting(
         0,
-        "machinery",
         "replace a worker process after the episode in which its memory exceeds this "
         "(changes no result)",
         unit="MB",
-        allowed=(0, 2**24),
-        default_word="none",
+        low=0,
+        high=2**24,
+        word="none",
     )
-
-    keep_generations: int = option(
+    keep_generations: int = setting(
         200,
-        "machinery",
         "number of generations whose individuals are recorded for es-play RUN --generation "
         "(newest first, older ones thinned); 0 disables (changes no result)",
-        allowed=(0, 100_000),
+        low=0,
+        high=100_000,
+        resume=True,
     )
-
-    snapshot_every: int = option(
+    snapshot_every: int = setting(
         0,
-        "machinery",
         "keep the checkpoint of every N-th generation, for es-play RUN --generation (at most "
         "100, older ones thinned); 0 keeps only the newest two (changes no result)",
         unit="generations",
-        allowed=(0, 1_000_000),
+        low=0,
+        high=1_000_000,
     )
-
-    audit: float = option(
+    audit: float = setting(
         0.0,
-        "machinery",
         "fraction of slots that the master plays itself, to find broken hosts: the run stops if a "
         "result differs (changes no result)",
-        allowed=(0.0, 1.0),
-        rules=(
-            Conflict(
-                "allow_nondeterministic",
-                "lets two correct results of a slot differ",
-                "leave one of the two settings out",
-            ),
-        ),
+        low=0.0,
+        high=1.0,
+        resume=True,
+        follows=("schedule", "allow_nondeterministic"),
     )
-
-    strict: bool = option(
+    strict: bool = setting(
         False,
-        "machinery",
         "refuse workers whose fingerprint (a hash of their arithmetic) differs from the run's own",
+        resume=True,
     )
-
-    allow_nondeterministic: bool = option(
-        False,
-        "machinery",
-        "train even if the environment is not reproducible",
+    allow_nondeterministic: bool = setting(
+        False, "train even if the environment is not reproducible"
     )
+    own: tuple[tuple[str, Any], ...] = ()
 
-    __signature__ = InitSignature()
+    __signature__ = _Signature()
 
-    def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Raises TypeError for an unknown setting, with the nearest names."""
-        for name in settings.keys() - cls.__dataclass_fields__.keys():
-            hint = format_suggestion(name, cls.__dataclass_fields__)
-            raise TypeError(f"RunConfig has no setting {name!r}{hint and f'; {hint}'}")
-        return super().__new__(cls)
+    def __init__(self, own: Iterable[tuple[str, Any]] = (), **given: Any) -> None:
+        """``own``: as of another RunConfig; its settings that these classes lack are left out.
+
+        Raises TypeError for an unknown setting, with the nearest names, and UsageError for one that
+        only another strategy or policy has. Values are checked by ``of``.
+        """
+        common = declared(RunConfig)
+        values = {name: given.get(name, one.default) for name, one in common.items()}
+        mine = self._known_own(values)
+        free = CUSTOM_NAME.fullmatch(values["strategy"])
+        found = {name: one.default for name, one in mine.items()}
+        found |= {name: value for name, value in own if name in mine or free}
+        for name in given.keys() - common.keys():
+            if name not in mine and not free:
+                raise self._unknown(name, given[name], values, TypeError, "RunConfig")
+            found[name] = given[name]
+        self.__dict__.update({**values, **found, "own": tuple(found.items())})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the settings of this run have no {name!r}")
+
+    @staticmethod
+    def _known_own(values: Mapping[str, Any]) -> dict[str, Setting]:
+        return {
+            name: one for part in PARTS for name, one in own_settings(part, values[part]).items()
+        }
+
+    @staticmethod
+    def _unknown(
+        name: str, value: Any, values: Mapping[str, Any], error: type[Exception], source: str
+    ) -> Exception:
+        """Why these classes have no such setting."""
+        for part, users in ((part, users_of(name, part)) for part in PARTS):
+            if users:
+                text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+                return UsageError(
+                    f"{name} is {str(text)[:60]}, but the {part} {values[part]} does not use it: "
+                    f"leave it out, or use the {part} {join(users)}"
+                )
+        if error is TypeError:
+            hint = format_suggestion(name, every_setting())
+            return TypeError(f"RunConfig has no setting {name!r}{hint and f'; {hint}'}")
+        return UsageError(format_unknown_option(name, source))
+
+    @classmethod
+    def of(cls, values: Any, source: str) -> Self:
+        """Checked settings from a mapping of plain values; ``source`` names their origin in errors.
+        Raises UsageError.
+        """
+        if not isinstance(values, dict):
+            raise UsageError(f"the settings of {source} are not a JSON object")
+        common = declared(RunConfig)
+        checked = {
+            name: one.checked(values[name], source) if name in values else one.default
+            for name, one in common.items()
+        }
+        own = cls._known_own(checked)
+        for name, value in values.items():
+            if name in own:
+                checked[name] = own[name].checked(value, source)
+            elif name not in common and CUSTOM_NAME.fullmatch(checked["strategy"]):
+                # The user's own strategy has it, or refuses it when it is made.
+                items = value if isinstance(value, list | tuple) else [value]
+                if not str(name).isidentifier() or not all(map(is_plain, items)):
+                    raise UsageError(f"{short(name)} is {short(value)} in {source}: leave it out")
+                checked[name] = tuple(value) if isinstance(value, list) else value
+            elif name not in common:
+                raise cls._unknown(name, value, checked, UsageError, source)
+        config = cls(**checked)
+        config.check()
+        return config
+
+    def completed(self, kind: type) -> Self:
+        """With all settings of the user's own strategy, checked. Raises UsageError."""
+        own, given = declared(kind.Settings), dict(self.own)  # type: ignore[attr-defined]
+        policy = own_settings("policy", self.policy)
+        values = {name: one.default for name, one in sorted(own.items())}
+        for name, value in given.items():
+            if name in own:
+                values[name] = own[name].checked(value, "the settings")
+            elif name not in policy:
+                hint = format_suggestion(name, own)
+                fix = f"; {hint}" if hint else ": leave it out"
+                raise UsageError(f"the strategy {self.strategy} has no setting {name}{fix}")
+        taken = values.keys() & {*declared(RunConfig), *policy}
+        if taken:
+            raise UsageError(
+                f"the strategy {self.strategy} calls a setting {min(taken)}, which every run has: "
+                "give it another name"
+            )
+        return replace(self, own=tuple((given | values).items()))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what ``to_json`` wrote. Raises UsageError for anything else."""
+        if len(text) > MAX_JSON:
+            raise UsageError(f"the configuration has {len(text)} bytes, more than {MAX_JSON}")
+        try:
+            data = parse_json(text, MAX_JSON)
+        except DecodeError as error:
+            raise UsageError(f"the configuration is not JSON: {error}") from None
+        return cls.of(data, "the stored configuration")
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain flat data, the settings of every run first: tuples become lists, ``env_arg`` a
+        table.
+        """
+        names = (*declared(RunConfig), *dict(self.own))
+        values = {name: getattr(self, name) for name in names}
+        plain = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        return {**plain, "env_arg": dict(self.env_arg)}
 
     @property
     def task(self) -> str:
@@ -587,52 +599,222 @@ class RunConfig(PolicySettings, StrategySettings):
         """The kind of policy for display; an objective has a vector instead."""
         return "vector" if self.objective else self.policy
 
-    def to_json(self) -> str:
-        """The configuration as indented JSON, readable by ``parsing.config_from_json``."""
-        return json.dumps(self.to_dict(), indent=2)
+    @property
+    def has_virtual_norm(self) -> bool:
+        return getattr(self, "batch_norm", NONE) == VIRTUAL
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: tuples become lists, ``env_arg`` becomes a table."""
-        values = asdict(self)
-        plain = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in ((name, values[name]) for name in option_fields())
+    def evaluation_limit(self, step_limit: int | None) -> int:
+        """Steps of an evaluation episode: the setting, else the environment's, else 10,000."""
+        return self.eval_step_limit or step_limit or DEFAULT_LIMIT
+
+    def training_rules(self, limit: int, by_sign: bool) -> EpisodeRules:
+        """The rules of a training episode of at most ``limit`` steps."""
+        return EpisodeRules(
+            limit=limit,
+            reward_shift=self.reward_shift,
+            reward_floor=parse_bound("reward_floor", self.reward_floor),
+            patience=parse_patience(self.patience),
+            stall=parse_stall(self.stall),
+            by_sign=by_sign or self.reward_clip,
+            life_loss=self.life_loss,
+        )
+
+    # --- what cannot be combined
+
+    def refused(self, name: str, why: str) -> UsageError:
+        value = getattr(self, name)
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        return UsageError(f"{name} is {text}, but {why}")
+
+    def is_changed(self, name: str) -> bool:
+        return bool(getattr(self, name) != declared(RunConfig)[name].default)
+
+    def check(self) -> None:
+        """Raises UsageError for settings that are valid on their own but cannot be combined."""
+        self._check_task()
+        self._check_search()
+        self._check_evaluations()
+        if self.strategy in PARTS["strategy"]:
+            PARTS["strategy"][self.strategy].check(self)
+
+    def _check_task(self) -> None:
+        if self.env and self.objective:
+            raise UsageError(
+                f"env is {self.env} and objective is {self.objective}: a run has one of "
+                "them, so leave the other out"
+            )
+        if not self.task:
+            raise UsageError(
+                "env is not given: name the environment to train with --env, for example --env "
+                "BipedalWalker-v3"
+            )
+        if self.env and self.parameters:
+            why = "the environment decides how many its policy has: leave it out, or use objective"
+            raise self.refused("parameters", f"{why} instead of env")
+        if not self.objective:
+            return
+        if not CUSTOM_NAME.fullmatch(self.objective):
+            raise UsageError(f"objective is {self.objective!r}: use module:function")
+        if not self.parameters:
+            fix = "set --parameters to the length of its vector"
+            raise self.refused("objective", f"parameters is 0: {fix}")
+        for name in filter(self.is_changed, OF_ENVIRONMENTS):
+            why = f"{name} is set, and an objective has no environment and no policy"
+            raise self.refused("objective", f"{why}: leave {name} out")
+        if getattr(self, "behaviour", AUTO) != AUTO:
+            fix = "leave it out, and return (number, behaviour)"
+            raise self.refused("behaviour", f"an objective returns its own: {fix}")
+        if self.backend not in (AUTO, "stock"):
+            why = "an objective runs only on stock: leave backend at auto"
+            raise self.refused("backend", why)
+
+    def _check_search(self) -> None:
+        if self.population_max and self.population_max < self.population:
+            raise UsageError(
+                f"population_max is {self.population_max}, below the population of "
+                f"{self.population}: use {self.population} or more, or auto"
+            )
+        for name in ("population", "population_max"):
+            most, value = int(declared(RunConfig)[name].high or 0), getattr(self, name)
+            if value * self.scale > most:
+                fix = f"use a scale of at most {most // value}"
+                raise UsageError(
+                    f"scale is {self.scale:g}, but {name} {value} can grow to {most}: {fix}"
+                )
+        if self.population_max and not self.min_steps:
+            why = "only min_steps lets the population grow: set min_steps as well"
+            raise self.refused("population_max", why)
+        if parse_schedule("sigma_schedule", self.sigma_schedule).lowest <= 0:
+            why = "a run learns nothing without perturbations: use factors above 0"
+            raise self.refused("sigma_schedule", why)
+        if self.audit and self.allow_nondeterministic:
+            why = "allow_nondeterministic lets two correct results of a slot differ"
+            raise self.refused("audit", f"{why}: leave one of the two settings out")
+        if self.schedule == SYNC:
+            if self.is_changed("max_lag"):
+                fix = "leave max_lag out, or use the schedule async"
+                raise self.refused("max_lag", f"schedule is sync, which does not use it: {fix}")
+            return
+        for name in filter(self.is_changed, OF_GENERATIONS):
+            why = f"{name} needs generations that close on their own slots"
+            raise self.refused("schedule", f"{why}: leave {name} out, or use the schedule sync")
+        if parse_step_limit(self.step_limit).kind not in ("env", "fixed"):
+            why = f"a step_limit of {self.step_limit} is adapted to whole generations"
+            raise self.refused("schedule", f"{why}: use env or a number, or the schedule sync")
+
+    def _check_evaluations(self) -> None:
+        if self.rollback and (self.eval_every == 0 or self.eval_episodes < ROLLBACK_EPISODES):
+            raise UsageError(
+                f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but "
+                f"eval_every is {self.eval_every} and eval_episodes is {self.eval_episodes}: set "
+                f"--eval-episodes {ROLLBACK_EPISODES} or more, or leave rollback out"
+            )
+        if self.restart_deadlines != NONE and self.rollback:
+            why = "rollback replaces searches by its own rule"
+            raise self.refused(
+                "restart_deadlines", f"{why}: leave restart_deadlines or rollback out"
+            )
+        if self.eval_every == 0:
+            if self.restart_deadlines != NONE:
+                why = "eval_every is 0, and deadlines compare evaluations: set eval_every to 1 or"
+                raise self.refused("restart_deadlines", f"{why} more, or restart_deadlines to none")
+            if self.target_reward not in (AUTO, NONE):
+                why = "eval_every is 0 and only evaluations are compared with it: set eval_every to"
+                raise self.refused("target_reward", f"{why} 1 or more, or target_reward to none")
+        cap, target = parse_bound("fitness_cap", self.fitness_cap), parse_target(self.target_reward)
+        if cap is not None and isinstance(target, float) and target > cap and not self.reward_shift:
+            why = f"a search gains nothing above its fitness_cap of {self.fitness_cap}"
+            raise self.refused("target_reward", f"{why}: use a larger fitness_cap, or none")
+        if self.target_every > 1 and self.target_every % max(1, self.eval_every):
+            why = f"only every {self.eval_every}th generation has an evaluation to compare"
+            raise self.refused("target_every", f"{why}: use a multiple of eval_every")
+
+    def useless(self) -> dict[str, str]:
+        """Settings that another one leaves without effect, each with the error for a new run that
+        sets it.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        if not self.obs_norm or self.has_virtual_norm:
+            why = "with batch_norm virtual" if self.obs_norm else "without obs_norm"
+            fix = "leave batch_norm out" if self.obs_norm else "leave --no-obs-norm out"
+            for name in ("image_norm", "obs_clip", "obs_sample"):
+                found[name] = f"{why} observations are used unchanged", fix
+        if not self.eval_every:
+            why = "eval_every is 0, so nothing is evaluated before the end"
+            found["eval_episodes"] = why, "set eval_every to 1 or more"
+        if self.target_reward == NONE:
+            why = "target_reward is none, so nothing is compared with it"
+            found |= dict.fromkeys(("confirm_episodes", "target_margin"), (why, "name a target"))
+        return {
+            name: f"{name} is {getattr(self, name):g}, but {why}: leave {name} out, or {fix}"
+            for name, (why, fix) in found.items()
         }
-        return {**plain, "env_arg": dict(self.env_arg)}
 
 
-def option_fields() -> dict[str, Field[Any]]:
-    """All options by name, in the order of ``--help``: those of policies and strategies last."""
-    named = {option_field.name: option_field for option_field in fields(RunConfig)}
-    declared = {*PolicySettings.__annotations__, *StrategySettings.__annotations__}
-    return {name: named[name] for name in sorted(named, key=declared.__contains__)}
+#: What ``--resume`` may change: how long a run continues and how its end is measured, not its
+#: training.
+RESUMABLE = tuple(name for name, one in declared(RunConfig).items() if one.resume)
 
 
-def option_text(option: Field[Any]) -> str:
-    """The sentence of ``--help``, with the strategies or policies that use the option unless all
-    do.
+@cache
+def every_setting() -> dict[str, Setting]:
+    """All settings of es-queue, those of policies and strategies last. Imports their classes."""
+    known = dict(declared(RunConfig))
+    for part, kinds in PARTS.items():
+        own = {name: one for kind in kinds for name, one in own_settings(part, kind).items()}
+        known |= dict(sorted(own.items()))
+    return known
+
+
+@cache
+def users_of(name: str, part: str = "") -> tuple[str, ...]:
+    """The strategies or policies that have a setting of their own."""
+    kinds = {"strategy": STRATEGIES, "policy": POLICIES}
+    return tuple(
+        kind
+        for one in ([part] if part else kinds)
+        for kind in kinds[one]
+        if name in own_settings(one, kind)
+    )
+
+
+def changeable() -> tuple[str, ...]:
+    """What ``--set`` may change in a running run, from a generation on."""
+    return tuple(name for name, one in every_setting().items() if one.live)
+
+
+def format_unknown_option(name: str, source: str) -> str:
+    hint = format_suggestion(str(name).replace("-", "_"), every_setting())
+    return (
+        f"{source} has the unknown option {name!r}; "
+        f"{hint or 'es-master --help-all lists all options'}"
+    )
+
+
+def check_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Check changes for a running run; text with a number counts as the number. Raises
+    UsageError.
     """
-    text = str(option.metadata["text"])
-    users = users_of(option.name)
-    if not users or len(users) == len(POLICIES if users[0] in POLICIES else STRATEGIES):
-        return text
-    if option.name != "optimizer":
-        return f"{text} ({', '.join(users)})"
-    choices = (f"{user}: {', '.join(STRATEGIES[user].optimizers)}" for user in users)
-    return f"{text} ({'; '.join(choices)})"
+    known, can = every_setting(), changeable()
+    for name in values:
+        if name not in known:
+            fix = format_suggestion(str(name)[:60], can) or f"use {', '.join(can)}"
+            raise UsageError(f"{str(name)[:60]!r} in {source} is no setting: {fix}")
+        if name not in can:
+            raise UsageError(
+                f"{name} cannot change during a run, but {source} sets it: set only "
+                f"{', '.join(can)}, or begin a new run with {known[name].flag} VALUE and "
+                "--warm-start RUN"
+            )
+    return {name: known[name].from_text(value, source) for name, value in values.items()}
 
 
-def default_of(name: str) -> Any:
-    default = option_fields()[name].default
-    return None if default is MISSING else default
-
-
-def flag_name(name: str) -> str:
-    """A setting's name in a command, after ``--``."""
-    return name.replace("_", "-")
-
-
-def users_of(setting: str) -> tuple[str, ...]:
-    """The strategies or policies of es-queue that use a setting."""
-    known: dict[str, StrategyFacts | PolicyFacts] = {**STRATEGIES, **POLICIES}
-    return tuple(name for name, facts in known.items() if setting in facts.settings)
+def check_resume_changes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check changes from Python for a resumed run. Raises UsageError."""
+    if fixed := [str(name) for name in values if name not in RESUMABLE]:
+        raise UsageError(
+            f"changes has {', '.join(fixed)}, but a resumed run can change only "
+            f"{', '.join(RESUMABLE)}"
+        )
+    known = declared(RunConfig)
+    return {name: known[name].checked(value, "changes") for name, value in values.items()}

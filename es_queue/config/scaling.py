@@ -10,28 +10,30 @@ are the same everywhere.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
-from es_queue.config.algorithms.facts import STRATEGIES
-from es_queue.config.algorithms.settings import StrategySettings
-from es_queue.config.declarations import Grows, ScaleRule
 from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
-from es_queue.config.run_config import AUTO, option_fields, users_of
+from es_queue.config.run_config import STRATEGIES, RunConfig, own_settings
+from es_queue.config.schedules import RateFactors, parse_schedule
+from es_queue.config.settings import declared
 
-if TYPE_CHECKING:
-    from es_queue.config.run_config import RunConfig
-
-
-#: The strategies' settings that grow.
-GROWTH = {
-    field.name: rule
-    for field in fields(StrategySettings)
-    for rule in field.metadata["rules"]
-    if isinstance(rule, Grows)
-}
 #: The largest ``scale``.
 LARGEST_SCALE = 1024.0
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """How a strategy uses a larger population.
+
+    noise: the gradient noise scale, in populations of a recipe: beyond that many, more individuals
+    hardly save generations; 0: the strategy needs as many generations
+    rate: exponent of the gain in the learning rate: 1 for a step in proportion to the gradient, a
+    half for one of a given length
+    """
+
+    noise: float = 0.0
+    rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,11 @@ def scale_factors(config: RunConfig) -> ScaleFactors:
 
 def scale_rule(config: RunConfig) -> ScaleRule:
     """The rule of the configured strategy; the user's own strategy has only the population."""
-    facts = STRATEGIES.get(config.strategy)
-    if facts is None:
+    if config.scale == 1 or config.strategy not in STRATEGIES:
         return ScaleRule()
-    optimizer = next(iter(facts.optimizers), "") if config.optimizer == AUTO else config.optimizer
-    return facts.scale_rules.get(optimizer, ScaleRule())
+    kind = STRATEGIES[config.strategy]
+    rule: ScaleRule = kind.scale_rules.get(kind.optimizer_name(config), ScaleRule())
+    return rule
 
 
 def scaled(config: RunConfig) -> RunConfig:
@@ -72,21 +74,31 @@ def scaled(config: RunConfig) -> RunConfig:
 def scaled_settings(config: RunConfig) -> dict[str, Any]:
     scale, speed = config.scale, scale_factors(config).speed
     values: dict[str, Any] = {
-        name: min(
-            _enlarged(getattr(config, name), scale), int(option_fields()[name].metadata["high"])
-        )
+        name: min(_enlarged(getattr(config, name), scale), int(declared(RunConfig)[name].high or 0))
         for name in ("population", "population_max")
     }
     values["min_steps"] = int(config.min_steps * scale)
-    for name, rule in GROWTH.items():
-        auto = min(rule.auto, config.population) if config.strategy in users_of(name) else 0
-        values[name] = int((getattr(config, name) or auto) * _power(scale, rule.exponent))
+    for name, one in own_settings("strategy", config.strategy).items():
+        if one.grows:
+            count = getattr(config, name) or min(one.grows_from, config.population)
+            values[name] = int(count * _power(scale, one.grows))
     values["eval_every"] = every = math.ceil(config.eval_every / speed)
     if config.target_every > 1:  # a multiple of the other
         values["target_every"] = every * math.ceil(config.target_every / speed / every)
     values["step_limit"] = _faster_limit(config.step_limit, speed)
     values["restart_deadlines"] = _later_deadlines(config.restart_deadlines, scale / speed)
     return {name: value for name, value in values.items() if value != getattr(config, name)}
+
+
+def rate_factors(config: RunConfig, generation: int) -> RateFactors:
+    """The factors of a config's schedules and of its ``scale`` in a generation. Raises UsageError
+    for an invalid form.
+    """
+    learning_rate, sigma, decay = (
+        parse_schedule(name, getattr(config, name, "constant")).factor(generation)
+        for name in ("learning_rate_schedule", "sigma_schedule", "decay_schedule")
+    )
+    return RateFactors(learning_rate * scale_factors(config).learning_rate, sigma, decay)
 
 
 def format_scaling(config: RunConfig) -> str:

@@ -7,15 +7,10 @@ are the same everywhere, unlike those of a library's ``pow``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from es_queue.config.scaling import scale_factors
 from es_queue.errors import form_error
 from es_queue.numerics.fingerprint import power
 from es_queue.text import parse_finite, parse_whole
-
-if TYPE_CHECKING:
-    from es_queue.config.run_config import RunConfig
 
 FORMS = "constant, exponential:RATE[,LEAST], linear:END,N or piecewise:N=FACTOR,N=FACTOR,..."
 LARGEST_FACTOR = 1e6
@@ -62,18 +57,6 @@ class RateFactors:
     learning_rate: float = 1.0
     sigma: float = 1.0
     decay: float = 1.0
-
-
-def rate_factors(config: RunConfig, generation: int) -> RateFactors:
-    """The factors of a config's schedules and of its ``scale`` in a generation. Raises UsageError
-    for an invalid form.
-    """
-    names = ("learning_rate", "sigma", "decay")
-    learning_rate, sigma, decay = (
-        parse_schedule(f"{name}_schedule", getattr(config, f"{name}_schedule")).factor(generation)
-        for name in names
-    )
-    return RateFactors(learning_rate * scale_factors(config).learning_rate, sigma, decay)
 
 
 def parse_schedule(name: str, text: str) -> Schedule:

@@ -14,8 +14,9 @@ import gymnasium
 import numpy as np
 
 from es_queue.backends import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
-from es_queue.config.action_bins import parse_bins
-from es_queue.config.run_config import AUTO, VIRTUAL, RunConfig
+from es_queue.config.episode_rules import parse_bins
+from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.settings import AUTO
 from es_queue.environments.interface import (
     ActionSpec,
     BehaviourEnvironment,
@@ -419,7 +420,7 @@ def make_reference_batch(config: RunConfig) -> Floats | None:
     """float32[BATCH_SIZE, observation_size] for a resolved config, read-only; None without virtual
     batch normalisation. Raises EnvironmentFailure.
     """
-    if config.batch_norm != VIRTUAL:
+    if not config.has_virtual_norm:
         return None
     return _collect_batch(
         portable_request(replace(EnvironmentRequest.of(config), behaviour="")), config.seed

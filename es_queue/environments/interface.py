@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import AUTO, RunConfig, users_of
+from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 
 
@@ -29,7 +29,7 @@ class EnvironmentRequest:
     else lean if it exists, else stock
     parameters: length of an objective's vector (``id`` is then its ``module:function``), or 0
     behaviour: the behaviour that is compared, see ``stock.resolve_behaviour``; empty for none
-    action_bins: values that a box action is discretised to, see ``action_bins.parse_bins``
+    action_bins: values that a box action is discretised to, see ``episode_rules.parse_bins``
     """
 
     id: str
@@ -42,14 +42,13 @@ class EnvironmentRequest:
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
-        compares = config.strategy in users_of("behaviour") or config.behaviour != AUTO
         return cls(
             config.task,
             config.env_arg,
             config.wrapper,
             config.backend,
             config.parameters,
-            config.behaviour if compares else "",
+            getattr(config, "behaviour", ""),  # some strategies have it
             config.action_bins,
         )
 

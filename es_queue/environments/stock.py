@@ -18,7 +18,7 @@ from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 
 from es_queue.backends import GYM, STOCK
-from es_queue.config.run_config import AUTO
+from es_queue.config.settings import AUTO
 from es_queue.environments.atari import ENTRY_POINT as ATARI
 from es_queue.environments.interface import (
     ActionSpec,

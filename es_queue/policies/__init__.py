@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.config.algorithms.facts import POLICIES as FACTS
-from es_queue.config.observe import parse_observe
-from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.episode_rules import parse_observe
+from es_queue.config.run_config import POLICIES, RunConfig
+from es_queue.config.settings import AUTO
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
 from es_queue.policies.numpy_policy import NumpyPolicy
-from es_queue.user_code import LazyClasses
 
 __all__ = ["POLICIES", "BoundPolicy", "NumpyPolicy", "Policy", "initial_parameters", "make_policy"]
-
-#: The class of each policy that ``--policy`` names.
-POLICIES: LazyClasses[type[Policy]] = LazyClasses(
-    {name: facts.path for name, facts in FACTS.items()}
-)
 
 
 def make_policy(
@@ -107,4 +101,5 @@ def _make_by_kind(config: RunConfig, action: ActionSpec, inputs: PolicyInputs) -
         raise UsageError(
             f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)} or module:Class"
         )
-    return POLICIES[config.policy].make(config, inputs)
+    kind: type[Policy] = POLICIES[config.policy]
+    return kind.make(config, inputs)

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.settings import AUTO, setting
 from es_queue.numerics.arrays import Floats
 
 Forward = Callable[[Floats], Floats]
@@ -94,10 +95,18 @@ class Policy(ABC):
     normalised
     """
 
+    class Settings:
+        """The settings that shape it, each made by ``setting``."""
+
+        init = setting(
+            AUTO,
+            "initial parameters; auto is zero for linear policies, normal for images, and "
+            "orthogonal for all others",
+            choices=(AUTO, "zero", "orthogonal", "normal"),
+        )
+
     #: Names under ``--policy``; a class without any is not registered.
     kinds: ClassVar[tuple[str, ...]] = ()
-    #: Names of the settings that shape it.
-    settings: ClassVar[tuple[str, ...]] = ("init",)
 
     observation_size: int
     outputs: int
@@ -145,6 +154,26 @@ class Policy(ABC):
                 f"parameters must be {expected}, not {parameters.dtype}{list(parameters.shape)}"
             )
         return np.ascontiguousarray(parameters)
+
+
+class HiddenSettings(Policy.Settings):
+    hidden = setting(
+        (64, 64),
+        "widths of the hidden layers, or of the recurrent layers, separated by commas",
+        unit="units",
+        low=1,
+        high=65536,
+        metavar="N,N",
+    )
+
+
+class NormSettings(Policy.Settings):
+    batch_norm = setting(
+        "none",
+        "virtual: normalise units or convolutions with a reference batch of observations, which "
+        "depends only on the seed",
+        choices=("none", VIRTUAL),
+    )
 
 
 def bind_rows(act_row: Callable[[int, Floats], Floats], memory: Floats) -> BoundPolicy:

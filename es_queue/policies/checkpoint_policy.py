@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_values
-from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import (
     ActionSpec,
     ObservationLeaf,
@@ -79,13 +78,13 @@ class SavedPolicy:
         Raises RunFolderError with one sentence if anything does not fit.
         """
         try:
-            config = config_from_values(meta["config"], "the checkpoint")
+            config = RunConfig.of(meta["config"], "the checkpoint")
             action = ActionSpec.from_dict(meta["action"])
             modules = modules_named_by({"policy": config.policy})
             unknown = [module for module in modules if module not in sys.modules]
             require_trust("the checkpoint", unknown, trust)
             reference = None
-            if config.batch_norm == VIRTUAL:
+            if config.has_virtual_norm:
                 shape = (None, int(meta["observation_size"]))
                 reference = typed_array(arrays, REFERENCE, np.float32, shape)
                 if not len(reference):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
     BoundPolicy,
     Forward,
+    NormSettings,
     Policy,
     PolicyInputs,
     row_product,
@@ -44,8 +45,8 @@ class ConvPolicy(Policy):
     reference:  float32[N, observation_size], the batch for normalisation; None if nothing is bound
     """
 
+    Settings = NormSettings
     kinds = tuple(ARCHITECTURES)
-    settings = (*Policy.settings, "batch_norm")
     takes_pixels = True
 
     @classmethod
@@ -54,7 +55,7 @@ class ConvPolicy(Policy):
             config.policy,
             image_shape_of(inputs.shape, config.policy),
             inputs.outputs,
-            normalised=config.batch_norm == VIRTUAL,
+            normalised=config.has_virtual_norm,
             reference=inputs.reference,
         )
 

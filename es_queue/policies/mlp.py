@@ -8,12 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.run_config import RunConfig
+from es_queue.config.settings import setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
     BoundPolicy,
     Forward,
+    HiddenSettings,
+    NormSettings,
     Policy,
     PolicyInputs,
     row_product,
@@ -37,12 +40,19 @@ class MlpPolicy(Policy):
     """
 
     kinds = ("mlp",)
-    settings = (*Policy.settings, "hidden", "activation", "batch_norm", "biases")
+
+    class Settings(HiddenSettings, NormSettings):
+        activation = setting(
+            "tanh",
+            "activation function between the layers",
+            choices=("tanh", "relu", "selu", "elu", "lrelu"),
+        )
+        biases = setting(True, "each layer adds a bias to its outputs")
 
     @classmethod
     def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
         shape = inputs.observation_size, inputs.outputs, tuple(config.hidden), config.activation
-        if config.batch_norm == VIRTUAL:
+        if config.has_virtual_norm:
             return NormalisedMlpPolicy(*shape, inputs.reference, biases=config.biases)
         return MlpPolicy(*shape, biases=config.biases)
 

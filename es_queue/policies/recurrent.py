@@ -9,7 +9,13 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import BoundPolicy, Policy, PolicyInputs, stacked_product
+from es_queue.policies.base import (
+    BoundPolicy,
+    HiddenSettings,
+    Policy,
+    PolicyInputs,
+    stacked_product,
+)
 from es_queue.policies.layers.cells import CELLS
 from es_queue.policies.layers.initial_weights import draw_initial_weights
 from es_queue.policies.mlp import Layer, layer_views
@@ -27,8 +33,8 @@ class RecurrentPolicy(Policy):
     columns of all matrices
     """
 
+    Settings = HiddenSettings
     kinds = tuple(CELLS)
-    settings = (*Policy.settings, "hidden")
 
     @classmethod
     def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:

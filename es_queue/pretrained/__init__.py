@@ -45,7 +45,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     one that needs its own code.
     """
     # start-up: numpy; commands import this module for its paths
-    from es_queue.config.parsing import config_from_values
+    from es_queue.config.run_config import RunConfig
     from es_queue.export import npz_bytes
     from es_queue.files import read_npz
     from es_queue.numerics.fingerprint import array_digest
@@ -56,7 +56,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
 
     path = run_folder / "checkpoints" / "best.npz"
     arrays, meta = read_npz(path, POLICY_ARRAYS)
-    config = config_from_values(meta["config"], str(path))
+    config = RunConfig.of(meta["config"], str(path))
     if not meta.get("evaluation"):
         raise RunFolderError(f"{path} has no final evaluation: the run has not finished")
     if named_modules(config) or not NAME.fullmatch(config.env):

@@ -6,12 +6,9 @@ from inspect import isabstract
 
 import numpy as np
 
-from es_queue.config.algorithms.choice import with_chosen_strategy
-from es_queue.config.algorithms.facts import STRATEGIES as FACTS
-from es_queue.config.run_config import AUTO, RunConfig
-from es_queue.config.scaling import scaled
-from es_queue.config.schedules import rate_factors
-from es_queue.config.validation import validate_strategy
+from es_queue.config.run_config import STRATEGIES, RunConfig
+from es_queue.config.scaling import rate_factors, scaled
+from es_queue.config.settings import AUTO
 from es_queue.errors import UsageError
 from es_queue.strategies.base import (
     Batch,
@@ -21,7 +18,7 @@ from es_queue.strategies.base import (
     strategy_failure,
     validate_individuals,
 )
-from es_queue.user_code import LazyClasses, load_attribute
+from es_queue.user_code import load_attribute
 
 __all__ = [
     "STRATEGIES",
@@ -34,22 +31,22 @@ __all__ = [
 ]
 
 
-#: The class of each strategy that ``--strategy`` names.
-STRATEGIES: LazyClasses[type[Strategy]] = LazyClasses(
-    {name: facts.path for name, facts in FACTS.items()}
-)
-
-
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
     """The configured strategy for policies of ``size`` parameters, at its ``scale``, with its rates
     as scheduled for a generation.
 
     Raises UsageError.
     """
-    config = with_chosen_strategy(config, size)
-    requested, config = config, scaled(config)
+    if config.strategy == AUTO:
+        # start-up: of runs whose settings name no strategy
+        from es_queue.strategies.auto import with_chosen_strategy
+
+        config = with_chosen_strategy(config, size)
     kind = strategy_class(config)
-    validate_strategy(config, kind.facts())
+    if ":" in config.strategy:
+        config = config.completed(kind)
+    requested, config = config, scaled(config)
+    kind.check(config)
     if kind.wants_behaviour and ":" in config.strategy and config.behaviour == AUTO:
         raise UsageError(
             f"the strategy {config.strategy} compares behaviours, but behaviour is auto: name a "
@@ -87,8 +84,8 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
         raise UsageError(
             f"there is no strategy {config.strategy!r}; choose {', '.join(STRATEGIES)}"
         )
-    kind = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
-    if "average_decay" in kind.used_settings() and config.average_decay:
+    kind: type[Strategy] = STRATEGIES.get(config.strategy) or load_strategy_class(config.strategy)
+    if getattr(config, "average_decay", 0) and hasattr(kind.Settings, "average_decay"):
         # start-up: few runs average
         from es_queue.strategies.averaged import averaged
 
@@ -104,6 +101,15 @@ def load_strategy_class(path: str) -> type[Strategy]:
             f"the strategy {path} is not a class that extends es_queue.strategies.Strategy and "
             "defines tell"
         )
+    for fact, name, base in (
+        ("reevaluates", "candidates", "ReevaluationSettings"),
+        ("wants_behaviour", "behaviour", "BehaviourSettings"),
+    ):
+        if getattr(loaded, fact) and not hasattr(loaded.Settings, name):
+            raise UsageError(
+                f"the strategy {path} has {fact} = True, but no settings for it: let its class "
+                f"Settings extend es_queue.strategies.base.{base}"
+            )
     if loaded.per_slot not in (1, 2):
         raise UsageError(
             f"the strategy {path} has {loaded.per_slot} individuals per slot: use one, or two "

@@ -12,25 +12,44 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule
+from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import ScaleRule
+from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, Integers, norm, unit_scaled, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.gradient import GradientStrategy
+from es_queue.strategies.gradient import AveragedSettings, GradientStrategy
 from es_queue.strategies.shaping import all_equal, with_failures_lowest
 
 
 class ARS(GradientStrategy):
     """θ ← θ + α/(b σ_R) Σ (r⁺ − r⁻) ε over the b best directions; not divided by σ."""
 
+    class Settings(AveragedSettings):
+        top = setting(
+            0,
+            "number of directions that are used, best first",
+            unit="pairs",
+            low=0,
+            word="all",
+            grows=1.0,
+        )
+
     name = "ars"
     asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=8.0, rate=1.0)}
-    settings: ClassVar[tuple[str, ...]] = ("average_decay", "top")
     #: Deviation of the perturbations (the paper's ν), tuned with LEARNING_RATE on BipedalWalker.
     SIGMA = 0.03
     #: The paper's α. A step moves a parameter by about α/√b times the normalised difference of a
     #: pair.
     LEARNING_RATE = 0.02
+
+    @classmethod
+    def check_own(cls, config: RunConfig) -> None:
+        super().check_own(config)
+        most = config.population // 2
+        if config.top > most:
+            has = f"a population of {config.population} has {most} pairs"
+            raise config.refused("top", f"{has}: use at most {most}")
 
     @property
     def step_rate(self) -> float:

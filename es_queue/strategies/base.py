@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import ScaleRule, StrategyFacts
-from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.run_config import ASYNC, STRATEGIES, RunConfig
+from es_queue.config.scaling import ScaleRule
 from es_queue.config.schedules import RateFactors
+from es_queue.config.settings import AUTO, declared, join, setting
 from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers, NoiseRows, norm
 from es_queue.numerics.statistics import RunningMoments
-from es_queue.protocol.messages import TRAIN
 from es_queue.slot_plan import max_slots
 from es_queue.strategies.shaping import BY_SIGN
 
@@ -86,16 +86,20 @@ class Batch:
 class Strategy(ABC):
     """One algorithm. State is passed in and out; the object has only settings and never changes."""
 
+    class Settings:
+        """The settings of its own that a strategy has, each made by ``setting``; those of a
+        subclass extend those of its base.
+        """
+
     #: What ``--strategy`` calls it; a class without a name of its own is not registered.
     name: ClassVar[str] = ""
     #: Individuals per slot: 2 for a pair θ ± σε, which shares its environment seed.
     per_slot: ClassVar[int] = 2
-    #: Names of settings that this class adds to those of its bases; ``used_settings`` has all.
-    settings: ClassVar[tuple[str, ...]] = ()
-    #: True when individuals are evaluated again, on fresh seeds, before the strategy learns.
+    #: True when individuals are evaluated again, on fresh seeds, before the strategy learns; its
+    #: settings are then ReevaluationSettings.
     reevaluates: ClassVar[bool] = False
     #: True when workers must say how individuals behaved (see
-    #: ``es_queue.environments.stock``).
+    #: ``es_queue.environments.stock``); its settings are then BehaviourSettings.
     wants_behaviour: ClassVar[bool] = False
     #: True when results of old generations are compared with new ones, so that observations must
     #: not be normalised by statistics that change.
@@ -119,26 +123,48 @@ class Strategy(ABC):
         self.config = config
         self.size = size
         self.pace = pace
-        self.fitness_by_sign = "shaping" in self.used_settings() and config.shaping in BY_SIGN
+        self.fitness_by_sign = getattr(config, "shaping", "") in BY_SIGN
 
     @classmethod
-    def used_settings(cls) -> tuple[str, ...]:
-        """The names of the settings of this class and of its bases, in order."""
-        names = {name for base in cls.__mro__ for name in vars(base).get("settings", ())}
-        names |= {"candidates", "elite_episodes"} if cls.reevaluates else set()
-        names |= {"behaviour"} if cls.wants_behaviour else set()
-        return tuple(sorted(names))
+    def check(cls, config: RunConfig) -> None:
+        """Raises UsageError for settings that this strategy does not support."""
+        for name in ("population", "population_max") if cls.per_slot == 2 else ():
+            if getattr(config, name) % 2:
+                why = f"{config.strategy} samples mirrored pairs: use an even number"
+                raise config.refused(name, why)
+        if config.env_seeds == "pair" and cls.per_slot == 1:
+            why = f"{config.strategy} samples no pairs: use generation or slot"
+            raise config.refused("env_seeds", why)
+        if config.schedule == ASYNC and not cls.asynchronous:
+            fix = "set asynchronous = True in its class"
+            if config.strategy in STRATEGIES:
+                able = [name for name, kind in STRATEGIES.items() if kind.asynchronous]
+                fix = f"the strategy {join(able)}"
+            why = f"{config.strategy} learns from whole generations: use the schedule sync, or"
+            raise config.refused("schedule", f"{why} {fix}")
+        cls.check_own(config)
 
     @classmethod
-    def facts(cls) -> StrategyFacts:
-        return StrategyFacts(
-            f"{cls.__module__}:{cls.__qualname__}",
-            cls.per_slot == 2,
-            cls.used_settings(),
-            cls.asynchronous,
-            cls.optimizers,
-            cls.scale_rules,
-        )
+    def check_own(cls, config: RunConfig) -> None:
+        """The part of ``check`` about the settings that this class declares."""
+        if not cls.optimizers:
+            return
+        name = cls.optimizer_name(config)
+        if name not in cls.optimizers:
+            known = join((AUTO, *cls.optimizers))
+            raise config.refused("optimizer", f"{config.strategy} does not take it: use {known}")
+        momentum = declared(cls.Settings)["momentum"].default
+        if name == "adam" and config.momentum != momentum:
+            users = join([one for one in cls.optimizers if one != "adam"])
+            fix = f"leave it out, or use the optimizer {users}"
+            raise config.refused("momentum", f"the optimizer adam does not use it: {fix}")
+
+    @classmethod
+    def optimizer_name(cls, config: RunConfig) -> str:
+        """The chosen one of ``optimizers``; empty for a strategy without any."""
+        if not cls.optimizers:
+            return ""
+        return cls.optimizers[0] if config.optimizer == AUTO else str(config.optimizer)
 
     # --- the first state, and a state from elsewhere
 
@@ -219,7 +245,7 @@ class Strategy(ABC):
         """The slot number for evaluating the centre again: the one after all that a generation can
         have.
         """
-        return max_slots(self.config, self.per_slot)[TRAIN]
+        return max_slots(self.config, self.per_slot)
 
     @property
     def max_centres(self) -> int:
@@ -354,6 +380,36 @@ class Strategy(ABC):
         for nothing.
         """
         return ""
+
+
+class ReevaluationSettings(Strategy.Settings):
+    """Of a strategy that ``reevaluates``."""
+
+    candidates = setting(
+        10,
+        "number of best individuals evaluated again before one of them becomes the elite",
+        low=1,
+        high=1000,
+    )
+    elite_episodes = setting(
+        30,
+        "fresh episodes of that evaluation, the same for all of these individuals",
+        low=1,
+        high=1000,
+    )
+
+
+class BehaviourSettings(Strategy.Settings):
+    """Of a strategy that ``wants_behaviour``."""
+
+    behaviour = setting(
+        AUTO,
+        "descriptor of an episode's behaviour: last-observation, final-position, feet-contact "
+        "(walkers), ram (Atari games), or your own function of the environment at the episode's "
+        "end; auto suits the environment",
+        choices=(AUTO, "last-observation", "final-position", "feet-contact", "ram"),
+        own="module:function",
+    )
 
 
 def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:

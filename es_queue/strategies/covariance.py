@@ -16,9 +16,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.declarations import ScaleRule
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import ScaleRule
 from es_queue.config.schedules import RateFactors
+from es_queue.config.settings import setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import (
     Doubles,
@@ -32,7 +33,7 @@ from es_queue.numerics.arrays import (
     weighted_rows,
 )
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.gradient import AdaptiveSharedSigma
+from es_queue.strategies.gradient import AdaptiveSharedSigma, AveragedSettings
 from es_queue.strategies.shaping import all_equal, share_by_rank, with_failures_last
 
 #: A matrix for so many parameters is 16 MB, which every host fetches in every generation.
@@ -145,6 +146,13 @@ class CSAES(AdaptiveSharedSigma):
         return bounded
 
 
+class ActiveSettings(AveragedSettings):
+    active = setting(
+        True,
+        "the covariance also learns from the worse half of a generation, by negative weights",
+    )
+
+
 class SepCMAES(CSAES):
     """Ros, Hansen 2008, A simple modification in CMA-ES achieving linear time and space complexity
     (sep-CMA-ES), https://doi.org/10.1007/978-3-540-87700-4_30.
@@ -152,8 +160,8 @@ class SepCMAES(CSAES):
     A is a diagonal D, with D² ← (1 − c_1 − c_μ) D² + c_1 p² + c_μ Σ w (D⊙z)².
     """
 
+    Settings = ActiveSettings
     name = "sep_cma_es"
-    settings: ClassVar[tuple[str, ...]] = ("active",)
 
     def start(self, parameters: Floats) -> State:
         """In addition to those of csa_es: ``deviations`` (D), ``covariance_path`` (p), float32
@@ -216,8 +224,16 @@ class LMMAES(CSAES):
     path m_j has its own rate of decay.
     """
 
+    class Settings(AveragedSettings):
+        directions = setting(
+            0,
+            "number of evolution paths that form the matrix; auto is 4 + 3 ln n for n parameters",
+            low=0,
+            high=1000,
+            word="auto",
+        )
+
     name = "lm_ma_es"
-    settings: ClassVar[tuple[str, ...]] = ("directions",)
 
     @property
     def directions(self) -> int:
@@ -287,8 +303,8 @@ class CMAES(CSAES):
     M ← M (1 + ½c_1 (s sᵀ − 1) + ½c_μ Σ w (z zᵀ − 1)), a sum of outer products of M s and M z.
     """
 
+    Settings = ActiveSettings
     name = "cma_es"
-    settings: ClassVar[tuple[str, ...]] = ("active",)
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for more than ``MOST_PARAMETERS``."""

@@ -10,11 +10,11 @@ therefore ages, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.run_config import ASYNC
+from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.settings import setting
 from es_queue.genetics import (
     HEADER_FLOATS,
     MAX_TABLE_FLOATS,
@@ -31,6 +31,7 @@ from es_queue.strategies.base import (
     Batch,
     Builder,
     Info,
+    ReevaluationSettings,
     State,
     Strategy,
     best_reevaluated,
@@ -49,16 +50,35 @@ class GA(Strategy):
     score. Individuals have the names of their family tree (``es_queue.genetics``).
     """
 
+    class Settings(ReevaluationSettings):
+        truncation = setting(
+            0,
+            "number of parents: the elite and the best others of the population; auto is 20, or a "
+            "smaller population",
+            unit="individuals",
+            low=0,
+            high=1_000_000,
+            word="auto",
+            grows=0.5,
+            grows_from=PARENTS,
+        )
+
     name = "ga"
     per_slot = 1
     asynchronous = True
     reevaluates = True
-    settings: ClassVar[tuple[str, ...]] = ("truncation",)
     #: Some tens of normalised inputs of a unit then change its sum by a third; networks of millions
     #: want Uber's 0.002 to 0.005.
     SIGMA = 0.05
     #: Batches of the asynchronous schedule that are a population together.
     BATCHES = 8
+
+    @classmethod
+    def check_own(cls, config: RunConfig) -> None:
+        super().check_own(config)
+        if config.truncation > config.population:
+            has = f"a population has {config.population} individuals"
+            raise config.refused("truncation", f"{has}: use at most {config.population}")
 
     @property
     def truncation(self) -> int:

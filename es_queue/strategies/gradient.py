@@ -5,23 +5,74 @@ parameter or one for all.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from typing import ClassVar
 
 import numpy as np
 
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import parse_schedule
+from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
+
+
+class StepSettings(Strategy.Settings):
+    learning_rate = setting(
+        0.0,
+        "step size of the update; auto is the strategy's own default",
+        low=0.0,
+        word="auto",
+        live=True,
+    )
+    learning_rate_schedule = setting(
+        "constant",
+        "factor of the learning rate per generation: constant, exponential:RATE[,LEAST], "
+        "linear:END,N or piecewise:N=FACTOR,...",
+        form=partial(parse_schedule, "learning_rate_schedule"),
+        metavar="SCHEDULE",
+        live=True,
+    )
+    weight_decay = setting(
+        0.0,
+        "multiply the parameters by 1 - weight_decay after each step",
+        low=0.0,
+        high=1.0,
+        live=True,
+    )
+    decay_schedule = setting(
+        "constant",
+        "multiply l2 and weight_decay by a factor that depends on the generation, written as "
+        "in --learning-rate-schedule",
+        form=partial(parse_schedule, "decay_schedule"),
+        metavar="SCHEDULE",
+        live=True,
+    )
+
+
+class AveragedSettings(StepSettings):
+    average_decay = setting(
+        0.0,
+        "share of the running average of the parameters that each generation keeps; above 0, the "
+        "average is evaluated and saved",
+        low=0.0,
+        high=0.999,
+    )
 
 
 class GradientStrategy(Strategy):
     """A strategy whose centre moves by a step, and then decays."""
 
-    settings: ClassVar[tuple[str, ...]] = (
-        "learning_rate",
-        "learning_rate_schedule",
-        "weight_decay",
-    )
+    Settings: ClassVar[type[Strategy.Settings]] = StepSettings
+
+    @classmethod
+    def check_own(cls, config: RunConfig) -> None:
+        super().check_own(config)
+        if config.decay_schedule != "constant" and not (
+            getattr(config, "l2", 0) or config.weight_decay
+        ):
+            why = "l2 and weight_decay are 0: set one of them, or leave the schedule out"
+            raise config.refused("decay_schedule", why)
 
     def moved(self, parameters: Floats, step: Floats) -> Floats:
         """(1 − weight_decay)(θ + step), float32 [size]; the decay passes through no optimizer."""
@@ -33,7 +84,7 @@ class LearntSigma(GradientStrategy):
     change.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("average_decay",)
+    Settings: ClassVar[type[Strategy.Settings]] = AveragedSettings
 
     def spread(self, state: State) -> Floats:
         """The deviations, float32 [n]."""
@@ -54,6 +105,15 @@ class LearntSigma(GradientStrategy):
 
 class AdaptiveSigma(LearntSigma):
     """A deviation for each parameter: ``sigma`` is float32 [size], and is published too."""
+
+    class Settings(AveragedSettings):
+        sigma_learning_rate = setting(
+            -1.0,
+            "step size of the learnt sigma; 0 keeps sigma fixed, auto is the strategy's own "
+            "default",
+            low=-1.0,
+            word="auto",
+        )
 
     def first_sigma(self, deviation: float) -> Floats:
         return np.full(self.size, deviation * self.pace.sigma, np.float32)

@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.config.settings import declared, setting
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import MAX_NPZ
 from es_queue.numerics.arrays import Floats, Integers, NoiseRows, norm, typed_array
 from es_queue.numerics.normals import directions, radii
 from es_queue.numerics.statistics import RunningMoments
 from es_queue.slot_plan import MEMBER, PARENTS, multiply_shift, raw_words
-from es_queue.strategies.base import Batch, Builder, Draw, Info, State, Strategy
+from es_queue.strategies.base import Batch, BehaviourSettings, Builder, Draw, Info, State, Strategy
 from es_queue.strategies.map_elites_archive import (
     CVT,
     Archive,
@@ -69,6 +70,51 @@ class MapElites(Strategy):
     of parents. Before the first elite, all individuals are children of the first parameters.
     """
 
+    class Settings(BehaviourSettings):
+        archive = setting(
+            "grid",
+            "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids "
+            "(cvt), for behaviours of many numbers",
+            choices=("grid", "cvt"),
+        )
+        cells = setting(
+            (32, 32),
+            "cells along each number of a behaviour; one entry holds for all of them; the product "
+            "is the number of centroids of archive cvt",
+            low=1,
+            high=2**20,
+            metavar="N,N",
+        )
+        behaviour_bounds = setting(
+            "0:1",
+            "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
+            "them; behaviours outside count in the nearest cell",
+            metavar="LOW:HIGH,...",
+        )
+        emitter = setting(
+            "iso_line",
+            "how individuals are made of elites: noise and a step towards or away from a second "
+            "elite (iso_line), or only noise (gaussian)",
+            choices=("iso_line", "gaussian"),
+        )
+        line_sigma = setting(
+            0.2,
+            "standard deviation of the step to the second elite, in distances of the two",
+            low=0.0,
+            high=1000.0,
+        )
+        initial_sigma = setting(
+            0.0,
+            "standard deviation of the first individuals around the first parameters; auto is "
+            "sigma",
+            low=0.0,
+            high=1000.0,
+            word="auto",
+        )
+        qd_offset = setting(
+            0.0, "lowest possible fitness, subtracted from that of each elite in qd_score"
+        )
+
     name: ClassVar[str] = "map_elites"
     per_slot: ClassVar[int] = 1
     asynchronous: ClassVar[bool] = True
@@ -76,15 +122,15 @@ class MapElites(Strategy):
     compares_generations: ClassVar[bool] = True
     #: σ of the paper on ``iso_line``; parameters of policies are about 1.
     SIGMA: ClassVar[float] = 0.01
-    settings: ClassVar[tuple[str, ...]] = (
-        "archive",
-        "cells",
-        "behaviour_bounds",
-        "emitter",
-        "line_sigma",
-        "initial_sigma",
-        "qd_offset",
-    )
+
+    @classmethod
+    def check_own(cls, config: RunConfig) -> None:
+        super().check_own(config)
+        line = declared(cls.Settings)["line_sigma"]
+        if config.emitter != ISO_LINE and config.line_sigma != line.default:
+            why = f"the emitter {config.emitter} takes no step to a second elite"
+            fix = "leave line_sigma out, or use the emitter iso_line"
+            raise config.refused("line_sigma", f"{why}: {fix}")
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for settings that fit no archive."""
@@ -149,7 +195,7 @@ class MapElites(Strategy):
     def sigma(self, state: State) -> float:
         """``initial_sigma`` until there is an elite."""
         if self.config.initial_sigma and not len(state["elite_cell"]):
-            return self.config.initial_sigma * self.pace.sigma
+            return float(self.config.initial_sigma) * self.pace.sigma
         return super().sigma(state)
 
     def spread(self, state: State) -> Floats:

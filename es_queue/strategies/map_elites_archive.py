@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
@@ -193,7 +192,7 @@ def read_archive(path: Path) -> tuple[Archive, RunConfig]:
             f"checkpoints generation-*.npz ({error})"
         ) from None
     try:
-        config = config_from_values(meta.get("config"), str(path))
+        config = RunConfig.of(meta.get("config"), str(path))
         state = {name: arrays[stored] for stored, name in names.items()}
         return Archive.read(config, state, size), config
     except (RunFolderError, UsageError) as error:

@@ -13,19 +13,20 @@ member's previous behaviour.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
+from es_queue.config.settings import setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats, norm
 from es_queue.numerics.normals import CHUNK, ChunkGenerator
 from es_queue.numerics.statistics import RunningMoments, sum_in_order
 from es_queue.slot_plan import MEMBER, uniform
-from es_queue.strategies.base import Batch, Draw, Info, State
+from es_queue.strategies.base import Batch, BehaviourSettings, Draw, Info, State
 from es_queue.strategies.openai_es import SharedSigmaGradient
 from es_queue.strategies.shaping import utilities
 
@@ -49,20 +50,50 @@ class Novelty(SharedSigmaGradient):
     ``reward_weight``.
     """
 
+    class Settings(BehaviourSettings, SharedSigmaGradient.Settings):
+        novelty = setting(
+            "nsr",
+            "what is maximised: only novelty (ns), novelty and reward equally (nsr), or a mixture "
+            "that moves to novelty while the reward stagnates (nsra)",
+            choices=("ns", "nsr", "nsra"),
+        )
+        members = setting(
+            5,
+            "number of unperturbed policies (members); the more novel ones are trained more often",
+            low=1,
+            high=100,
+        )
+        member_init = setting(
+            "near",
+            "first parameters of the other members: near the first member's, with a standard "
+            "deviation of 0.05, or own, which draws each by --init",
+            choices=("near", "own"),
+        )
+        neighbours = setting(
+            10,
+            "number of nearest behaviours in the archive; their mean distance is the novelty",
+            low=1,
+            high=1000,
+        )
+        archive_size = setting(
+            2000,
+            "size of the archive of behaviours; the oldest are removed",
+            low=1,
+            high=100_000,
+        )
+        behaviour_episodes = setting(
+            5,
+            "episodes whose mean behaviour is archived for each updated member",
+            low=1,
+            high=1000,
+        )
+
     name = "novelty"
     wants_behaviour = True
-    settings: ClassVar[tuple[str, ...]] = (
-        "behaviour_episodes",
-        "novelty",
-        "members",
-        "member_init",
-        "neighbours",
-        "archive_size",
-    )
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         super().__init__(config, size, pace)
-        self.member_count = config.members
+        self.member_count = int(config.members)
         self.moments = tuple(self.optimizer.start(1))
 
     # --- what is published: the active member, the one that was updated last, and under which

@@ -13,16 +13,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule
+from es_queue.config.scaling import ScaleRule
+from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
-from es_queue.strategies.gradient import GradientStrategy
+from es_queue.strategies.gradient import AveragedSettings, GradientStrategy, StepSettings
 from es_queue.strategies.optimizers import (
     Optimizer,
-    chosen_optimizer,
+    OptimizerSettings,
     make_optimizer,
 )
-from es_queue.strategies.shaping import utilities
+from es_queue.strategies.shaping import ShapingSettings, utilities
 
 
 class SharedSigmaGradient(GradientStrategy):
@@ -32,7 +33,15 @@ class SharedSigmaGradient(GradientStrategy):
     more. If ``gradient_form`` is true, the sum is divided by σ, as in the paper.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("optimizer", "momentum", "gradient_form", "l2")
+    class Settings(OptimizerSettings, StepSettings):
+        gradient_form = setting(
+            "starter",
+            "starter: the gradient of evolution-strategies-starter; true: divided by sigma, as in "
+            "the paper",
+            choices=("starter", "true"),
+        )
+        l2 = setting(0.0, "coefficient of -l2*parameters added to the gradient", low=0.0, live=True)
+
     optimizers = ("adam", "sgd")
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
         "adam": ScaleRule(noise=8.0, rate=0.5),
@@ -47,7 +56,7 @@ class SharedSigmaGradient(GradientStrategy):
 
     @cached_property
     def optimizer(self) -> Optimizer:
-        name = chosen_optimizer(self.config, self.optimizers)
+        name = self.optimizer_name(self.config)
         rate = (self.config.learning_rate or self.LEARNING_RATES[name]) * self.pace.learning_rate
         return make_optimizer(name, rate, self.config.momentum)
 
@@ -64,15 +73,18 @@ class SharedSigmaGradient(GradientStrategy):
         slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
         if self.config.gradient_form == "true":
             slope = slope / self.sigma({})
-        return slope - self.config.l2 * self.pace.decay * parameters.astype(np.float64)
+        decay = float(self.config.l2) * self.pace.decay
+        return slope - decay * parameters.astype(np.float64)
 
 
 class OpenaiES(SharedSigmaGradient):
     """The gradient of shaped fitness, climbed by Adam or SGD."""
 
+    class Settings(ShapingSettings, SharedSigmaGradient.Settings, AveragedSettings):
+        pass
+
     name = "openai_es"
     asynchronous = True
-    settings: ClassVar[tuple[str, ...]] = ("shaping", "average_decay")
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         gradient = self.gradient(state["parameters"], batch)

@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import AUTO, RunConfig
+from es_queue.config.settings import AUTO, setting
 from es_queue.numerics.arrays import Doubles, Floats, norm
 
 Moments = dict[str, NDArray[Any]]
+
+
+class OptimizerSettings:
+    optimizer = setting(AUTO, "optimizer of the update", choices=(AUTO, "adam", "sgd", "clipup"))
+    momentum = setting(0.9, "momentum of sgd and clipup", low=0.0, high=0.9999)
 
 
 class Optimizer(ABC):
@@ -113,10 +118,6 @@ class ClipUp(Optimizer):
         if speed > self.max_speed:
             velocity = velocity * np.float32(self.max_speed / speed)
         return velocity, {"velocity": velocity}
-
-
-def chosen_optimizer(config: RunConfig, offered: tuple[str, ...]) -> str:
-    return offered[0] if config.optimizer == AUTO else config.optimizer
 
 
 def make_optimizer(

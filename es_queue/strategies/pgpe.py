@@ -13,29 +13,30 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule
 from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import ScaleRule
 from es_queue.config.schedules import RateFactors
+from es_queue.config.settings import declared, setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, squared_less_one, weighted_rows
 from es_queue.strategies.base import Batch, Info, State, mirror
 from es_queue.strategies.gradient import AdaptiveSigma
-from es_queue.strategies.optimizers import chosen_optimizer, make_optimizer
-from es_queue.strategies.shaping import utilities
+from es_queue.strategies.optimizers import OptimizerSettings, make_optimizer
+from es_queue.strategies.shaping import ShapingSettings, utilities
 
 
 class PGPE(AdaptiveSigma):
     """∇μ = (1/n) Σ ½(u⁺ − u⁻) σ⊙ε and ∇σ = (1/n) Σ ½(u⁺ + u⁻) σ⊙(ε² − 1) over n pairs."""
 
+    class Settings(OptimizerSettings, ShapingSettings, AdaptiveSigma.Settings):
+        max_speed = setting(
+            0.0, "longest step of clipup; auto is twice the learning rate", low=0.0, word="auto"
+        )
+        sigma_max_change = setting(
+            0.2, "largest relative change of the learnt sigma per generation", low=0.0, high=0.99
+        )
+
     name = "pgpe"
     asynchronous = True
-    settings: ClassVar[tuple[str, ...]] = (
-        "optimizer",
-        "momentum",
-        "shaping",
-        "sigma_learning_rate",
-        "max_speed",
-        "sigma_max_change",
-    )
     optimizers = ("clipup", "adam", "sgd")
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {
         "clipup": ScaleRule(noise=4.0, rate=0.5),
@@ -52,12 +53,24 @@ class PGPE(AdaptiveSigma):
     #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
     RADIUS = 15.0
 
+    @classmethod
+    def check_own(cls, config: RunConfig) -> None:
+        super().check_own(config)
+        name = cls.optimizer_name(config)
+        if config.max_speed and name != "clipup":
+            fix = "leave it out, or use the optimizer clipup"
+            raise config.refused("max_speed", f"the optimizer {name} does not use it: {fix}")
+        known = declared(cls.Settings)["sigma_max_change"]
+        if config.sigma_learning_rate == 0 and config.sigma_max_change != known.default:
+            why = "sigma_learning_rate is 0, so sigma is fixed: leave sigma_max_change out, or"
+            raise config.refused("sigma_max_change", f"{why} set sigma_learning_rate above 0")
+
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """For policies of ``size`` parameters. A learning-rate schedule also scales ClipUp's
         longest step.
         """
         super().__init__(config, size, pace)
-        name = chosen_optimizer(config, self.optimizers)
+        name = self.optimizer_name(config)
         learning_rate = config.learning_rate or self.LEARNING_RATES[name]
         # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
         longest = self.SPEED * (

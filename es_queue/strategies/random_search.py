@@ -11,7 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from es_queue.numerics.arrays import Floats, norm
-from es_queue.strategies.base import Batch, Info, State, Strategy, best_reevaluated
+from es_queue.strategies.base import (
+    Batch,
+    Info,
+    ReevaluationSettings,
+    State,
+    Strategy,
+    best_reevaluated,
+)
 
 
 class RandomSearch(Strategy):
@@ -22,6 +29,7 @@ class RandomSearch(Strategy):
     keeps no score.
     """
 
+    Settings = ReevaluationSettings
     name = "random_search"
     per_slot = 1
     reevaluates = True

@@ -10,10 +10,19 @@ from collections.abc import Callable
 
 import numpy as np
 
+from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, recombination_weights, unit_scaled
 
 #: Shapings whose fitness is Σ_t sign(r_t), so that workers must send that.
 BY_SIGN = frozenset({"sign", "centered-sign-rank"})
+
+
+class ShapingSettings:
+    shaping = setting(
+        "centered-rank",
+        "how fitness is converted to utility",
+        choices=("centered-rank", "centered-sign-rank", "log-rank", "sign", "z-score"),
+    )
 
 
 def utilities(shaping: str, fitness: Doubles) -> Doubles:

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from es_queue.config.declarations import ScaleRule
+from es_queue.config.scaling import ScaleRule
+from es_queue.config.settings import setting
 from es_queue.numerics.arrays import (
     Doubles,
     Floats,
@@ -31,11 +32,18 @@ from es_queue.strategies.shaping import all_equal, blended_rank, with_failures_l
 class SNES(AdaptiveSigma):
     """μ ← μ + η_μ σ⊙Σ u s and σ ← σ⊙exp(½ η_σ Σ u (s² − 1)) over individuals μ + σ⊙s."""
 
+    class Settings(AdaptiveSigma.Settings):
+        linear_share = setting(
+            0.0,
+            "share of centred ranks in the utilities; the rest are the paper's log ranks",
+            low=0.0,
+            high=1.0,
+        )
+
     name = "snes"
     per_slot = 1
     asynchronous = True
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0, rate=1.0)}
-    settings: ClassVar[tuple[str, ...]] = ("sigma_learning_rate", "linear_share")
     #: η_μ (table 1).
     LEARNING_RATE = 1.0
     #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.

@@ -6,9 +6,8 @@ import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from es_queue.command_line import (
     PASSWORD_FILE_OPTION,
@@ -17,11 +16,17 @@ from es_queue.command_line import (
     add_runs_folder,
     add_version,
 )
-from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
-from es_queue.config.changeable import CHANGEABLE, RESUMABLE
-from es_queue.config.declarations import PolicyFacts, StrategyFacts
 from es_queue.config.recipes import recipe_names
-from es_queue.config.run_config import flag_name, option_fields, option_text, users_of
+from es_queue.config.run_config import (
+    POLICIES,
+    RESUMABLE,
+    STRATEGIES,
+    changeable,
+    every_setting,
+    own_settings,
+    users_of,
+)
+from es_queue.config.settings import Setting
 from es_queue.errors import UsageError
 from es_queue.text import format_suggestion
 
@@ -64,28 +69,6 @@ EVERYDAY: dict[str, tuple[str, ...]] = {
 }
 #: The group of settings that only some strategies or policies have.
 OWN = "own settings"
-SCHEDULE = "SCHEDULE"
-METAVARS = {
-    "env": "ID",
-    "objective": "MODULE:FUNCTION",
-    "env_arg": "KEY=VALUE",
-    "wrapper": "MODULE:CLASS",
-    "hidden": "N,N",
-    "cells": "N,N",
-    "behaviour_bounds": "LOW:HIGH,...",
-    "observe": "LIST",
-    "restart_deadlines": "STEPS=RETURN,...",
-    "step_limit": "LIMIT",
-    "action_bins": "BINS",
-    "reward_floor": "X",
-    "fitness_cap": "X",
-    "patience": "N,D",
-    "stall": "I:X:N",
-    "target_reward": "X",
-    "learning_rate_schedule": SCHEDULE,
-    "sigma_schedule": SCHEDULE,
-    "decay_schedule": SCHEDULE,
-}
 #: Metavars of numbers, by unit.
 UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
@@ -110,14 +93,14 @@ class _MasterParser(CommandParser):
 
     def format_help_of(self, topic: str) -> str:
         """What a strategy or policy adds to the options of every run. Raises UsageError."""
-        known: dict[str, StrategyFacts | PolicyFacts] = {**STRATEGIES, **POLICIES}
+        known = (*STRATEGIES, *POLICIES)
         if topic not in known:
             hint = format_suggestion(topic, known) or f"use {', '.join(known)}"
             raise UsageError(f"there is no help on {topic!r}; {hint}, or --help-all")
         part = "strategy" if topic in STRATEGIES else "policy"
         formatter = self._get_formatter()
         formatter.add_usage(f"es-master --env ID --{part} {topic} [options]", [], [])
-        self._add_section(formatter, f"what {topic} adds", known[topic].settings)
+        self._add_section(formatter, f"what {topic} adds", tuple(own_settings(part, topic)))
         return formatter.format_help()
 
     def format_help(self) -> str:
@@ -130,11 +113,11 @@ class _MasterParser(CommandParser):
             text = super().format_help()
         finally:
             self._action_groups = groups
-        known: dict[str, StrategyFacts | PolicyFacts] = {**STRATEGIES, **POLICIES}
-        counts = {name: len(facts.settings) for name, facts in known.items()}
+        own = {name: own_settings("strategy", name) for name in STRATEGIES}
+        own |= {name: own_settings("policy", name) for name in POLICIES}
         lines = [
-            f"  --help {name:<18} {count} option{'s' * (count > 1)}"
-            for name, count in counts.items()
+            f"  --help {name:<18} {len(settings)} option{'s' * (len(settings) > 1)}"
+            for name, settings in own.items()
         ]
         return text.replace(EPILOG, "\n".join([OWN_HELP, *lines, "", EPILOG]))
 
@@ -158,8 +141,8 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-def make_parser() -> _MasterParser:
-    """Its namespace has only the options that were given."""
+def make_parser(own: Mapping[str, Setting] | None = None) -> _MasterParser:
+    """Its namespace has only the options that were given. own: settings of the user's strategy"""
     parser = _MasterParser(
         "es-master",
         DESCRIPTION,
@@ -174,11 +157,11 @@ def make_parser() -> _MasterParser:
     control = parser.add_argument_group("control of a run, from any host that can reach its Redis")
     add_options(control, CONTROL_OPTIONS, set={"action": "append"})
     groups: dict[str, argparse._ArgumentGroup] = {}
-    for option in option_fields().values():
-        title = OWN if users_of(option.name) else option.metadata["group"]
+    for one in {**every_setting(), **(own or {})}.values():
+        title = one.group or OWN
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        _add_option(groups[title], option)
+        _add_setting(groups[title], one)
     return parser
 
 
@@ -209,7 +192,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
     add_options(group, f"{SERVER_OPTIONS}{PASSWORD_FILE_OPTION.format(', readable only by you')}")
     add_options(group, PLACE_OPTIONS)
     add_runs_folder(group)
-    resumable = ", ".join(f"--{flag_name(name)}" for name in RESUMABLE)
+    resumable = ", ".join(every_setting()[name].flag for name in RESUMABLE)
     add_options(
         group,
         START_OPTIONS.format(resumable=resumable, recipes=", ".join(recipe_names())),
@@ -286,7 +269,7 @@ CONTROL_OPTIONS = f"""
     the run that --set changes; to watch a run, use es-status RUN --watch
 --set NAME=VALUE
     with --attach: change a setting from the next generation on; repeatable
-    ({", ".join(CHANGEABLE)})
+    ({", ".join(changeable())})
 --at N
     with --set: change it from generation N on
 --stop RUN
@@ -304,50 +287,37 @@ CONTROL_OPTIONS = f"""
 """
 
 
-def _add_option(group: argparse._ArgumentGroup, option: Field[Any]) -> None:
-    flag = f"--{flag_name(option.name)}"
+def _add_setting(group: argparse._ArgumentGroup, one: Setting) -> None:
+    choices = (*one.choices, *filter(None, (one.own,)))
+    default = "required, unless there is an objective"
+    if one.name != "env":
+        default = f"default: {one.shown()}"
+    about = [
+        f"one of {', '.join(choices)}" if choices else "",
+        "" if one.unit in UNIT_METAVARS else one.unit,
+        default,
+    ]
     # A percent sign is argparse's own in a help text.
-    text = _format_help(option).replace("%", "%%")
-    if option.type == "bool":
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+    text = f"{setting_text(one)} [{'; '.join(filter(None, about))}]".replace("%", "%%")
+    if one.kind == "bool":
+        group.add_argument(one.flag, action=argparse.BooleanOptionalAction, help=text)
         return
-    repeatable = option.name in ("env_arg", "wrapper")
-    group.add_argument(
-        flag, metavar=_metavar(option), action="append" if repeatable else "store", help=text
-    )
+    metavar = one.metavar or UNIT_METAVARS.get(one.unit) or {"int": "N", "float": "X"}.get(one.kind)
+    action = "append" if one.name in ("env_arg", "wrapper") else "store"
+    group.add_argument(one.flag, metavar=metavar or "NAME", action=action, help=text)
 
 
-def _metavar(option: Field[Any]) -> str:
-    return (
-        METAVARS.get(option.name)
-        or UNIT_METAVARS.get(option.metadata["unit"])
-        or {"int": "N", "float": "X"}.get(str(option.type), "NAME")
-    )
-
-
-def _format_help(option: Field[Any]) -> str:
-    choices = (*option.metadata["choices"], *filter(None, (option.metadata["own"],)))
-    allowed = f"one of {', '.join(choices)}" if choices else ""
-    default = (
-        "required, unless there is an objective"
-        if option.name == "env"
-        else f"default: {format_default(option)}"
-    )
-    unit = option.metadata["unit"]
-    shown_unit = "" if unit in UNIT_METAVARS else unit
-    return f"{option_text(option)} [{'; '.join(filter(None, (allowed, shown_unit, default)))}]"
-
-
-def format_default(option: Field[Any]) -> str:
-    """A word instead of a number with a special meaning."""
-    default = option.default
-    if option.metadata["default_word"]:
-        return str(option.metadata["default_word"])
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    if isinstance(default, tuple):
-        return ",".join(map(str, default)) or "none"
-    return f"{default:g}" if isinstance(default, float) else str(default) or "none"
+def setting_text(one: Setting) -> str:
+    """The sentence of ``--help``, with the strategies or policies that have the setting unless all
+    have it.
+    """
+    users = users_of(one.name)
+    if not users or set(users) == {*POLICIES}:
+        return one.text
+    if one.name != "optimizer":
+        return f"{one.text} ({', '.join(users)})"
+    choices = (f"{user}: {', '.join(STRATEGIES[user].optimizers)}" for user in users)
+    return f"{one.text} ({'; '.join(choices)})"
 
 
 @cache
@@ -355,5 +325,5 @@ def launch_names() -> frozenset[str]:
     """The flags that are not settings, by the names of their values."""
     words = (action.option_strings[-1] for action in make_parser().actions)
     names = {word.removeprefix("--").replace("-", "_") for word in words}
-    negations = {f"no_{name}" for name in option_fields()}
-    return frozenset(names - {*option_fields(), *negations})
+    negations = {f"no_{name}" for name in every_setting()}
+    return frozenset(names - {*every_setting(), *negations})

@@ -148,7 +148,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     """
     # start-up: numpy
     from es_queue.config.resolution import format_recipe, resolve
-    from es_queue.config.run_config import NONE
+    from es_queue.config.settings import NONE
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.keys import clocks_from_environment

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import Field, replace
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.changeable import RESUMABLE
-from es_queue.config.parsing import COMMAND_LINE, format_unknown_option
+from es_queue.command_line import CommandParser
 from es_queue.config.recipes import named_recipe
-from es_queue.config.run_config import NONE, flag_name, option_fields
-from es_queue.config.validation import checked_value, number_or_text
+from es_queue.config.run_config import RESUMABLE, every_setting, format_unknown_option
+from es_queue.config.settings import (
+    COMMAND_LINE,
+    CUSTOM_NAME,
+    NONE,
+    Setting,
+    declared,
+    number_or_text,
+)
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import MAX_TOML, parse_toml, read_file
 from es_queue.host import checked_workers, default_workers
 from es_queue.protocol.connection import named_url
 from es_queue.protocol.keys import checked_run_id
 from es_queue.text import parse_number_ranges
-from es_queue.user_code import modules_named_by, require_trust
+from es_queue.user_code import allowing, modules_named_by, require_trust
 from master.cli.flags import (
     launch_names,
     make_parser,
@@ -61,7 +69,9 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     ``argv`` is the command line without the program's name, None for this process's own. Raises
     UsageError for invalid options; --help and --version print and end the process.
     """
-    named = vars(make_parser().parse_words(argv))
+    own = own_strategy_settings(sys.argv[1:] if argv is None else argv)
+    known = {**every_setting(), **own}
+    named = vars(make_parser(own).parse_words(argv))
     path, recipe = named.pop("config", None), named.pop("recipe", None)
     control_args = parse_control_args(named)
     launch = replace(
@@ -76,7 +86,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         own_modules = modules_named_by({name: named[name] for name in named})
         require_trust(str(path), modules, launch.trust, own_modules, UsageError)
     for name, value in named.items():
-        explicit[name] = _validate_flag(option_fields()[name], value)
+        explicit[name] = known[name].from_text(value, COMMAND_LINE)
     values = inherited | explicit
     launch = replace(
         launch,
@@ -88,6 +98,20 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         _validate_resume_settings(values)
     _validate_combinations(launch, values)
     return values, launch
+
+
+def own_strategy_settings(argv: Sequence[str]) -> dict[str, Setting]:
+    """The settings of the user's own strategy that a command line names. Raises UsageError."""
+    first = CommandParser("es-master", "", add_help=False, argument_default=argparse.SUPPRESS)
+    first.add_argument("--strategy")
+    name = str(vars(first.parse_known_args(argv)[0]).get("strategy", ""))
+    if not CUSTOM_NAME.fullmatch(name):
+        return {}
+    # start-up: few runs have a strategy of their own
+    from es_queue.strategies import load_strategy_class
+
+    with allowing(modules_named_by({"strategy": name})):
+        return declared(load_strategy_class(name).Settings)
 
 
 def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
@@ -103,7 +127,7 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         if trained or values:
             raise UsageError(
                 f"--{launch.control_args.verb} controls a run and trains nothing, so leave "
-                f"--{flag_name([*trained, *values][0])} out"
+                f"--{[*trained, *values][0].replace('_', '-')} out"
             )
     if launch.video_every and values.get("keep_generations") == 0:
         raise UsageError(
@@ -127,16 +151,11 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         )
 
 
-def _validate_flag(option: Field[Any], value: Any) -> Any:
-    numeric = option.type in ("int", "float") and isinstance(value, str)
-    return checked_value(option, number_or_text(value) if numeric else value, COMMAND_LINE)
-
-
 def _make_launch(given: dict[str, Any]) -> Launch:
     for name, value in given.items():
         if value == "" and name != "listen":
             raise UsageError(
-                f"{name} is empty in {COMMAND_LINE}: leave --{flag_name(name)} out or give "
+                f"{name} is empty in {COMMAND_LINE}: leave --{name.replace('_', '-')} out or give "
                 "it a value"
             )
     if "run" in given:
@@ -155,8 +174,8 @@ def _make_launch(given: dict[str, Any]) -> Launch:
     for name in ("run", "seeds", "warm_start"):
         if name in given and "resume" in given:
             raise UsageError(
-                f"{COMMAND_LINE} has --{flag_name(name)} and --resume, which continues an "
-                f"existing run: leave --{flag_name(name)} out"
+                f"{COMMAND_LINE} has --{name.replace('_', '-')} and --resume, which continues an "
+                f"existing run: leave --{name.replace('_', '-')} out"
             )
     warnings: list[str] = []
     if (workers := given.get("workers", 0)) > USEFUL_PER_CORE * (cores := default_workers()):
@@ -203,9 +222,9 @@ def read_settings(path: Path) -> dict[str, Any]:
                 f"{path} has {key!r}, which only the command line takes: use "
                 f"--{name.replace('_', '-')}"
             )
-        if name not in option_fields():
+        if name not in every_setting():
             raise UsageError(format_unknown_option(key, str(path)))
-        values[name] = checked_value(option_fields()[name], value, str(path))
+        values[name] = every_setting()[name].checked(value, str(path))
     return values
 
 

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from es_queue.command_line import discard_output, format_command
 from es_queue.config.recipes import expected_points, recipe_for
-from es_queue.config.run_config import RunConfig, default_of
+from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.config.scaling import scaled
 from es_queue.text import sanitize
 from es_queue.user_code import named_modules
@@ -170,7 +170,8 @@ def format_expectation(config: RunConfig, env_steps: object) -> str:
     points = expected_points(config.env)
     recipe = recipe_for(config.env)
     is_recipe_method = all(
-        getattr(config, name) == recipe.get(name, default_of(name)) for name in METHOD_SETTINGS
+        getattr(config, name) == recipe.get(name, every_setting()[name].default)
+        for name in METHOD_SETTINGS
     )
     if not points or not is_recipe_method:
         return ""

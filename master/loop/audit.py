@@ -88,7 +88,8 @@ class Audit:
 
     def _seconds(self, slots: int) -> int:
         config = self._config
-        episodes = max(config.episodes, config.elite_episodes, config.behaviour_episodes)
+        counts = ("episodes", "elite_episodes", "behaviour_episodes")
+        episodes = max(getattr(config, name, 1) for name in counts)
         return math.ceil(config.wall_limit * (1 + slots * episodes))
 
     def _start_process(self) -> None:

@@ -42,8 +42,10 @@ class BlockCutter:
     def __init__(self, learner: Learner) -> None:
         config, self._learner = learner.config, learner
         self._fixed = config.block
-        each = learner.strategy.per_slot * config.episodes
-        self._episodes = {TRAIN: each, ELITE: config.elite_episodes, CENTRE: config.episodes}
+        each, elites = learner.strategy.per_slot * config.episodes, config.episodes
+        if learner.strategy.reevaluates:
+            elites = config.elite_episodes
+        self._episodes = {TRAIN: each, ELITE: elites, CENTRE: config.episodes}
         self._guess = BLOCK_SECONDS
         self.seconds: dict[int, float] = {}
 

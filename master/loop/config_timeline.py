@@ -14,11 +14,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from es_queue.config.changeable import validate_changes
-from es_queue.config.parsing import config_from_values
-from es_queue.config.run_config import RunConfig
-from es_queue.config.scaling import format_scaling, scale_factors
-from es_queue.config.schedules import rate_factors
+from es_queue.config.run_config import RunConfig, check_changes
+from es_queue.config.scaling import format_scaling, rate_factors, scale_factors
 from es_queue.errors import UsageError
 from es_queue.slot_plan import validate_noise_size
 from es_queue.strategies import make_strategy
@@ -90,7 +87,7 @@ class ConfigTimeline:
                 f"{self.config.strategy} by its first population: begin another run with --scale"
             )
         try:
-            requested = (*changes, Change(generation, validate_changes(settings, "the request")))
+            requested = (*changes, Change(generation, check_changes(settings, "the request")))
             for first in sorted({change.generation for change in requested}):
                 if first >= generation:
                     changed = config_at(self.config, requested, first)
@@ -145,7 +142,7 @@ def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
     values: dict[str, Any] = {}
     for change in changes:
         values |= change.settings
-    return config_from_values({**config.to_dict(), **values}, "the settings") if values else config
+    return RunConfig.of({**config.to_dict(), **values}, "the settings") if values else config
 
 
 def drop_settings(changes: Sequence[Change], names: Container[str]) -> tuple[Change, ...]:

@@ -20,9 +20,9 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
-from es_queue.config.run_config import ASYNC, AUTO, NONE, RunConfig
+from es_queue.config.run_config import ASYNC, ROLLBACK_EPISODES, RunConfig
 from es_queue.config.scaling import scaled
-from es_queue.config.validation import ROLLBACK_EPISODES
+from es_queue.config.settings import AUTO, NONE
 from es_queue.environments.factory import batch_size_range
 from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
@@ -127,7 +127,7 @@ class Learner:
         self.is_async = config.schedule == ASYNC
         self.population = config.population // strategy.per_slot
         self.batch_size = strategy.batch_slots()
-        self.most_rows = max_slots(config, strategy.per_slot)[TRAIN]
+        self.most_rows = max_slots(config, strategy.per_slot)
         self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
         self._step_limit = parse_step_limit(config.step_limit)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from es_queue.config.run_config import AUTO, option_fields
+from es_queue.config.run_config import every_setting
+from es_queue.config.settings import AUTO
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.statistics import (
@@ -390,9 +391,9 @@ def group_name(
     words = [run.task] if len({other.task for other in firsts}) > 1 else []
     names = differing or minor or ([] if words else ["strategy", "policy"])
     for name in names:
-        value, option = run.config.get(name, "?"), option_fields().get(name)
+        value, option = run.config.get(name, "?"), every_setting().get(name)
         if option is not None and value == option.default:
-            value = option.metadata["default_word"] or value
+            value = option.word or value
         is_clear = name in ("strategy", "policy", "schedule")
         words.append(
             sanitize(value, 30) if is_clear else f"{name.replace('_', ' ')} {sanitize(value, 30)}"

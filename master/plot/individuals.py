@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from es_queue.config.run_config import AUTO
+from es_queue.config.settings import AUTO
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.slot_record import SlotRecord, read_record, record_path, recorded_generations

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from es_queue.command_line import format_command
-from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
 from es_queue.errors import EXIT_DONE, RedisError, RunBusyError, UsageError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import client_from_url, has_secret, redacted_url, tested_client
@@ -154,7 +154,7 @@ class ControlCommand:
         if (raw := self._client.config()) is None:
             raise unknown_run_error(self._named_run, self._url)
         # A mistake is refused here, before it is sent.
-        apply_changes(config_from_json(raw), [Change(0, dict(self._args.settings))])
+        apply_changes(RunConfig.from_json(raw), [Change(0, dict(self._args.settings))])
         print(f"run {self._run}: {sanitize(self._ask(SET), 1000)}")
 
     def purge(self) -> None:

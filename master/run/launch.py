@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.changeable import validate_changes
-from es_queue.config.parsing import COMMAND_LINE
-from es_queue.config.validation import number_or_text
+from es_queue.config.run_config import check_changes
+from es_queue.config.settings import COMMAND_LINE, number_or_text
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.pretrained import FOLDER, path_of
 from es_queue.private_files import make_run_folder, refuse_open_parents
@@ -236,7 +235,7 @@ def parse_changes(texts: list[str]) -> dict[str, Any]:
             )
         if name in settings:
             raise UsageError(f"set has {name} twice in {COMMAND_LINE}: give it once")
-        settings |= validate_changes({name: value}, COMMAND_LINE)
+        settings |= check_changes({name: value}, COMMAND_LINE)
     return settings
 
 

@@ -19,9 +19,9 @@ import es_queue
 from es_queue import host
 from es_queue.config.recipes import recipe_for
 from es_queue.config.resolution import TUNED_SETTINGS, resolve
-from es_queue.config.run_config import NONE, RunConfig, default_of, flag_name
+from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.config.scaling import scaled
-from es_queue.config.validation import ineffective_settings
+from es_queue.config.settings import NONE
 from es_queue.errors import DecodeError
 from es_queue.files import parse_json, read_file
 from es_queue.run_folder import NamedRun
@@ -181,12 +181,13 @@ def repro_command(
     """
     recipe = recipe_for(config.env) if with_recipe else {}
     task = ("env",) if config.env else ("objective", "parameters")
-    values, ignored = config.to_dict(), ineffective_settings(config).keys()
+    values, ignored = config.to_dict(), config.useless().keys()
     # The task, and what differs from the recipe; es-master derives the others from these.
     named = {name: getattr(config, name) for name in (*task, "seed")} | {
         name: getattr(config, name)
         for name in TUNED_SETTINGS
-        if getattr(config, name) != recipe.get(name, default_of(name))
+        if hasattr(config, name)
+        and getattr(config, name) != recipe.get(name, every_setting()[name].default)
     }
     while True:
         # A setting that is named can keep the recipe from setting another.
@@ -202,9 +203,9 @@ def repro_command(
 
 
 def format_flags(name: str, value: Any) -> list[str]:
-    flag = f"--{flag_name(name)}"
+    flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
-        return [flag if value else f"--no-{flag_name(name)}"]
+        return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, dict):
         return [f"{flag} {quote(f'{key}={format_scalar(item)}')}" for key, item in value.items()]
     if name == "wrapper":

@@ -18,10 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import format_command
-from es_queue.config.algorithms.choice import format_choice
-from es_queue.config.changeable import RESUMABLE
-from es_queue.config.run_config import ASYNC, RunConfig, option_fields
-from es_queue.config.validation import validate_combinations
+from es_queue.config.run_config import ASYNC, RESUMABLE, RunConfig
 from es_queue.environments.interface import format_parts
 from es_queue.errors import (
     DecodeError,
@@ -45,6 +42,7 @@ from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, C
 from es_queue.protocol.messages import Task
 from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE, NamedRun, no_run_error
+from es_queue.strategies.auto import format_choice
 from es_queue.text import sanitize
 from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
 from master.display.log_view import RunView
@@ -224,7 +222,7 @@ class Session:
         self._saved_config, state = newest_checkpoint(run, disk, stored)
         self._allow_modules(self._saved_config, f"run {run.run}")
         config = replace(self._saved_config, **changes)
-        validate_combinations(config)
+        config.check()
         return prepare_run(config, launch.noise_dir), state
 
     def _allow_modules(self, config: RunConfig, what: str) -> None:
@@ -627,8 +625,8 @@ def newest_checkpoint(
     (first, _), (second, _) = checkpoints[0], checkpoints[-1]
     differing = [
         name
-        for name in option_fields()
-        if name not in RESUMABLE and str(getattr(first, name)) != str(getattr(second, name))
+        for name in first.to_dict()
+        if name not in RESUMABLE and str(getattr(first, name)) != str(getattr(second, name, ""))
     ]
     if differing:
         raise RunFolderError(

@@ -6,12 +6,11 @@ import secrets
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from es_queue.config.algorithms.choice import with_chosen_strategy
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
-from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import format_scaling
-from es_queue.config.validation import validate_combinations
 from es_queue.environments.factory import describe, make_reference_batch
 from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import RunFolderError, UsageError
@@ -24,6 +23,7 @@ from es_queue.policies.base import Policy
 from es_queue.protocol.messages import MAX_OBSERVATION
 from es_queue.slot_plan import resolve_seed_sharing, validate_noise_size
 from es_queue.strategies import make_strategy, strategy_class, try_strategy
+from es_queue.strategies.auto import with_chosen_strategy
 from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
 from master.loop.state import RollbackPoint, RunState
@@ -115,7 +115,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     """
     requested, config = config, with_chosen_strategy(config, policy.size)
     try:
-        validate_combinations(config)
+        config.check()
     except UsageError as error:
         if requested.strategy == config.strategy:
             raise
@@ -128,11 +128,14 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
             f"{2 * policy.size}"
         )
     kind = strategy_class(config)
+    if ":" in config.strategy:
+        config = config.completed(kind)
+    behaviour: dict[str, Any] = {"behaviour": spec.behaviour} if spec.behaviour else {}
     shared = resolve_seed_sharing(config, kind.per_slot)
     has_normal_observations = not (
         config.objective
         or kind.compares_generations
-        or config.batch_norm == VIRTUAL
+        or config.has_virtual_norm
         or (
             not config.image_norm
             and (policy.takes_pixels or spec.observation_size > MOST_NORMALISED)
@@ -146,7 +149,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
         backend=spec.backend,
         noise_size=size,
         env_seeds=shared,
-        behaviour=spec.behaviour or config.behaviour,
+        **behaviour,
         obs_norm=config.obs_norm and has_normal_observations,
     )
     validate_noise_size(config, policy.size)

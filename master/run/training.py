@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from es_queue.config.run_config import RunConfig, option_fields
+from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
 from es_queue.text import format_suggestion, nearest_names
@@ -87,7 +87,7 @@ def train(
         resume: Name, folder or checkpoint of a run to continue with its own configuration;
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
-            ``es_queue.config.changeable.RESUMABLE``.
+            ``es_queue.config.run_config.RESUMABLE``.
         progress: Show a line that is rewritten while the run trains, in a notebook a bar and a
             curve; by default only in a notebook.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
@@ -103,7 +103,7 @@ def train(
     fix_numeric_environment()
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
-    from es_queue.config.changeable import validate_resume_changes
+    from es_queue.config.run_config import check_resume_changes
     from es_queue.credentials import with_password
     from es_queue.host import checked_workers
     from es_queue.protocol.keys import clocks_from_environment
@@ -142,7 +142,7 @@ def train(
     launch = Launch(**given, own_modules=own_modules)
     session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
     try:
-        changes = validate_resume_changes(changes or {})
+        changes = check_resume_changes(changes or {})
         return TrainResult(session.run(checked, changes, lambda _: views[-1].keeps_going))
     finally:
         for reporter in reporters:
@@ -152,20 +152,20 @@ def train(
 def _format_fix(name: str) -> str:
     """How to give train() what it does not take by that name; empty if nobody can tell."""
     cure = "config=RunConfig(env=..., {}=...) instead of env="
-    if name in option_fields():
+    if name in every_setting():
         return f": it is a setting, so use {cure.format(name)}"
     options = (*TrainOptions.__annotations__, "config", "env", "resume")
     if near := format_suggestion(name, options):
         return f"; {near}"
-    near = next(iter(nearest_names(name, option_fields())), "")
+    near = next(iter(nearest_names(name, every_setting())), "")
     return near and f"; did you mean the setting {near}? Use {cure.format(near)}"
 
 
 def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunConfig:
     """The checked settings of a new run. Raises UsageError."""
     # start-up: numpy, whose threads must be fixed before it loads
-    from es_queue.config.parsing import config_from_values
     from es_queue.config.resolution import resolve
+    from es_queue.config.run_config import RunConfig
     from es_queue.environments.registry import environment_settings
 
     settings = {} if env is None else environment_settings(env)
@@ -173,4 +173,4 @@ def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunCo
         return resolve(settings)
     if env is not None and config.task:
         raise UsageError(f"train() has env= and a config for {config.task}: leave one out")
-    return config_from_values({**config.to_dict(), **settings}, "the configuration")
+    return RunConfig.of({**config.to_dict(), **settings}, "the configuration")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from es_queue.config.settings import NONE
 from es_queue.errors import NoRunError, RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import typed_array
@@ -37,11 +38,11 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
     saved, moments, origin = read_warm_start(find_checkpoint(path))
     config = setup.config
     for name in ("batch_norm", "obs_norm", "obs_clip", "action_bound"):
-        if getattr(saved.config, name) != getattr(config, name):
+        if getattr(saved.config, name, NONE) != getattr(config, name, NONE):
             raise _unfit_error(
                 path,
-                f"it was trained with {name} {getattr(saved.config, name)}, but this run has "
-                f"{getattr(config, name)}: use the same",
+                f"it was trained with {name} {getattr(saved.config, name, NONE)}, but this run has "
+                f"{getattr(config, name, NONE)}: use the same",
             )
     if saved.action.kind != setup.spec.action.kind:
         raise _unfit_error(

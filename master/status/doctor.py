@@ -30,8 +30,7 @@ from rich.filesize import decimal
 from es_queue import host
 from es_queue.acl import DEFAULT_QUEUE
 from es_queue.command_line import format_command
-from es_queue.config.parsing import MAX_JSON, config_from_json
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import MAX_JSON, RunConfig
 from es_queue.credentials import environment_without_redis
 from es_queue.errors import (
     EXIT_DONE,
@@ -434,7 +433,7 @@ def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Findi
     if is_named:
         try:
             settings = server.read_string(keys.RunKeys(run.run).config, MAX_JSON) or b""
-            yield from check_environments([config_from_json(settings)])
+            yield from check_environments([RunConfig.from_json(settings)])
         except UsageError as error:
             text = f"the settings of {run.run} cannot be read: {error}"
             fix = f"use the run's own release of es-queue, in its folder:\n{run.resume}"

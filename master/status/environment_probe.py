@@ -16,7 +16,8 @@ def main() -> None:
     from es_queue.numerics.fingerprint import fix_numeric_environment
 
     fix_numeric_environment()
-    from es_queue.config.parsing import config_from_json
+
+    from es_queue.config.run_config import RunConfig
     from es_queue.environments.factory import describe
     from es_queue.environments.interface import EnvironmentRequest, format_parts
     from es_queue.errors import EsQueueError
@@ -24,7 +25,7 @@ def main() -> None:
 
     text = trouble = ""
     try:
-        config = config_from_json((folder / "config.json").read_text())
+        config = RunConfig.from_json((folder / "config.json").read_text())
         if module := refused_module(named_modules(config), INSTALLED):
             trouble = f"the module {module} is not allowed here: name it in ES_QUEUE_ALLOW"
         else:

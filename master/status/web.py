@@ -29,7 +29,7 @@ import waitress
 
 from es_queue.command_line import format_command
 from es_queue.config.recipes import expected_points, recipe_for
-from es_queue.config.run_config import default_of, option_fields
+from es_queue.config.run_config import every_setting
 from es_queue.credentials import (
     HOST,
     TOKEN,
@@ -409,8 +409,8 @@ class Looks:
             own = [
                 setting
                 for setting, value in run.config.items()
-                if setting not in option_fields()
-                or (to_list(value) or None) != (to_list(default_of(setting)) or None)
+                if setting not in every_setting()
+                or (to_list(value) or None) != (to_list(every_setting()[setting].default) or None)
             ]
             return {
                 **run.to_json(),
@@ -481,7 +481,8 @@ def expected_rewards(config: Mapping[str, Any]) -> list[Data]:
     """The recipe's points; none for a run of another method."""
     env = config.get("env")
     if not isinstance(env, str) or any(
-        config.get(name) != recipe_for(env).get(name, default_of(name)) for name in METHOD_SETTINGS
+        config.get(name) != recipe_for(env).get(name, every_setting()[name].default)
+        for name in METHOD_SETTINGS
     ):
         return []
     return [

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import make_reference_batch
 from es_queue.environments.interface import EnvironmentSpec, to_json
@@ -96,7 +95,7 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
     try:
         arrays, meta = read_npz(data)
         return (
-            config_from_values(meta["config"], "the checkpoint"),
+            RunConfig.of(meta["config"], "the checkpoint"),
             RunState.from_checkpoint(arrays, meta["state"]),
             str(meta["run"]),
         )

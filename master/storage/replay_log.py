@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 import numpy as np
 
-from es_queue.config.changeable import validate_changes
+from es_queue.config.run_config import check_changes
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import open_file, unpack
 from es_queue.numerics.arrays import Doubles, Floats, Integers
@@ -127,7 +127,7 @@ class ReplayStep:
             for change in fields["changes"]:
                 changes.append(Change(**change))
                 validate_types("a change", vars(changes[-1]), CHANGE)
-                validate_changes(changes[-1].settings, "the replay log")
+                check_changes(changes[-1].settings, "the replay log")
             scalars = {name: fields[name] for name in SCALARS}
             return cls(**scalars, **arrays, moments=moments, changes=tuple(changes))
         except RunFolderError:

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgpack
 
-from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import DecodeError, RunFolderError, UsageError
 from es_queue.protocol import keys
@@ -110,7 +109,7 @@ def decoders() -> dict[str, Decoder]:
             ),
         ),
         "config": Decoder(
-            config_from_json,
+            RunConfig.from_json,
             lambda config: str(config.to_json()).encode(),
             UsageError,
             (

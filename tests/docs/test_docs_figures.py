@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_queue.config.changeable import RESUMABLE
+from es_queue.config.run_config import RESUMABLE
 
 HOUSE = Path(__file__).resolve().parents[2]
 README = (HOUSE / "README.md").read_text("utf-8")

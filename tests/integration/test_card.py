@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import redis
 
-from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.slots import result_type
@@ -86,7 +85,9 @@ def run(
             seat = Seen(client, "card").joined(worker)
             wait_for(Seen(client, "card").has_reached(3), "generation 3")
             noise = short_folder / "noise"
-            yield Run(client, worker, seat, noise, config_from_json(client.get("es:card:config")))
+            yield Run(
+                client, worker, seat, noise, RunConfig.from_json(client.get("es:card:config"))
+            )
         finally:
             processes.end()
 

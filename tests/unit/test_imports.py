@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
+from es_queue.config.run_config import POLICIES, STRATEGIES
 from tests.cases import each_case
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -191,7 +191,7 @@ def test_es_worker_loads_numpy_only_after_it_has_fixed_the_numeric_environment()
 
 
 def test_a_seat_imports_no_strategy_policy_or_game_before_its_run_names_one() -> None:
-    paths = [facts.path for facts in (*STRATEGIES.values(), *POLICIES.values())]
+    paths = [*STRATEGIES.paths.values(), *POLICIES.paths.values()]
     owners = {path.partition(":")[0] for path in paths} | {"es_queue.seed_list"}
     assert owners & set(after("import workers.seat, workers.join")["all"]) == set()  # type: ignore[call-overload]
 

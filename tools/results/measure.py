@@ -15,7 +15,6 @@ from typing import Any
 import gymnasium
 
 from es_queue import load_policy
-from es_queue.config.parsing import config_from_json
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.registry import register_bundled_ids
 from es_queue.slot_plan import FINAL_SEEDS, evaluation_seeds
@@ -65,7 +64,7 @@ def seed_of(summary: Path) -> int:
 
 
 def read_config(run: Path) -> RunConfig:
-    return config_from_json((run / "config.json").read_text())
+    return RunConfig.from_json((run / "config.json").read_text())
 
 
 def measure_run(row: StoredRow, summary: Path) -> StoredRun:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from es_queue.config.algorithms.facts import STRATEGIES
+from es_queue.config.run_config import STRATEGIES
 from es_queue.errors import UsageError
 
 __all__ = [

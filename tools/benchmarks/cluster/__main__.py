@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.run_config import ASYNC, SYNC, RunConfig
+from es_queue.config.run_config import ASYNC, SYNC, RunConfig, every_setting
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
 from master.services.private_server import PrivateServer
@@ -85,12 +85,12 @@ def population_for(workers: int, episode_seconds: float, seconds: float) -> int:
 
 def flags(config: RunConfig) -> list[str]:
     """The command line that gives this configuration."""
-    default, found = asdict(RunConfig()), list[str]()
-    for name, value in asdict(config).items():
-        flag = f"--{name.replace('_', '-')}"
+    found = list[str]()
+    for name in config.to_dict():
+        flag, value = every_setting()[name].flag, getattr(config, name)
         if name == "env_arg":
             found += [part for key, one in value for part in (flag, f"{key}={one}")]
-        elif value != default[name]:
+        elif value != every_setting()[name].default:
             found += [flag, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     return found
 

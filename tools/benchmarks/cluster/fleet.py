@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from es_queue.config.parsing import config_from_json
+from es_queue.config.run_config import RunConfig
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import ACTIVE_STATES, Clocks, RunKeys
@@ -117,7 +117,7 @@ class Fleet:
         if task.publication not in self.publications:
             setup, most = self._setup, max_slots(self._setup.config, self._setup.strategy.per_slot)
             slots = Slots(setup.config, setup.strategy, setup.spec, task.generation)
-            seconds = self._durations.slots(task.generation, most[TRAIN])
+            seconds = self._durations.slots(task.generation, most)
             self.publications[task.publication] = Publication(slots, seconds)
         self.publications[task.publication].grow_to(spans_from_bytes(task.spans))
 
@@ -305,7 +305,7 @@ def simulate(order: Order) -> dict[str, object]:
             time.sleep(0.05)
         client.script_load(ANSWER)
     clocks, told = Clocks(), worker_info(Clocks())
-    setup = prepare_run(config_from_json(text.decode()), table=NoiseTable.in_memory(2**22))
+    setup = prepare_run(RunConfig.from_json(text.decode()), table=NoiseTable.in_memory(2**22))
     fleet = Fleet(setup, Durations(order.durations, order.seed), clocks)
     hosts: dict[int, Host] = {}
     lives = [Link(order.socket) for _ in range(order.lives)]

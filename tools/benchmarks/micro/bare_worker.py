@@ -19,7 +19,7 @@ from pathlib import Path  # noqa: E402
 import msgpack  # noqa: E402
 import numpy as np  # noqa: E402
 
-from es_queue.config.parsing import config_from_json  # noqa: E402
+from es_queue.config.run_config import RunConfig  # noqa: E402
 from es_queue.numerics.arrays import Floats  # noqa: E402
 from es_queue.protocol.messages import Block, Task  # noqa: E402
 from workers.episode import EpisodeControl  # noqa: E402
@@ -43,7 +43,7 @@ def play(player: Player, published: Published, blocks: list[Block]) -> int:
 def main() -> None:
     limit_blas_threads()
     work = msgpack.unpackb(Path(sys.argv[1]).read_bytes())
-    config = config_from_json(work["config"].encode())
+    config = RunConfig.from_json(work["config"].encode())
     player = join(config, EpisodeControl(), Path(work["noise"]))
     published: Published = {
         name: (Task.decode(task), np.frombuffer(data, "<f4").astype(np.float32))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from es_queue.config.action_bins import parse_bins
+from es_queue.config.episode_rules import parse_bins
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe, with_bins
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest

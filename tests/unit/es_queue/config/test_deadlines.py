@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from es_queue.config.episode_rules import Deadline, parse_deadlines
-from es_queue.config.validation import validate_combinations
 from es_queue.errors import UsageError
 from tests.cases import each_case
 from tests.ring import quick_config
@@ -44,6 +43,4 @@ def test_deadlines_are_refused_where_they_come_to_nothing(
     values: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        validate_combinations(
-            quick_config(**{"eval_every": 1, "restart_deadlines": "1=2", **values})
-        )
+        quick_config(**{"eval_every": 1, "restart_deadlines": "1=2", **values}).check()

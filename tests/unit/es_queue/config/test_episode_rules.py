@@ -15,7 +15,6 @@ from es_queue.config.episode_rules import (
     parse_patience,
     parse_stall,
     parse_step_limit,
-    training_rules,
 )
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
@@ -139,7 +138,7 @@ def test_training_obeys_the_configured_rules() -> None:
     config = RunConfig(
         env="X-v0", reward_shift=0.5, reward_floor="-1", patience="9,1", stall="2:0.1:50"
     )
-    assert training_rules(config, 77, by_sign=True) == EpisodeRules(
+    assert config.training_rules(77, by_sign=True) == EpisodeRules(
         77, 0.5, -1.0, Patience(9, 1.0), Stall(2, 0.1, 50), True
     )
 

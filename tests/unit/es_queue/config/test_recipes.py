@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import es_queue.config.recipes
-from es_queue.config.parsing import config_from_values
 from es_queue.config.recipes import (
     expected_points,
     named_recipe,
@@ -20,7 +19,7 @@ from es_queue.config.recipes import (
     recipe_names,
 )
 from es_queue.config.resolution import recipe_values
-from es_queue.config.run_config import option_fields
+from es_queue.config.run_config import RunConfig, every_setting, users_of
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from tests.cases import each_case
@@ -34,7 +33,7 @@ ENVIRONMENTS = [env for recipe in RECIPES.values() for env in recipe.get("enviro
 
 @each_case("env", ENVIRONMENTS)
 def test_a_recipe_is_a_configuration_that_stands(env: str) -> None:
-    config = config_from_values({"env": env, **recipe_for(env)}, env)
+    config = RunConfig.of({"env": env, **recipe_for(env)}, env)
     shown = {
         name: list(value) if isinstance(value := getattr(config, name), tuple) else value
         for name in recipe_for(env)
@@ -53,7 +52,7 @@ def test_an_environment_without_a_recipe_gets_nothing(env: str) -> None:
 
 @each_case("name", recipe_names())
 def test_a_named_recipe_is_a_configuration_that_stands(name: str) -> None:
-    config = config_from_values({"env": "X-v0", **named_recipe(name)}, name)
+    config = RunConfig.of({"env": "X-v0", **named_recipe(name)}, name)
     shown = {
         one: list(value) if isinstance(value := getattr(config, one), tuple) else value
         for one in named_recipe(name)
@@ -67,7 +66,11 @@ def test_a_named_recipe_takes_nothing_of_the_search_from_the_environments_own(
     name: str, env: str
 ) -> None:
     named = named_recipe(name)
-    search = {one for one, field in option_fields().items() if field.metadata["group"] == "search"}
+    search = {
+        one.name
+        for one in every_setting().values()
+        if one.group == "search" or users_of(one.name, "strategy")
+    }
     left = recipe_values({"env": env, **named}, named.keys()).keys()
     assert not left & (search | {"restart_deadlines", "step_limit"})
 
@@ -81,7 +84,7 @@ def test_the_presets_of_ars_differ_in_statistics_and_directions_alone() -> None:
 
 @each_case("name", [name for name in recipe_names() if name.startswith("pgpe")])
 def test_the_presets_of_pgpe_keep_the_papers_ratios(name: str) -> None:
-    config = config_from_values({"env": "X-v0", **named_recipe(name)}, name)
+    config = RunConfig.of({"env": "X-v0", **named_recipe(name)}, name)
     assert config.learning_rate == pytest.approx(0.75 * config.max_speed)
     strategy = make_strategy(config, 400)
     assert strategy.sigma(strategy.start(np.zeros(400, np.float32))) * 20 == pytest.approx(

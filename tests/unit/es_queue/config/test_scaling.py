@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.algorithms.facts import STRATEGIES
 from es_queue.config.resolution import resolve
-from es_queue.config.scaling import scale_factors, scaled
-from es_queue.config.schedules import rate_factors
+from es_queue.config.run_config import STRATEGIES
+from es_queue.config.scaling import rate_factors, scale_factors, scaled
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.strategies import make_strategy

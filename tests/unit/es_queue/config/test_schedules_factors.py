@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_queue.config.schedules import RateFactors, parse_schedule, rate_factors
-from es_queue.config.validation import validate_combinations
+from es_queue.config.run_config import RunConfig
+from es_queue.config.scaling import rate_factors
+from es_queue.config.schedules import RateFactors, parse_schedule
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
@@ -82,7 +83,7 @@ def test_settings_that_come_to_nothing_are_refused(
     values: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        validate_combinations(config_of(**values))
+        RunConfig.of({"env": "X-v0", **values}, "the test")
 
 
 BATCH = Batch(

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.algorithms.facts import STRATEGIES
-from es_queue.config.parsing import config_from_values
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import STRATEGIES, RunConfig
 from es_queue.environments.factory import (
     describe,
 )
@@ -62,7 +60,7 @@ def config_of(objective: str = SPHERE, **values: Any) -> RunConfig:
         "eval_episodes": 2,
         "final_episodes": 2,
     }
-    return config_from_values({**plain, **values}, "the test")
+    return RunConfig.of({**plain, **values}, "the test")
 
 
 def test_the_sphere_is_climbed_to_its_top() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from es_queue.config.algorithms.facts import POLICIES
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import POLICIES, RunConfig, own_settings
 from es_queue.environments.interface import ActionSpec
 from es_queue.policies import Policy, make_policy
 from tests.cases import each_case
@@ -23,8 +22,10 @@ def drawn(seed: int, *shape: int) -> np.ndarray:
 
 def variants(kind: str) -> Iterator[Policy]:
     for norm in ("none", "virtual"):
-        if norm == "none" or "batch_norm" in POLICIES[kind].settings:
-            config = RunConfig(policy=kind, hidden=(9, 5), batch_norm=norm)
+        own = own_settings("policy", kind)
+        if norm == "none" or "batch_norm" in own:
+            values = {"hidden": (9, 5), "batch_norm": norm}
+            config = RunConfig(policy=kind, **{one: values[one] for one in values if one in own})
             reference = abs(drawn(1, 5, SIZE)) if norm == "virtual" else None
             yield make_policy(config, SIZE, CHOICE, SHAPE, reference)
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
@@ -203,7 +202,7 @@ def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) 
 )
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"use linear, mlp.* or module:Class"):
-        config_from_values({"env": "X-v0", "policy": text}, "the test")
+        RunConfig.of({"env": "X-v0", "policy": text}, "the test")
 
 
 class Shaped(Plain):

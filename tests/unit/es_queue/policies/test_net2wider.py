@@ -111,7 +111,8 @@ def test_what_cannot_be_grown_is_refused_with_the_way_out(
 def test_a_policy_of_some_numbers_acts_alike_on_the_whole_observation(
     kind: str, hidden: tuple[int, ...]
 ) -> None:
-    config = RunConfig(policy=kind, hidden=hidden, observe="4,0-1")
+    layers = {"hidden": hidden} if hidden else {}
+    config = RunConfig(policy=kind, observe="4,0-1", **layers)
     policy = make_policy(config, 5, ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2))
     parameters = RNG.normal(size=policy.size).astype(np.float32)
     assert isinstance(policy, SelectedInputsPolicy)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from es_queue.config.parsing import config_from_values
 from es_queue.config.run_config import RunConfig
+from es_queue.config.settings import setting
 from es_queue.errors import UsageError
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
+from es_queue.strategies.random_search import RandomSearch
 from es_queue.strategies.snes import SNES
 from es_queue.user_code import ALLOW
 from tests.cases import each_case
@@ -75,7 +77,7 @@ def test_the_documented_objective_is_the_code_that_it_says(
         "noise_size": 2**14,
         "generations": 400,
     }
-    ended, _ = run_ring(config_from_values(settings, "the page"), 1)
+    ended, _ = run_ring(RunConfig.of(settings, "the page"), 1)
     assert ended.state.reason == "target"
 
 
@@ -90,6 +92,27 @@ class Triple(SNES):
     """More individuals a slot than an answer holds."""
 
     per_slot = 3
+
+
+class Loner(SNES):
+    """It has a setting of its own."""
+
+    class Settings(SNES.Settings):
+        charm = setting(0.5, "how charming it is", low=0.0, high=1.0)
+
+
+class Crowded(SNES):
+    """Its setting has the name of another."""
+
+    class Settings(SNES.Settings):
+        population = setting(3, "what every run has")
+
+
+class Forgetful(RandomSearch):
+    """It forgets the settings of its evaluations."""
+
+    class Settings(Strategy.Settings):
+        pass
 
 
 @each_case(
@@ -127,4 +150,42 @@ def test_what_does_not_name_a_class_is_refused(text: str) -> None:
         UsageError,
         match=f"use auto, {', '.join(STRATEGIES)} or module:Class",
     ):
-        config_from_values({"env": "X-v0", "strategy": text}, "the test")
+        RunConfig.of({"env": "X-v0", "strategy": text}, "the test")
+
+
+LONER = "tests.unit.es_queue.strategies.test_custom_strategy:Loner"
+
+
+def test_its_own_setting_is_stored_checked_and_used_and_it_decides_about_pairs() -> None:
+    own: dict[str, Any] = {"env": "X-v0", "strategy": LONER}
+    config = RunConfig.of({**own, "population": 7, "charm": 1, "linear_share": 0.5}, "the test")
+    assert RunConfig.from_json(config.to_json()) == config
+    strategy = make_strategy(config, 5)
+    assert type(strategy).__name__ == "Loner" and strategy.config.charm == 1.0
+    assert make_strategy(RunConfig.of(own, "the test"), 5).config.charm == 0.5
+    with pytest.raises(UsageError, match=r"env_seeds is pair, but .* samples no pairs"):
+        make_strategy(RunConfig.of({**own, "env_seeds": "pair"}, "the test"), 5)
+
+
+@each_case(
+    ("values", "sentence"),
+    [
+        ({"charm": 2}, "charm is 2 in the settings: use a finite number from 0 to 1"),
+        ({"charn": 1}, f"the strategy {LONER} has no setting charn; did you mean charm?"),
+        ({"max_speed": 3.0}, f"the strategy {LONER} has no setting max_speed: leave it out"),
+        (
+            {"strategy": LONER.replace("Loner", "Crowded")},
+            "calls a setting population, which every run has: give it another name",
+        ),
+        (
+            {"strategy": LONER.replace("Loner", "Forgetful")},
+            "let its class Settings extend es_queue.strategies.base.ReevaluationSettings",
+        ),
+    ],
+)
+def test_settings_that_its_class_does_not_declare_are_refused(
+    values: dict[str, Any], sentence: str
+) -> None:
+    config = RunConfig.of({"env": "X-v0", "strategy": LONER, **values}, "the test")
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        make_strategy(config, 5)

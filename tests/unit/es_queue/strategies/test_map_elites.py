@@ -41,7 +41,7 @@ def points(count: int, numbers: int, seed: int = 0) -> np.ndarray:
 
 
 def test_a_behaviour_is_in_the_box_of_the_grid_that_a_naive_loop_finds() -> None:
-    cells = make_cells(RunConfig(cells=(5, 3), behaviour_bounds=BOUNDS), 2)
+    cells = make_cells(RunConfig(strategy="map_elites", cells=(5, 3), behaviour_bounds=BOUNDS), 2)
     behaviours = (points(400, 2) * [3, 6] - [1.5, 1]).astype(np.float32)
     found = cells.locate(behaviours)
     for (x, y), cell in zip(behaviours.tolist(), found.tolist(), strict=True):
@@ -59,7 +59,7 @@ def test_a_behaviour_is_in_the_box_of_the_grid_that_a_naive_loop_finds() -> None
 
 @each_case("kind", ["grid", "cvt"])
 def test_the_archive_is_that_of_a_naive_loop_over_all_individuals(kind: str) -> None:
-    config = RunConfig(archive=kind, cells=(4, 4))
+    config = RunConfig(strategy="map_elites", archive=kind, cells=(4, 4))
     random = np.random.default_rng(3)
     archive = replace(
         Archive.empty(3), cells=make_cells(config, 2), behaviour=np.empty((0, 2), np.float32)

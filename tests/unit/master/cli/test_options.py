@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.algorithms.facts import POLICIES, STRATEGIES
-from es_queue.config.changeable import RESUMABLE
 from es_queue.config.resolution import format_recipe, resolve
-from es_queue.config.run_config import RunConfig, option_fields, users_of
+from es_queue.config.run_config import (
+    POLICIES,
+    RESUMABLE,
+    STRATEGIES,
+    RunConfig,
+    every_setting,
+    own_settings,
+    users_of,
+)
 from es_queue.errors import UsageError
 from master.cli.flags import EVERYDAY, launch_names
 from master.cli.options import parse_command_line
@@ -96,7 +102,7 @@ def test_a_flag_becomes_a_value_of_its_fields_type(
 
 
 def test_every_field_of_the_configuration_has_its_flag() -> None:
-    samples = {"int": "2", "float": "0.5", "bool": None, "tuple[int, ...]": "3"}
+    samples = {"int": "2", "float": "0.5", "bool": None, "list of numbers": "3"}
     special = {
         "env_arg": "a=1",
         "wrapper": "m:C",
@@ -104,11 +110,23 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         "reward_floor": "1",
         "patience": "1,1",
         "stall": "1:1:1",
+        "observe": "0",
+        "action_bins": "none",
+        "fitness_cap": "none",
+        "restart_deadlines": "none",
+        **dict.fromkeys(
+            (
+                "sigma_schedule",
+                "learning_rate_schedule",
+                "decay_schedule",
+            ),
+            "constant",
+        ),
     }
-    for name, one in option_fields().items():
-        allowed = one.metadata["choices"] or [samples.get(str(one.type), "auto")]
-        if one.type in ("int", "float") and (one.metadata["low"] or 0) > 0:
-            allowed = [str(one.metadata["low"])]
+    for name, one in every_setting().items():
+        allowed = one.choices or [samples.get(one.kind, "auto")]
+        if one.kind in ("int", "float") and (one.low or 0) > 0:
+            allowed = [str(one.low)]
         sample = special.get(name) or allowed[0]
         words = [f"--{name.replace('_', '-')}"] + ([] if sample is None else [sample])
         assert set(parsed(*words)) == {name}
@@ -203,7 +221,7 @@ def test_help_names_every_option_and_keeps_to_the_terminal(
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert max(map(len, text.splitlines())) <= max(80, min(int(columns), 120))
-    for name in [*option_fields(), *launch_names()]:
+    for name in [*every_setting(), *launch_names()]:
         listed = re.search(rf"^  (-h[^,]*, )?--{name.replace('_', '-')}\b(?!-)", text, re.MULTILINE)
         assert bool(listed) == (not users_of(name)), name
     for name in (*STRATEGIES, *POLICIES):
@@ -218,7 +236,7 @@ def test_help_of_a_strategy_or_policy_shows_what_it_adds(
     with pytest.raises(SystemExit) as ended:
         parse_command_line(["--help", topic])
     shown = set(re.findall(r"^  --([a-z0-9-]+)", capsys.readouterr().out, re.MULTILINE))
-    own = {**STRATEGIES, **POLICIES}[topic].settings
+    own = own_settings("strategy" if topic in STRATEGIES else "policy", topic)
     assert ended.value.code == 0 and shown == {name.replace("_", "-") for name in own}
 
 
@@ -326,7 +344,7 @@ def test_without_an_environment_the_sentence_names_the_flag() -> None:
 
 def test_another_strategy_takes_only_the_recipes_settings_for_all() -> None:
     config = resolve({"env": WALKER, "strategy": "ars"})
-    assert (config.population, config.sigma) == (RunConfig.population, RunConfig.sigma)
+    assert (config.population, config.sigma) == (64, 0.0)
     assert (config.stall, config.observe, config.eval_every) == ("none", "all", 10)
     assert (config.target_reward, config.confirm_episodes) == ("303", 200)
 
@@ -334,9 +352,7 @@ def test_another_strategy_takes_only_the_recipes_settings_for_all() -> None:
 def test_another_policy_or_optimizer_leaves_the_recipes_search_settings_out() -> None:
     config = resolve({"env": WALKER, "optimizer": "adam"})
     assert (config.max_speed, config.population, config.stall) == (0.0, 64, "2:0.0006:50")
-    assert (
-        resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == RunConfig.strategy
-    )
+    assert resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == "auto"
 
 
 def test_recipe_none_starts_from_plain_defaults() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from es_queue import train
-from es_queue.config.changeable import validate_resume_changes
+from es_queue.config.run_config import check_resume_changes
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.run_folder import NamedRun
 from master.run.session import newest_checkpoint
@@ -63,16 +63,16 @@ def test_a_damaged_checkpoint_leaves_the_other() -> None:
 
 
 def test_changes_from_python_are_those_of_the_command_and_are_checked() -> None:
-    assert validate_resume_changes({"generations": 9, "max_steps": 100}) == {
+    assert check_resume_changes({"generations": 9, "max_steps": 100}) == {
         "generations": 9,
         "max_steps": 100,
     }
     with pytest.raises(
-        UsageError, match="changes has sigma, but a resumed run can change only generations, "
+        UsageError, match="changes has sigma, but a resumed run can change only final_episodes, "
     ):
-        validate_resume_changes({"sigma": 1.0, "generations": 1})
+        check_resume_changes({"sigma": 1.0, "generations": 1})
     with pytest.raises(UsageError, match="generations is 'many' in changes"):
-        validate_resume_changes({"generations": "many"})
+        check_resume_changes({"generations": "many"})
 
 
 def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from es_queue.config.algorithms.choice import MOST_SMALL, format_choice, with_chosen_strategy
-from es_queue.config.parsing import config_from_values
 from es_queue.config.resolution import resolve
-from es_queue.config.run_config import AUTO, RunConfig, option_fields
+from es_queue.config.run_config import RunConfig, every_setting
+from es_queue.config.settings import AUTO
 from es_queue.errors import UsageError
 from es_queue.numerics.noise_table import NoiseTable
+from es_queue.strategies.auto import MOST_SMALL, format_choice, with_chosen_strategy
 from master.run.setup import Setup, prepare_run
 from tests.cases import each_case
 
@@ -30,7 +30,7 @@ def test_the_size_of_the_policy_decides() -> None:
     assert RunConfig().strategy == AUTO
     assert chosen(1) == chosen(2000) == ("snes", "slot")
     assert chosen(2001) == ("pgpe", "auto")
-    assert f"{MOST_SMALL:,} parameters" in option_fields()["strategy"].metadata["text"]
+    assert f"{MOST_SMALL:,} parameters" in every_setting()["strategy"].text
 
 
 def test_a_named_strategy_and_given_seeds_stay() -> None:
@@ -60,14 +60,17 @@ def test_settings_of_a_strategy_choose_one_that_uses_them(
 
 @each_case(
     "values, name",
-    [({"top": 3}, "top"), ({"env_seeds": "pair", "linear_share": 0.5}, "linear_share")],
+    [
+        ({"max_speed": 0.3, "linear_share": 0.5}, "linear_share"),
+        ({"env_seeds": "pair", "linear_share": 0.5}, "linear_share"),
+    ],
 )
 def test_a_setting_that_the_chosen_one_does_not_use_is_refused(
     values: dict[str, Any], name: str
 ) -> None:
     chooser = "the strategy pgpe, which auto chooses for the given settings, does not use it"
     with pytest.raises(UsageError, match=f"{name} is {values[name]}, but {chooser}"):
-        config_from_values({"env": "MountainCar-v0", **values}, "the settings")
+        RunConfig.of({"env": "MountainCar-v0", **values}, "the settings")
 
 
 @each_case(

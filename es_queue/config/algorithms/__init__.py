@@ -1,1 +1,0 @@
-"""Strategies and policies: their facts, their own settings, and the choice of a strategy."""

@@ -1,0 +1,291 @@
+"""How a class declares its settings, and how a value from outside is checked.
+
+``population: int = setting(64, "individuals per generation", low=2)`` in a class body is a setting:
+``RunConfig`` has those of every run, a strategy's or policy's nested class ``Settings`` its own.
+Flags, ``--help``, the reference, TOML, JSON and Python's keywords all follow from them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from es_queue.errors import UsageError
+from es_queue.text import format_suggestion
+
+AUTO, NONE = "auto", "none"
+#: Names the source of a setting in error sentences.
+COMMAND_LINE = "the command line"
+#: The name of the user's own code.
+CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+#: From here on, a float no longer represents every whole number.
+EXACT_FLOAT = 2**53
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting. Its type is that of its default.
+
+    text: its sentence in ``--help``
+    group: its heading there; a setting without one belongs to that of the setting before it
+    low, high: bounds, inclusive; of a tuple, of its items
+    choices: the words that it may be; own: a form such as module:Class for the user's own code
+    word: what people write for the default number, such as auto
+    form: reads a text with a grammar and raises UsageError; a number also counts as such a text
+    read: makes a value of another type from (the setting, value, source)
+    metavar: its value in ``--help``
+    live, resume: whether it can change while a run trains, or when the run is resumed
+    follows: a recipe does not set it if one of these is given another value
+    grows: it grows with this power of ``scale``, auto from ``grows_from`` or the population
+    """
+
+    default: Any
+    text: str
+    group: str = ""
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    own: str = ""
+    word: str = ""
+    form: Callable[[str], object] | None = None
+    read: Callable[[Setting, Any, str], Any] | None = None
+    metavar: str = ""
+    live: bool = False
+    resume: bool = False
+    follows: tuple[str, ...] = ()
+    grows: float = 0.0
+    grows_from: int = 0
+    name: str = ""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def kind(self) -> str:
+        """The type, for the reference."""
+        if isinstance(self.default, tuple):
+            return "list of numbers" if self.default else "list"
+        return type(self.default).__name__
+
+    def checked(self, value: Any, source: str) -> Any:
+        """``value`` in the setting's type, within its choices and bounds.
+
+        Lists and text with commas become tuples, whole floats (``1e6``) ints, the ``word`` the
+        default. Raises UsageError with one sentence: name, value, ``source`` and fix.
+        """
+        if self.word and value == self.word:
+            return self.default
+        if self.read:
+            return self.read(self, value, source)
+        if not isinstance(self.default, tuple):
+            return self._single(value, self.default, source)
+        numbers = bool(self.default)
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",")] if value.strip() else []
+            value = [number_or_text(part) for part in value] if numbers else value
+        if not isinstance(value, list | tuple):
+            raise self.refused(value, source, "use a list, or text with commas")
+        if numbers and not value:
+            raise self.refused(value, source, "use at least one number")
+        return tuple(self._single(one, self.default[0] if numbers else "", source) for one in value)
+
+    def from_text(self, text: Any, source: str) -> Any:
+        """As ``checked``, for a word of a command line: text with a number is that number."""
+        numeric = self.kind in ("int", "float") and isinstance(text, str)
+        return self.checked(number_or_text(text) if numeric else text, source)
+
+    def _single(self, value: Any, like: Any, source: str) -> Any:
+        if isinstance(like, str):
+            return self._text(value, source)
+        if isinstance(like, bool):
+            if not isinstance(value, bool):
+                raise self.refused(value, source, "use true or false")
+            return value
+        number = value
+        if isinstance(like, int) and isinstance(value, float) and abs(value) <= EXACT_FLOAT:
+            number = int(value) if value.is_integer() else value
+        low = 0 if self.low == -1 and self.word and number != -1 else self.low
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int if isinstance(like, int) else int | float)
+            or (isinstance(like, float) and not abs(number) < math.inf)
+            or (low is not None and number < low)
+            or number > (math.inf if self.high is None else self.high)
+        ):
+            raise self.refused(value, source, f"use {self.allowed()}")
+        try:
+            return type(like)(number)
+        except OverflowError:
+            raise self.refused(value, source, f"use {self.allowed()}") from None
+
+    def _text(self, value: Any, source: str) -> str:
+        if self.form and isinstance(value, int | float) and not isinstance(value, bool):
+            value = repr(value)
+        is_own = self.own and isinstance(value, str) and CUSTOM_NAME.fullmatch(value)
+        if self.choices and value not in self.choices and not is_own:
+            near = format_suggestion(str(value), self.choices)
+            raise self.refused(value, source, f"use {self.allowed()}{near and f' ({near})'}")
+        # Settings are printed on terminals, so they must not contain escape sequences.
+        if not isinstance(value, str) or not value.isprintable():
+            raise self.refused(value, source, "use printable text")
+        if self.form:
+            self.form(value)
+        return value
+
+    def allowed(self) -> str:
+        if words := (*self.choices, *filter(None, (self.own,))):
+            return join(words)
+        example = self.default[0] if isinstance(self.default, tuple) else self.default
+        noun = "a whole number" if isinstance(example, int) else "a finite number"
+        low = 0 if self.low == -1 and self.word else self.low  # the word stands for -1
+        if self.high is not None:
+            noun += f" from {bare(low)} to {bare(self.high)}"
+        elif low is not None:
+            noun += f" of {bare(low)} or more"
+        return noun + (f", or {self.word}" if self.word else "")
+
+    def shown(self) -> str:
+        """The default as people write it."""
+        if self.word:
+            return self.word
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default)) or "none"
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default) or NONE
+
+    def refused(self, value: Any, source: str, fix: str) -> UsageError:
+        return UsageError(f"{self.name} is {short(value)} in {source}: {fix}")
+
+
+def setting(default: Any, text: str, **facts: Any) -> Any:
+    """A setting with this default; ``facts`` are the other fields of ``Setting``."""
+    return Setting(default, text, **facts)
+
+
+@cache
+def declared(kind: type) -> dict[str, Setting]:
+    """The settings of a class and of its bases by name, in order."""
+    found: dict[str, Setting] = {}
+    group = ""
+    for base in reversed(kind.__mro__):
+        for name, one in vars(base).items():
+            if isinstance(one, Setting):
+                group = one.group or group
+                found[name] = replace(one, name=name, group=group)
+    return found
+
+
+class LazyClasses(Mapping[str, Any]):
+    """Classes by name, each imported when it is asked for. paths: module:Class by name"""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self.paths = paths
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = self.paths[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.paths
+
+
+# --- values and words
+
+
+def number_or_text(text: str) -> int | float | str:
+    """A number on a command line (``64``, ``1e6``) as that number, other text unchanged."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def join(words: tuple[str, ...] | list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def bare(bound: float | None) -> str:
+    return f"{int(bound)}" if bound is not None and bound == int(bound) else f"{bound}"
+
+
+def short(value: Any) -> str:
+    """A value as people write it, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of thousands of digits, or deep nesting
+        return f"too large a value of type {type(value).__name__} to show"
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON stores the value: text, a finite number, true, false or None."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    # TOML's hexadecimal form allows ints of any length, JSON's decimal form does not.
+    return (
+        value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**64)
+    )
+
+
+def read_wrappers(one: Setting, value: Any, source: str) -> tuple[str, ...]:
+    """``module:Class`` each, from a list, or from text with commas."""
+    items: tuple[str, ...] = replace(one, read=None).checked(value, source)
+    for item in items:
+        if not re.fullmatch(r"[\w.]+:[\w.]+", item):
+            raise one.refused(item, source, "use module:Class")
+    return items
+
+
+def read_arguments(one: Setting, value: Any, source: str) -> tuple[tuple[str, Any], ...]:
+    """Pairs from a table, a list of ``key=value`` (values as JSON scalars, else text) or pairs."""
+    given = list(value.items()) if isinstance(value, Mapping) else value
+    given = [given] if isinstance(given, str) else given
+    if not isinstance(given, list | tuple):
+        raise one.refused(value, source, "use a table, or a list of key=value")
+    pairs: dict[str, Any] = {}
+    for item in given:
+        if isinstance(item, str) and "=" in item:
+            key, _, text = item.partition("=")
+            item = (key, _json_scalar(text))
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            raise one.refused(item, source, "use key=value")
+        key, entry = item
+        if not isinstance(key, str) or not key.isidentifier():
+            raise one.refused(key, source, "use a Python argument name before the =")
+        if not is_plain(entry):
+            fix = "use text, a finite number, true, false or null"
+            raise replace(one, name=f"{one.name} {key}").refused(entry, source, fix)
+        if key in pairs:
+            raise UsageError(f"{one.name} has {key!r} twice in {source}: give each key once")
+        pairs[key] = entry
+    return tuple(pairs.items())
+
+
+def _json_scalar(text: str) -> Any:
+    """``3``, ``0.5``, ``true``, ``null`` and ``"3"`` as JSON reads them; anything else as text."""
+    try:
+        value = json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, list | dict) else value
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(constant)  # NaN and Infinity are Python's additions to JSON: they stay text
