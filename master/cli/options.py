@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,10 @@ def own_strategy_settings(argv: Sequence[str]) -> dict[str, Setting]:
     # start-up: few runs have a strategy of their own
     from es_queue.strategies import load_strategy_class
 
-    with allowing(modules_named_by({"strategy": name})):
+    # The run refuses it if it cannot be loaded.
+    with suppress(UsageError), allowing(modules_named_by({"strategy": name})):
         return declared(load_strategy_class(name).Settings)
+    return {}
 
 
 def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:

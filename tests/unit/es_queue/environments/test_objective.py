@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.run_config import STRATEGIES, RunConfig
+from es_queue.config.run_config import (
+    STRATEGIES,
+    RunConfig,
+    every_setting,
+    own_settings,
+    users_of,
+)
 from es_queue.environments.factory import (
     describe,
 )
@@ -44,7 +50,7 @@ ARM: dict[str, Any] = {
     "cells": (10, 10),
     "truncation": 4,
 }
-OF_STRATEGIES = {name for facts in STRATEGIES.values() for name in facts.settings}
+OF_STRATEGIES = {one.name for one in every_setting().values() if users_of(one.name, "strategy")}
 
 
 def config_of(objective: str = SPHERE, **values: Any) -> RunConfig:
@@ -74,7 +80,7 @@ def test_the_sphere_is_climbed_to_its_top() -> None:
 def test_every_strategy_gives_the_same_bits_for_one_worker_and_three(
     strategy: str,
 ) -> None:
-    others = OF_STRATEGIES - set(STRATEGIES[strategy].settings)
+    others = OF_STRATEGIES - own_settings("strategy", strategy).keys()
     own = {name: value for name, value in ARM.items() if name not in others}
     config = config_of(**own, strategy=strategy)
     expected, sink = run_ring(config)
@@ -234,7 +240,9 @@ def test_what_was_found_can_be_loaded_played_replayed_and_begun_with(
 
 
 def test_an_objective_returns_the_behaviour_that_an_archive_is_filled_by() -> None:
-    config = config_of(**{**ARM, "strategy": "map_elites", "truncation": 0})
+    config = config_of(
+        **{**{name: ARM[name] for name in ARM if name != "truncation"}, "strategy": "map_elites"}
+    )
     outcome, _ = run_ring(config, 2)
     archive = Archive.of(config, outcome.state.strategy)
     assert len(archive) > 8
