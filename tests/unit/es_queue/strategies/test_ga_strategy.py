@@ -225,7 +225,7 @@ def test_the_trial_decides_when_all_have_played_and_the_loser_of_the_first_resul
 
 @each_case("slot", range(16))
 def test_a_child_counts_that_is_as_late_as_can_be_whatever_failed_meanwhile(slot: int) -> None:
-    strategy = steady(population=2, candidates=1)
+    strategy = steady(population=2, truncation=2, candidates=1)
     states, spreads = lived(strategy, [1.0, 9.0])  # the second one is kept by its trial
     state, born, late = states[-1], 2, 2 + strategy.config.max_lag
     for generation in range(born, late):  # the parents of publication ``born`` leave the window
