@@ -1,7 +1,7 @@
 """Distributed Evolution Strategies on the Redis that you already run.
 
-The public interface is ``from es_queue import RunConfig, load_policy, train``. The packages
-``master`` and ``workers`` are internal.
+Most programs need only ``from es_queue import RunConfig, load_policy, train``.
+docs/reference/api.md lists everything that is public and stable.
 """
 
 from __future__ import annotations
