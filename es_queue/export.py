@@ -40,10 +40,8 @@ Layers = Callable[[Any, Any], tuple[Any, Any]]
 def export_bytes(
     ending: str, saved: SavedPolicy, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> bytes:
-    """The file's bytes; ``saved`` was made from ``arrays`` and ``meta``.
-
-    Raises UsageError for another ending, a policy that has no such form, or a package that is not
-    installed.
+    """The file's bytes; ``saved`` was made from ``arrays`` and ``meta``. Raises UsageError for
+    another ending, a policy without such a form, or a missing package.
     """
     if ending == ".npz":
         return npz_bytes(arrays, meta)
@@ -79,9 +77,7 @@ def export_bytes(
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """All ``arrays`` and the ``meta`` that ``read_npz`` gives, uncompressed,
-    without pickle.
-    """
+    """All ``arrays`` and the ``meta`` that ``read_npz`` gives."""
     buffer = io.BytesIO()
     stored_meta = {name: value for name, value in meta.items() if name != "state"}
     np.savez(buffer, allow_pickle=False, meta=np.array(json.dumps(stored_meta)), **arrays)

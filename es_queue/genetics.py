@@ -1,8 +1,8 @@
 """Such et al. 2017, Deep neuroevolution, section 3.1: individuals as chains of mutations.
 
 https://arxiv.org/abs/1712.06567: θⁿ = θⁿ⁻¹ + σ ε(τₙ), the first parameters, then a noise index and
-a deviation per link. Most links are shared, so a family tree is kept. Its root is the last common
-ancestor, stored as a vector; the links that lead to the root are kept only for seed lists.
+a deviation per link. They are kept as a family tree, whose root, the last common ancestor, is a
+vector.
 """
 
 from __future__ import annotations
@@ -35,11 +35,8 @@ EMPTY_CHAIN = MutationChain(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def apply_mutations(start: Floats, mutations: MutationChain, noise: NoiseRows) -> Floats:
-    """start + σ₁ε₁ + σ₂ε₂ + …, float32 [size], a new array: one product and one sum per link, each
-    rounded to float32.
-
-    It works piece by piece, so a long vector is read from memory once for all links. That changes
-    no bit. Raises ValueError for an index outside the noise table.
+    """start + σ₁ε₁ + σ₂ε₂ + …, float32 [size], each product and sum rounded to float32, piece by
+    piece, so that a long vector is read once. Raises ValueError for an index outside the noise.
     """
     rows = noise.views(mutations.index, 0, len(start))
     if not rows:
@@ -131,9 +128,7 @@ class Lineage:
         return replace(family, next_name=self.next_name + len(parents)), names
 
     def prune(self, living: Integers, noise: NoiseRows) -> Lineage:
-        """The tree without extinct lines; the root moves down to the last common ancestor of the
-        ``living`` (names).
-        """
+        """The tree without extinct lines, from the last common ancestor of the ``living`` names."""
         rows = self.rows(living)
         kept = self.tree.ancestors(rows.tolist())
         tree, names = self.tree.subtree(kept), self.names[kept]
@@ -197,8 +192,7 @@ class Lineage:
 class ParentTable:
     """The parents of a publication's slots: a tree whose root is published beside it.
 
-    parents: rows that are mutated; elite_candidates: rows to evaluate again, in the asynchronous
-    schedule
+    parents: rows that are mutated; elite_candidates: rows to evaluate again (asynchronously)
     """
 
     tree: MutationTree
@@ -274,11 +268,8 @@ COMPARED_FIRST = 256
 
 
 class ParentCache:
-    """Decoded rows of published family trees.
-
-    A kept vector is identified by its links from the root under which it was decoded. When the root
-    changes, the new root is searched for among the kept vectors by its bits. If none is equal, all
-    are dropped, because anyone who can write to Redis can publish any root.
+    """Decoded rows of published family trees, by their links from a root. A new root is searched
+    for among them by its bits; if none is equal, all are dropped.
     """
 
     def __init__(self, noise: NoiseRows, max_bytes: int = MAX_BYTES) -> None:

@@ -106,8 +106,8 @@ def find_run(word: str | Path, runs_dir: str | Path | None = None) -> NamedRun:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises RunFolderError for a run's folder in which one of es-queue's own files or folders is a
-    link: commands would read, write and delete elsewhere. An archive can bring such links.
+    """Raises RunFolderError if one of es-queue's own files or folders is a link, which an archive
+    can bring: commands would read, write and delete elsewhere.
     """
     for path in (*(folder / name for name in OWN_FILES + OWN_FOLDERS), *folder.glob("s[0-9]*")):
         if path.is_symlink():
@@ -143,9 +143,7 @@ def read_stored_name(folder: Path) -> str:
 
 
 def existing_folder(word: str | Path, runs_dir: str | Path | None = None) -> Path:
-    """The folder of a run or study, else that path's folder. Raises NoRunError, and RunFolderError
-    for a folder with links.
-    """
+    """The folder of a run or study, else that path's. Raises NoRunError, RunFolderError."""
     run = find_run(word, runs_dir)
     folder = run.folder if run.folder.is_dir() else Path(word)
     if not folder.is_dir():
@@ -177,8 +175,7 @@ def checkpoint_path(
     word: str | Path, which: str = "best", runs_dir: str | Path | None = None
 ) -> Path:
     """The file itself, which may be a link, or the best policy or newest checkpoint of a run.
-
-    Raises NoRunError for an unknown run, RunFolderError for a missing checkpoint.
+    Raises NoRunError, RunFolderError.
     """
     path = Path(word)
     if path.is_file() or path.suffix in FILE_SUFFIXES:

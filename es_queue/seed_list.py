@@ -1,9 +1,8 @@
-"""A policy as a short list of seeds: the source of its first parameters, then a noise index per
-mutation.
+"""A policy as a short list of seeds, a noise index per mutation: Such et al. 2017,
+https://arxiv.org/abs/1712.06567, section 3.1.
 
-Such et al. 2017, https://arxiv.org/abs/1712.06567, section 3.1. The file is JSON: a checkpoint's
-meta, ``seeds``, ``sigma`` (one for all, or one each), the digest of the noise table, and the digest
-of the resulting parameters.
+The file is JSON: a checkpoint's meta, ``seeds``, ``sigma`` (one for all, or one each), the digest
+of the noise table, and that of the resulting parameters.
 """
 
 from __future__ import annotations
@@ -41,20 +40,16 @@ Arrays = dict[str, NDArray[Any]]
 def decode_parameters(
     config: RunConfig, policy: Policy, mutations: MutationChain, noise: NoiseTable
 ) -> Floats:
-    """The parameters after ``mutations`` of a run's first ones, float32 [size]. Raises ValueError
-    for an index outside the noise.
-    """
+    """The parameters after ``mutations`` of a run's first ones. Raises ValueError."""
     return apply_mutations(initial_parameters(config, policy), mutations, noise)
 
 
 def format_seed_list(
     path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> str:
-    """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` come from
-    ``read_npz``.
+    """The JSON text of a checkpoint's policy; ``arrays`` and ``meta`` come from ``read_npz``.
 
-    Raises RunFolderError if the checkpoint has no mutations, or ones that do not give its
-    parameters.
+    Raises RunFolderError for no mutations, or ones that do not give its parameters.
     """
     genome, _ = read_npz(path, ("genome_index", "genome_sigma"))
     if not genome:
@@ -156,9 +151,8 @@ def parse_vector(values: Any) -> Floats:
 def rebuild_parts(
     meta: Mapping[str, Any], links: MutationChain
 ) -> tuple[RunConfig, Policy, NoiseTable]:
-    """The settings, the policy and the noise of a checkpoint's meta.
-
-    Raises RunFolderError, also if ``links`` would make them too large.
+    """The settings, policy and noise of a checkpoint's meta. Raises RunFolderError, also if
+    ``links`` would make them too large.
     """
     try:
         config = RunConfig.of(meta["config"], "the seed list")
@@ -175,9 +169,7 @@ def rebuild_parts(
 
 
 def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
-    """Raises RunFolderError for parameters whose computation takes much memory or time, unless the
-    file is trusted.
-    """
+    """Raises RunFolderError for parameters that take much memory or time, unless trusted."""
     if is_trusted():
         return
     if size > MOST_PARAMETERS:
@@ -196,7 +188,7 @@ def refuse_large(config: RunConfig, size: int, seeds: int) -> None:
 
 def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
     """The noise that a file names, for policies of ``size`` parameters. Raises ValueError for a
-    table that fits no such run, because the file's author could make this host create it.
+    table that fits no such run, which this host would have to create.
     """
     if size > config.noise_size:
         raise ValueError(

@@ -1,17 +1,12 @@
 """Atari games: ids of every era, and the emulator as an environment of Gymnasium.
 
-Images are prepared by Gymnasium's AtariPreprocessing and FrameStackObservation. The emulator is the
-Arcade Learning Environment (package ale-py). All randomness of an episode comes from its seed
+Images are prepared by Gymnasium's AtariPreprocessing and FrameStackObservation, and the emulator is
+the Arcade Learning Environment (package ale-py). All randomness comes from the episode's seed
 through es-queue's own stream, so an episode is the same in any process.
 
-| version of an id | probability that a frame repeats the previous action |
-|---|---|
-| v0, v5  | 0.25 |
-| v3, v4  | 0 |
-
-A plain name holds an action for 2 to 4 frames, at random; ``Deterministic`` for 4 (Space Invaders:
-3, because its shots blink); ``NoFrameskip`` for 1; ``ALE/…-v5`` for 4. ``-ram`` observes the
-console's memory.
+In v0 and v5 a frame repeats the previous action with probability 0.25, in v3 and v4 never. A plain
+name holds an action for 2 to 4 frames, at random; ``Deterministic`` for 4 (Space Invaders: 3,
+because its shots blink); ``NoFrameskip`` for 1; ``ALE/…-v5`` for 4. ``-ram`` observes the memory.
 """
 
 from __future__ import annotations
@@ -53,9 +48,7 @@ _GAMES = """
 
 
 def parse_atari_id(name: str) -> dict[str, Any] | None:
-    """The arguments of AtariGame that an id means; None if it names no Atari game. Without a
-    version, it is the newest.
-    """
+    """The arguments of AtariGame that an id means; None if it names no Atari game."""
     match = _FORM.fullmatch(name)
     if match is None:
         return None
@@ -118,9 +111,7 @@ def find_game(request: EnvironmentRequest) -> SpecAndArguments | None:
 
 
 def rom_ids(name: str) -> list[str]:
-    """The emulator's names of its games. Raises MissingPackage if ``name`` needs an emulator
-    that is not installed.
-    """
+    """The emulator's names of its games. Raises MissingPackage, which ``name`` needs."""
     try:
         importlib.import_module("ale_py")
         names: list[str] = importlib.import_module("ale_py.roms").get_all_rom_ids()
@@ -150,16 +141,14 @@ def _is_whole(value: Any, least: int) -> bool:
 class AtariGame(gymnasium.Env[NDArray[Any], Any]):
     """One game.
 
-    rom:       the emulator's name of it
-    obs_type:  ram (float32[128] in 0…1), rgb (uint8[height, width, 3]), or image: the same frames
-    in grey (uint8[height, width]), for Gymnasium's wrappers
+    rom: the emulator's name of it
+    obs_type: ram (float32[128] in 0…1), rgb (uint8[height, width, 3]), or image (in grey)
     frameskip: frames that an action holds: a number, or ``2-4`` for a random number
-    noop_max:  at most this many frames, at least one, pass before the policy acts; 0 for none
-    repeat_action_probability: probability with which a frame repeats the previous action
-    max_num_frames_per_episode: frames after which the episode ends, including those before the
-    first action
+    noop_max: at most this many frames, at least one, pass before the policy acts; 0 for none
+    repeat_action_probability: with which a frame repeats the previous action
+    max_num_frames_per_episode: including those before the first action
     full_action_space: all 18 actions, also those without effect in this game
-    mode, difficulty: the game's switches, None for the game's default
+    mode, difficulty: the game's switches, None for its default
 
     Raises UsageError for invalid arguments, ImportError without ale-py.
     """
@@ -229,9 +218,7 @@ class AtariGame(gymnasium.Env[NDArray[Any], Any]):
         return self._observation(), {"lives": self.ale.lives()}
 
     def _power_on(self) -> None:
-        """Restore the state after power-on, then reset: some games remember the game before if
-        only one of the two is done (Qbert, Tennis).
-        """
+        """Restore and reset: after only one of them Qbert and Tennis remember the game before."""
         self.ale.restoreState(self._initial_state)
         self.ale.reset_game()
         self._last = self._actions[0]

@@ -44,10 +44,7 @@ REMOVED = ("Striker", "Thrower")
 
 
 def current_id(name: str) -> tuple[str, str]:
-    """The id to play for ``name``, and a sentence if it differs from ``name``, else empty.
-
-    Raises EnvironmentFailure for an environment that no package provides any more.
-    """
+    """The id to play for ``name``, and a sentence if that differs. Raises EnvironmentFailure."""
     try:
         namespace, bare, version = parse_env_id(name)
     except gymnasium.error.Error:
@@ -152,10 +149,7 @@ def register_bundled_ids() -> None:
 
 
 def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
-    """Look the requested id up, after importing the user's module if the id names one.
-
-    Raises EnvironmentFailure for an unknown id or a module that cannot be imported.
-    """
+    """Look the requested id up, after importing the user's module. Raises EnvironmentFailure."""
     module, _, name = request.id.rpartition(":")
     validate_reserved_arguments(request)
     atari = find_game(request)
@@ -180,9 +174,7 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 
 
 def import_user_module(module: str, environment_id: str) -> None:
-    """Import the module that a user's environment names. Raises EnvironmentFailure, MissingPackage
-    if this host has no such module.
-    """
+    """Import a user's module. Raises EnvironmentFailure, MissingPackage without such a module."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -199,8 +191,8 @@ def import_user_module(module: str, environment_id: str) -> None:
 
 
 def find_spec(registration: Any, name: str) -> Any:
-    """The spec of ``name`` in Gymnasium's ``registration`` or in the old gym's; the newest version
-    if the name has none.
+    """The spec of ``name`` in Gymnasium's ``registration`` or the old gym's; the newest version if
+    the name has none.
     """
     with suppress(Exception):  # each library's own errors for names that are none
         space, bare, version = registration.parse_env_id(name)
@@ -287,10 +279,8 @@ REGISTERED_BY = ("gymnasium", "es_queue", "ale_py")
 
 
 def environment_settings(env: GivenEnvironment) -> dict[str, Any]:
-    """The settings of a run on ``env``: an id, a class, a function that makes an environment, or an
-    environment.
-
-    Raises UsageError with the reason if workers could not make the same environment.
+    """The settings of a run on ``env``: an id, a class, a function, or an environment. Raises
+    UsageError with the reason if workers could not make the same environment.
     """
     if isinstance(env, str):
         if ":" not in env and (spec := gymnasium.registry.get(env)) is not None:

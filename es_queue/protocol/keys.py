@@ -205,11 +205,10 @@ VARIABLE = "ES_QUEUE_CLOCKS"
 
 @dataclass(frozen=True)
 class Clocks:
-    """Every time constant of the protocol, in seconds. Blocking calls are shorter than the 5 s
-    socket timeout.
+    """Every time constant of the protocol, in seconds. Blocking calls are shorter than 5 s.
 
-    grace: time after the lease of a dead master expires, until its private server, its local
-    workers and the run's seats end
+    grace: from the end of a dead master's lease to that of its private server, local workers and
+    seats
     """
 
     lease: float = 10.0
@@ -227,11 +226,7 @@ class Clocks:
 
 
 def clocks_from_environment() -> Clocks:
-    """The clocks, changed by ES_QUEUE_CLOCKS (JSON, seconds by field name), for tests and unusual
-    networks.
-
-    Raises UsageError if that is invalid.
-    """
+    """The clocks, changed by ES_QUEUE_CLOCKS (JSON, seconds by field name). Raises UsageError."""
     text = os.environ.get(VARIABLE)
     if not text:
         return Clocks()

@@ -24,10 +24,8 @@ MAX_IDS_READ = 500  # seats are looked for among this many waiting jobs at each 
 
 
 def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
-    """The waiting jobs of a queue that are seats of any run, in order; they are at the tail, behind
-    other jobs.
-
-    Raises redis-py's DataError if the key is not a list.
+    """The waiting jobs of a queue that are seats of any run, in order. Raises redis-py's DataError
+    if the key is not a list.
     """
     reply = read_queue(client, keys.rq_queue(queue), 0, MAX_IDS_READ - 1)
     if len(reply) == MAX_IDS_READ:
@@ -116,8 +114,7 @@ def open_seats(
 
     timeout: seconds after which RQ ends the job; longer than a lease with its longest episode
 
-    ``client`` also serves RQ, so its replies must be bytes. Callers that race open at most one too
-    many each.
+    Callers that race open at most one too many each.
     """
     missing = want - sum(is_seat_of(name, run) for name in waiting_seat_ids(client, queue))
     opened: list[str] = []
