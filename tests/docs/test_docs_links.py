@@ -11,7 +11,7 @@ from tests.docs.pages import LINK, anchors, named, pages, prose
 
 def broken(page: Path) -> list[str]:
     """The targets in a page that are not there."""
-    found = []
+    found = ["()"] * prose(page).count("]()")
     for target in LINK.findall(prose(page)):
         path, _, anchor = target.partition("#")
         if "://" in target or target.startswith("mailto:"):
