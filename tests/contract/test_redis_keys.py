@@ -7,13 +7,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
+import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import Retry
-from es_queue.protocol.store import MAX_ERRORS, PART, WorkerFlags
+from es_queue.protocol.store import MAX_ERRORS, PART, MasterStore, WorkerFlags
 from tests.cases import each_case
 from tests.contract.places import (
     ABOUT,
@@ -159,6 +161,30 @@ def test_a_worker_that_outlived_all_keys_of_its_run_leaves_nothing_for_ever(
     worker.give_back([block(0, 4)])
     worker.report("{}")
     assert lasting_keys(redis_place) == []
+
+
+def test_parameters_that_disappear_before_they_are_published_are_stored_again_ten_times(
+    redis_place: RedisPlace,
+) -> None:
+    redis_place.publish(P0, block(0, 4))
+    stored = list[int]()
+
+    class Losing(redis.Redis):
+        """Its server loses what was staged just before each script."""
+
+        def evalsha(self, *arguments: Any) -> Any:
+            stored.append(redis_place.client.ttl(redis_place.keys.parameters(P1)))
+            redis_place.client.delete(redis_place.keys.parameters(P1))
+            return super().evalsha(*arguments)
+
+    losing = Losing(connection_pool=redis_place.client.connection_pool)
+    with pytest.raises(RedisError, match="disappeared from Redis 10 times"):
+        redis_place.open(MasterStore(losing, RUN), P1)
+    assert len(stored) == 10 and all(0 < seconds <= 600 for seconds in stored), (
+        "those of a master that ends here go by themselves"
+    )
+    assert redis_place.todo() == texts(block(0, 4))
+    assert look(redis_place.master()).publication == P0
 
 
 def test_parameters_that_were_stored_again_for_an_open_publication_stay(

@@ -62,3 +62,16 @@ def test_a_late_result_is_learnt_with_the_deviations_that_it_was_drawn_with() ->
     batch = setup.learner.batch(state, setup.learner.choose([old, new]))
     told = [(rows.stop - rows.start, spread.tolist()) for rows, spread in batch.spreads]
     assert told == [(3, old.spread.tolist()), (3, new.spread.tolist())]
+
+
+def test_an_asynchronous_batch_is_the_results_that_arrived_first_and_none_beyond_its_size() -> None:
+    setup = setup_of("snes", schedule="async")
+    state = setup.initial_state()
+    spans = [Span(CENTRE, 0, 1), Span(TRAIN, 0, 6)]
+    tables = [setup.learner.slots(state, number, "", spans) for number in (0, 1)]
+    for number, slots in enumerate(tables):
+        slots.table["state"] = ANSWERED
+        slots.table["arrived"] = 2 * np.arange(7) + number
+        slots.table["fitness"] = slots.table["arrived"][:, np.newaxis]
+    batch = setup.learner.batch(state, setup.learner.choose(tables))
+    assert sorted(batch.fitness.ravel().tolist()) == list(range(2, 10))
