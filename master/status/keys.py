@@ -210,11 +210,8 @@ def preview(key: Key, answer: Any) -> str:
 
 def format_brief(value: Any) -> str:
     if isinstance(value, dict):
-        known = {name: inner for name, inner in value.items() if inner not in ("", None)}
-        value = ", ".join(f"{name} {format_brief(inner)}" for name, inner in known.items())
-    elif isinstance(value, list):
-        value = ", ".join(map(format_brief, value))
-    return sanitize(value, PREVIEW_WIDTH)
+        value = {name: inner for name, inner in value.items() if inner not in ("", None)}
+    return sanitize(format_value(value), PREVIEW_WIDTH)
 
 
 # --- one key
