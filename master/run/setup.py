@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
@@ -25,6 +26,7 @@ from es_queue.slot_plan import resolve_seed_sharing, validate_noise_size
 from es_queue.strategies import make_strategy, strategy_class, try_strategy
 from es_queue.strategies.auto import with_chosen_strategy
 from es_queue.strategies.base import Strategy
+from master.display.notes import TERMINAL
 from master.loop.learner import Learner
 from master.loop.state import RollbackPoint, RunState
 
@@ -32,6 +34,8 @@ from master.loop.state import RollbackPoint, RunState
 #: memory, whose numbers have one scale, while the moments of each sampled episode (16 bytes a
 #: number) would outweigh its result by far.
 MOST_NORMALISED = 4096
+#: An environment that takes longer to create and step is named.
+WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,14 @@ def prepare_run(
 
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
-    spec = describe(EnvironmentRequest.of(config))
+    text = f"waiting for {config.task}: its first step has taken {WAIT_SECONDS:g} s; Ctrl-C ends it"
+    waiting = Timer(WAIT_SECONDS, TERMINAL.warning, [text])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        spec = describe(EnvironmentRequest.of(config))
+    finally:
+        waiting.cancel()
     spaces = spec.observation_size, spec.action, spec.observation_shape
     policy = make_policy(config, *spaces)
     validate_environment_settings(config, spec)

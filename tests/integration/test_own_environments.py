@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -75,6 +76,19 @@ def test_an_environment_with_a_thread_pool_of_its_module_trains(
     run = processes.master(*words, "--run", "pool")
     assert run.wait() == 0, run.said()
     assert processes.living() == {}
+
+
+def test_an_environment_that_hangs_is_named_and_ctrl_c_ends_the_command(
+    processes: Processes,
+) -> None:
+    hang = "import time\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+    hang += "class Hang(CartPoleEnv):\n    def reset(self, **_):\n        time.sleep(1000)\n"
+    (processes.folder / "hang.py").write_text(hang)
+    run = processes.master("--env", "hang:Hang")
+    wait_for(lambda: "waiting for hang:Hang: its first step" in run.said(), "it is named")
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130 and run.err.read_text().count("\n") == 1
+    assert processes.living() == {} and not (processes.folder / "runs").exists()
 
 
 def test_a_run_of_a_loose_module_resumes_from_redis_when_its_folder_is_lost(
