@@ -55,6 +55,7 @@ from master.display.log_view import (
     format_labelled,
 )
 from master.display.notes import TERMINAL, NoteHandler
+from master.loop.checkpoint import Checkpoints, write_atomically
 from master.processes import Child, ProcessGroup, module_command, signal_name
 from master.run.launch import Launch, derive_run_id, existing_run, new_run, prepare_folder
 from master.run.manifest import repro_command
@@ -69,7 +70,6 @@ from master.status.figures import (
     format_score,
     format_whole,
 )
-from master.storage.checkpoint import Checkpoints, write_atomically
 
 LOGGER = logging.getLogger("es_queue.sweep")
 MAIN = "master.cli.main"

@@ -1,1 +1,1 @@
-"""The training loop, synchronous and asynchronous, and the state that it carries."""
+"""The training loop in both schedules, the state that it carries, and its checkpoint."""

@@ -17,13 +17,13 @@ from es_queue.numerics.statistics import ReturnStatistics
 from es_queue.protocol.messages import ELITE, Task
 from es_queue.slots import FAILED, Slots
 from master.display.log_view import RunView
+from master.loop import checkpoint
+from master.loop.checkpoint import Checkpoints
 from master.loop.config_timeline import format_changes
 from master.loop.figures import evaluation_figures
 from master.loop.learner import Chosen, Learner
 from master.loop.state import TRAINING, Best, RunState
 from master.status.figures import Record
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints
 
 LOGGER = logging.getLogger("es_queue.loop")
 LEAST_SECONDS_BETWEEN_SAVES = 5.0

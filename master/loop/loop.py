@@ -29,6 +29,7 @@ from es_queue.slots import (
     training_plan,
 )
 from es_queue.strategies.base import NOT_FINITE, Strategy
+from master.loop import checkpoint
 from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
 from master.loop.config_timeline import ConfigTimeline, format_changes
@@ -56,7 +57,6 @@ from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStat
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.status.figures import Record, format_duration, format_values
-from master.storage import checkpoint
 
 LOGGER = logging.getLogger("es_queue.loop")
 

@@ -27,8 +27,8 @@ from es_queue.files import parse_json, read_file
 from es_queue.run_folder import NamedRun
 from es_queue.text import sanitize
 from es_queue.user_code import named_modules
+from master.loop.checkpoint import write_atomically
 from master.run.launch import format_warm_start
-from master.storage.checkpoint import write_atomically
 
 MANIFEST, README = "run.json", "README.txt"
 #: Those of a run that was resumed more often: the first and the newest.

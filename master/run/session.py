@@ -48,7 +48,9 @@ from es_queue.user_code import allowing, loose_modules, named_modules, require_t
 from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
+from master.loop import checkpoint
 from master.loop.audit import Audit
+from master.loop.checkpoint import Checkpoints, write_atomically
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.inbox import ControlInbox
 from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
@@ -66,8 +68,6 @@ from master.services.local_services import LocalServices
 from master.services.start_lines import redis_flags, start_lines
 from master.status.figures import Record
 from master.status.sources import unknown_run_error
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints, write_atomically
 from master.storage.generation_store import GenerationStore
 
 LOGGER = logging.getLogger("es_queue.run")

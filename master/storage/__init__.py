@@ -1,1 +1,1 @@
-"""What a run writes: checkpoints, records of individuals, metrics, trackers' files."""
+"""What a run writes beside its checkpoints: the replay log, records of individuals, metrics."""

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from es_queue.slot_record import MAX_PUBLISHED_BYTES, SlotRecord, record_path, recorded_generations
 from es_queue.slots import ANSWERED
+from master.loop.checkpoint import surplus_generations, write_atomically
 from master.loop.learner import Chosen, Learner
 from master.loop.listeners import Generation, Listener, Report, try_write
-from master.storage.checkpoint import surplus_generations, write_atomically
 from master.storage.replay_log import ReplayLog, ReplayStep
 
 MOST_RECORD_BYTES = 256 * 2**20

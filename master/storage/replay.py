@@ -22,11 +22,11 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.slot_plan import make_generation_plan
 from es_queue.strategies.base import Batch, Strategy
 from es_queue.user_code import describe_error, named_modules, require_trust
+from master.loop import checkpoint
+from master.loop.checkpoint import Checkpoints
 from master.loop.config_timeline import strategy_of
 from master.loop.loop import run_digest
 from master.loop.state import CurrentDescent, OpenPublication, RollbackPoint, RunState
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints
 from master.storage.replay_log import (
     REPLAY_FOLDER,
     LogFrame,

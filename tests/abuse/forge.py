@@ -19,7 +19,7 @@ from es_queue.protocol import keys
 from es_queue.protocol.control import ControlRequest
 from es_queue.protocol.messages import TRAIN, Block, Task, publication_generation, token_number
 from es_queue.slots import Span, spans_to_bytes
-from master.storage import checkpoint
+from master.loop import checkpoint
 from tests.ring import quick_config
 
 PUBLICATION = "7.3-0a1b2c3d"

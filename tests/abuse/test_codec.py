@@ -25,7 +25,7 @@ from es_queue.files import parse_json
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.protocol.control import ControlRequest
 from es_queue.protocol.messages import Block, Task
-from master.storage import checkpoint
+from master.loop import checkpoint
 from tests.abuse.forge import TASK, Decoder, decoders, hostile, mutated
 
 MEGABYTE = 2**20

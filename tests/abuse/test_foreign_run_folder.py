@@ -18,9 +18,9 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
+from master.loop.checkpoint import Checkpoints, decode, encode
 from master.services.private_server import PrivateServer, server_binary
 from master.services.tcp_access import Address, read_password, write_join_files
-from master.storage.checkpoint import Checkpoints, decode, encode
 from master.storage.replay_log import ReplayLog
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.processes import BIN, Processes, flags, quiet_digest, wait_for

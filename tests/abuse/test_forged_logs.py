@@ -14,7 +14,7 @@ import pytest
 
 from es_queue.errors import EsQueueError
 from master.cli.main import main as es_master
-from master.storage.checkpoint import decode, encode
+from master.loop.checkpoint import decode, encode
 from master.storage.replay_log import chain_digest, list_log_files, read_frames
 from tests.parts import setup_of
 from tests.unit.master.storage.test_replay import RUN, logged, replayed

@@ -14,9 +14,9 @@ import pytest
 
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.private_files import try_lock
+from master.loop.checkpoint import write_atomically
 from master.run.launch import Launch, prepare_folder
 from master.services.local_services import LocalServices
-from master.storage.checkpoint import write_atomically
 from master.storage.metrics_files import LineFile
 from master.storage.replay_log import ReplayLog
 from tests.integration.processes import BIN

@@ -35,7 +35,7 @@ READ_RECORD = (
     "RunFolderError as error: print(error)"
 )
 READ_CHECKPOINT = (
-    "from pathlib import Path\nfrom master.storage.checkpoint import decode\nfrom "
+    "from pathlib import Path\nfrom master.loop.checkpoint import decode\nfrom "
     "es_queue.errors import RunFolderError\ntry: decode(Path({!r}).read_bytes()); "
     "print('read')\nexcept RunFolderError as error: print(error)"
 )

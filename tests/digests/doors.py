@@ -31,13 +31,13 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import ELITE, TRAIN, Block, Task
 from es_queue.slots import worker_mark
 from es_queue.user_code import ALLOW
+from master.loop import checkpoint
+from master.loop.checkpoint import Checkpoints
 from master.loop.listeners import CheckpointWriter
 from master.loop.loop import Interrupted
 from master.loop.state import Change
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import flags

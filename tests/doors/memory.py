@@ -25,11 +25,11 @@ from es_queue.protocol.control import SET, ControlRequest
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import KINDS, TRAIN, Block, Task, publication_generation
 from es_queue.slots import Shape, spans_from_bytes
+from master.loop import checkpoint
 from master.loop.listeners import CheckpointWriter, Outcome
 from master.loop.loop import Interrupted
 from master.loop.state import Best
 from master.run.setup import Setup, prepare_run
-from master.storage import checkpoint
 from tests.memory_channel import MemoryServer, MemoryWorkerStore
 from tests.ring import QUICK, Sink, make_master, quick_config
 from tests.tiny import QUAD

@@ -39,8 +39,8 @@ class Countdown:
 
 def arm(point: str, count: int) -> None:
     """Replace what stands at the point. Imports numpy, so the numeric environment must stand."""
+    import master.loop.checkpoint
     import master.loop.listeners
-    import master.storage.checkpoint
     from es_queue.protocol.store import MasterStore
     from es_queue.slots import Slots
     from master.loop.learner import Learner

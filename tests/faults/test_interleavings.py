@@ -22,13 +22,13 @@ from es_queue.protocol.connection import Retry, client_from_url
 from es_queue.protocol.messages import Task, token_number
 from es_queue.protocol.store import MasterStore, WorkerStore
 from es_queue.slots import TRAIN, Shape, Span, spans_to_bytes
+from master.loop import checkpoint
+from master.loop.checkpoint import Checkpoints
 from master.loop.loop import Interrupted
 from master.run.launch import Launch
 from master.run.lease import take_lease
 from master.run.session import Session
 from master.run.setup import prepare_run
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints
 from tests.contract.places import (
     P0,
     P1,

@@ -16,8 +16,8 @@ from typing import Any
 from es_queue.protocol.control import ControlClient, ControlRequest
 from es_queue.protocol.keys import RQ_WORKERS, VARIABLE, Clocks, RunKeys
 from es_queue.user_code import ALLOW
+from master.loop.checkpoint import decode
 from master.loop.recovery_statistics import REDIS_AWAY
-from master.storage.checkpoint import decode
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish
 from tests.faults.servers import Idling
 from tests.integration.processes import BIN, NERVOUS, Seen, Started, clocks_text, flags, wait_for

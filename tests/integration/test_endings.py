@@ -18,11 +18,11 @@ from es_queue import train
 from es_queue.config.resolution import resolve
 from es_queue.errors import NoRunError
 from es_queue.protocol.keys import VARIABLE
+from master.loop.checkpoint import Checkpoints
 from master.run.launch import Launch
 from master.run.session import UNSERVED, Session
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder
-from master.storage.checkpoint import Checkpoints
 from tests.integration.processes import (
     CARTPOLE,
     CLOCKS,

@@ -17,10 +17,10 @@ from es_queue.config.run_config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Task
 from es_queue.slots import result_type
+from master.loop.checkpoint import pack
 from master.status.command import main
 from master.status.keys import MOST_BYTES
 from master.status.snapshot import LONGEST_REPORT, MOST_REPORTS
-from master.storage.checkpoint import pack
 
 OWN = RunKeys("walker-1")
 PUBLICATION = "12.3-0000000a"

@@ -25,6 +25,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import Block, Task, publication_generation, token_number
 from es_queue.slots import EPISODE_FAILED, Slots, spans_to_bytes
+from master.loop import checkpoint
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.inbox import ControlInbox
 from master.loop.listeners import Generation, Listener, Outcome, Report
@@ -32,7 +33,6 @@ from master.loop.loop import Master
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.setup import Setup, prepare_run
-from master.storage import checkpoint
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD

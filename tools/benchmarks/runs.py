@@ -27,10 +27,10 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import VARIABLE, Clocks
 from es_queue.protocol.messages import TRAIN, Task
 from es_queue.slots import Slots, Span, spans_to_bytes
+from master.loop import checkpoint
+from master.loop.checkpoint import Checkpoints
 from master.loop.state import RunState, vector_digest
 from master.run.setup import Setup
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints
 from master.storage.replay import next_state, strategy_of_state
 from master.storage.replay_log import REPLAY_FOLDER as REPLAY
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames

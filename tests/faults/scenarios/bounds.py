@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from master.loop import checkpoint
+from master.loop.checkpoint import Checkpoints
 from master.services.private_server import PrivateServer
-from master.storage import checkpoint
-from master.storage.checkpoint import Checkpoints
 from tests.faults import counted, soak
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.faults.servers import may_unshare

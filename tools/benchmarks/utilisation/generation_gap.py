@@ -28,6 +28,7 @@ from es_queue.slots import Slots, Table, spans_from_bytes, worker_mark
 from es_queue.strategies import make_strategy
 from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
+from master.loop.checkpoint import Checkpoints
 from master.loop.config_timeline import ConfigTimeline
 from master.loop.inbox import ControlInbox
 from master.loop.learner import Learner
@@ -36,7 +37,6 @@ from master.loop.loop import Master
 from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup
-from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.ring import quick_config

@@ -26,9 +26,9 @@ from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.constant import ConstantPolicy
 from es_queue.strategies.map_elites import Archive
 from es_queue.user_code import ALLOW
+from master.loop.checkpoint import Checkpoints
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
-from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
 from tests.cases import each_case

@@ -19,7 +19,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
 from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.user_code import ALLOW, named_modules
-from master.storage.checkpoint import Checkpoints
+from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from workers.episode import EpisodeControl

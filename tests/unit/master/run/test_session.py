@@ -11,8 +11,8 @@ from es_queue import train
 from es_queue.config.run_config import check_resume_changes
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.run_folder import NamedRun
+from master.loop import checkpoint
 from master.run.session import newest_checkpoint
-from master.storage import checkpoint
 from tests.parts import setup_of, trained
 
 PLACE = NamedRun("same", Path("runs/same"))

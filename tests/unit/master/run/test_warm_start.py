@@ -12,11 +12,11 @@ import pytest
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.statistics import Moments
 from es_queue.pretrained import environment_names, path_of
+from master.loop.checkpoint import Checkpoints, encode, encode_best
 from master.loop.state import RunState
 from master.run.launch import parse_warm_start
 from master.run.setup import Setup
 from master.run.warm_start import WIDENED_COUNT, extend_moments, make_warm_state, read_warm_start
-from master.storage.checkpoint import Checkpoints, encode, encode_best
 from tests.cases import each_case
 from tests.parts import setup_of, trained
 from tests.ring import quick_config, run_ring

@@ -23,9 +23,9 @@ from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import RunFolderError
 from es_queue.policies.actions import ActionMap
+from master.loop import checkpoint
+from master.loop.checkpoint import MOST_KEPT, MOST_SNAPSHOTS, Checkpoints, write_atomically
 from master.run.setup import Setup, prepare_run
-from master.storage import checkpoint
-from master.storage.checkpoint import MOST_KEPT, MOST_SNAPSHOTS, Checkpoints, write_atomically
 from tests.cases import each_case
 from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config

@@ -15,8 +15,8 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError
 from es_queue.slot_record import read_record, record_path, recorded_generations
+from master.loop.checkpoint import Checkpoints, surplus_generations
 from master.loop.listeners import Outcome
-from master.storage.checkpoint import Checkpoints, surplus_generations
 from master.storage.generation_store import GenerationStore, RecordReader
 from tests.ring import Sink, quick_config, run_ring
 from tests.unit.workers.play.test_play_cli import played, refused

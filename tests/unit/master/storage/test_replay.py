@@ -16,8 +16,8 @@ from es_queue.errors import RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.control import SET, ControlRequest
 from es_queue.strategies import STRATEGIES
+from master.loop.checkpoint import Checkpoints
 from master.storage import replay_log
-from master.storage.checkpoint import Checkpoints
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames

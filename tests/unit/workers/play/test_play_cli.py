@@ -22,7 +22,7 @@ from es_queue.protocol.messages import FINAL, Task
 from es_queue.slot_plan import FINAL_SEEDS as FINAL_STREAM
 from es_queue.slot_plan import evaluation_seeds
 from es_queue.strategies import make_strategy
-from master.storage.checkpoint import policy_meta
+from master.loop.checkpoint import policy_meta
 from tests.cases import each_case
 from tests.parts import play_slots, policy_size
 from workers import episode as episodes

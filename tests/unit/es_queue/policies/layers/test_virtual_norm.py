@@ -24,9 +24,9 @@ from es_queue.policies.checkpoint_policy import load_policy
 from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.layers.virtual_norm import EPSILON
 from es_queue.policies.mlp import NormalisedMlpPolicy
+from master.loop.checkpoint import Checkpoints, encode, encode_best
 from master.loop.state import Best
 from master.run.setup import prepare_run
-from master.storage.checkpoint import Checkpoints, encode, encode_best
 from tests.cases import each_case
 from tests.ring import quick_config
 from tests.unit.es_queue.policies.test_conv import SMALL, discrete, drawn
