@@ -509,8 +509,9 @@ class RunConfig:
         for part, users in ((part, users_of(name, part)) for part in PARTS):
             if users:
                 text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+                shown = str(text)[:60] if str(text).isprintable() else short(value)
                 return UsageError(
-                    f"{name} is {str(text)[:60]}, but the {part} {values[part]} does not use it: "
+                    f"{name} is {shown}, but the {part} {values[part]} does not use it: "
                     f"leave it out, or use the {part} {join(users)}"
                 )
         if error is TypeError:
