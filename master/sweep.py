@@ -7,7 +7,6 @@ folder per seed. Each run is a child of this process, which reads its events as 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 import shutil
@@ -71,7 +70,6 @@ from master.status.figures import (
     format_whole,
 )
 
-LOGGER = logging.getLogger("es_queue.sweep")
 MAIN = "master.cli.main"
 LONGEST_RUN_ID, TIME_AND_LETTERS = 40, len("-1120-143259-4f")
 LOOK_SECONDS, CHECK_SECONDS = 0.1, 1.0

@@ -170,7 +170,7 @@ def examine(
 
 
 def find_runs(server: RedisReader, named: str | None) -> list[Run]:
-    """The named run if it is there, else all with a master. Raises RedisError."""
+    """The named run, else all with a master. Raises RedisError."""
     if named is None:
         return [run for run in server.list_runs() if run.leased]
     found = server.find_run(named)
@@ -471,7 +471,7 @@ def check_run(run: Run) -> Finding:
 
 
 def check_idle(run: Run) -> Iterator[Finding]:
-    """A finding only if workers have too little work."""
+    """Only if workers have too little work."""
     remark, _, fix = idle_workers(run.figures).partition(": ")
     if remark:
         yield Finding("idle", WARNING, remark, fix)
