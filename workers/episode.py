@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -42,17 +43,15 @@ OnStep = Callable[[int, float], None]
 #: Returns the action noise of the next step, float32[n].
 NextNoise = Callable[[], Floats]
 Places = NDArray[np.intp]
-#: The parameters of finished episodes are held until they are this share of a batch: copies at
-#: each end of an episode would grow by the square of the batch.
+#: Finished episodes leave a batch's parameters once they are this share of them: a copy at each end
+#: would cost the square of the batch.
 IDLE_SHARE = 0.25
-#: Steps for which there is room in the kept observations of a batch, at first.
+#: Steps for which a batch has room at first.
 FIRST_ROOM = 64
 
 
 class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
-    """The worker leaves between two environment steps, or only this block, because its publication
-    has closed.
-    """
+    """The worker leaves between two steps, or only this block, whose publication has closed."""
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
@@ -127,11 +126,9 @@ class EpisodePlayer:
         statistics: FrozenStatistics | None,
         on_step: OnStep | None = None,
     ) -> Iterator[Played]:
-        """Play ``count`` specs, in order. An exception among them is its own result. Either all or
-        none have a key.
-
-        Specs are taken, and episodes played, as results are read. ``on_step`` follows the steps of
-        episodes, which are then played one by one. Raises Leaving between two steps.
+        """Play ``count`` specs in order, as results are read. An exception among them is its own
+        result. Either all or none have a key. With ``on_step``, episodes are played one by one.
+        Raises Leaving between two steps.
         """
         left = iter(specs)
         batches = 0 if on_step else self._batches(count)
@@ -151,18 +148,19 @@ class EpisodePlayer:
             try:
                 if spec.parameters is not parameters:  # else the next episode of an individual
                     bound, parameters = self._policy.bind(spec.parameters[None]), spec.parameters
-                result: Played = play_episode(
-                    self._env,
-                    begin_acting(bound, statistics),
-                    self._actions,
-                    rules,
-                    spec.seed,
-                    self._control,
-                    spec.observe,
-                    self._noise_of(spec),
-                    self._behaviour if spec.behave else None,
-                    on_step,
-                )
+                with exits_refused():
+                    result: Played = play_episode(
+                        self._env,
+                        begin_acting(bound, statistics),
+                        self._actions,
+                        rules,
+                        spec.seed,
+                        self._control,
+                        spec.observe,
+                        self._noise_of(spec),
+                        self._behaviour if spec.behave else None,
+                        on_step,
+                    )
             except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
                 raise
             except Exception as error:  # whatever a user's environment raises
@@ -172,7 +170,7 @@ class EpisodePlayer:
             yield result
 
     def _batches(self, count: int) -> int:
-        """Into how many batches of about equal size to divide the episodes; 0 for one by one."""
+        """Into how many batches to divide the episodes; 0 for one by one."""
         if self._envs is None:
             return 0
         batches = -(-count // best_batch_size(self._envs.max_episodes, self._policy.size))
@@ -191,7 +189,8 @@ class EpisodePlayer:
         try:
             noises = [noise for noise in map(self._noise_of, specs) if noise]
             batch = Batch(specs, results, self._policy, rules, noises)
-            batch.play(self._envs, self._actions, statistics, self._control)
+            with exits_refused():
+                batch.play(self._envs, self._actions, statistics, self._control)
         except (Leaving, BaseTimeoutException):
             raise
         except Exception as error:
@@ -222,6 +221,15 @@ class EpisodePlayer:
                 "episodes"
             )
         return behaviour
+
+
+@contextmanager
+def exits_refused() -> Iterator[None]:
+    """An environment's sys.exit is a failure of its episode, and not the end of the worker."""
+    try:
+        yield
+    except SystemExit as error:
+        raise EpisodeFailed(f"the environment calls sys.exit({error.code!r})") from error
 
 
 def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
@@ -341,8 +349,7 @@ def play_episode(
     behave: Callable[[Floats], Floats] | None = None,
     on_step: OnStep | None = None,
 ) -> Episode:
-    """Play the episode of ``seed``. ``behave`` makes the behaviour from the last observation, or
-    from the environment's current state; the rest is as in EpisodeSpec and EpisodePlayer.
+    """Play the episode of ``seed``. ``behave`` makes the behaviour from the last observation.
 
     Raises Leaving, EpisodeFailed, NonFiniteOutput, and every exception of the environment.
     """

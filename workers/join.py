@@ -56,7 +56,7 @@ from es_queue.slot_plan import initial_parameters_seed
 from es_queue.strategies import make_strategy
 from es_queue.text import sanitize
 from es_queue.user_code import ALLOW, INSTALLED, named_modules, refused_module
-from workers.episode import EpisodeControl, Leaving, play_episode
+from workers.episode import EpisodeControl, Leaving, exits_refused, play_episode
 from workers.heartbeat import Heartbeat, Pace, leave_in_outage, worker_info
 from workers.metrics import WorkerMetrics, metrics_endpoint, served_metrics
 from workers.parameter_cache import ParameterCache
@@ -465,7 +465,8 @@ def episode_trace(
     actions, rules = ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS)
     with np.errstate(all="ignore"):
         try:
-            episode = play_episode(env, traced_act, actions, rules, seed, control)
+            with exits_refused():
+                episode = play_episode(env, traced_act, actions, rules, seed, control)
         except Leaving:
             raise
         # The worker joins all the same: the failure of a slot is counted and reported.

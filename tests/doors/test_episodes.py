@@ -558,6 +558,24 @@ def test_episodes_are_played_as_their_outcomes_are_read() -> None:
         assert worlds is None or worlds.sizes == sizes
 
 
+class Exiting(Swing):
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+        if (self.seed, self.at) == (SEEDS[3], 4):
+            raise SystemExit(0)
+        return super().step(action)
+
+
+@each_case("at_once", [True, False])
+def test_an_environment_that_exits_fails_only_its_own_episode(at_once: bool) -> None:
+    player = EpisodePlayer(
+        *(RunConfig(env="Script"), spec_of(), POLICY, EpisodeControl(), Exiting()),
+        Many(Exiting, 100) if at_once else None,
+    )
+    found = list(player.play(games(), len(SEEDS), rules(), STATISTICS))
+    assert str(found[3]) == "the environment calls sys.exit(0)"
+    assert all(isinstance(one, Episode) for one in found[:3] + found[4:])
+
+
 def test_a_process_that_grew_too_large_answers_with_all_that_was_played_at_once() -> None:
     config = config_of(population=8)
     policy = LinearPolicy(2, 1)
