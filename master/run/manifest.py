@@ -189,9 +189,11 @@ def repro_command(
         if hasattr(config, name)
         and getattr(config, name) != recipe.get(name, every_setting()[name].default)
     }
+    # The class of a strategy of your own is not loaded here, so its other settings are named.
+    plain = {n: every_setting()[n].default if n in every_setting() else None for n in values}
     while True:
         # A setting that is named can keep the recipe from setting another.
-        given = resolve(named, with_recipe=with_recipe).to_dict()
+        given = plain | resolve(named, with_recipe=with_recipe).to_dict()
         unlike = [n for n in values if n not in ignored and n not in named if values[n] != given[n]]
         if not unlike:
             break

@@ -16,6 +16,8 @@ from es_queue.strategies import STRATEGIES, Strategy, make_strategy
 from es_queue.strategies.random_search import RandomSearch
 from es_queue.strategies.snes import SNES
 from es_queue.user_code import ALLOW
+from master.run.manifest import repro_command
+from master.run.setup import prepare_run
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
@@ -189,3 +191,11 @@ def test_settings_that_its_class_does_not_declare_are_refused(
     config = RunConfig.of({"env": "X-v0", "strategy": LONER, **values}, "the test")
     with pytest.raises(UsageError, match=re.escape(sentence)):
         make_strategy(config, 5)
+
+
+def test_a_runs_command_names_its_own_settings() -> None:
+    values = {"env": QUAD, "strategy": LONER, "charm": 0.7, "seed": 1, "noise_size": 2**14}
+    config = prepare_run(RunConfig.of(values, "the test")).config
+    assert config.charm == 0.7 and config.linear_share == 0.0
+    command = repro_command(config)
+    assert "--charm 0.7" in command and "linear-share" not in command
