@@ -103,6 +103,7 @@ def test_the_numbers_are_those_of_the_first_release() -> None:
     """A change here changes every run: say so in the change log."""
     slots = PLAN.slots(0, 3)
     assert slots.noise_indices.tolist() == [504935, 587470, 679103]
+    assert PLAN.slots(1, 3).noise_indices.tolist() == [587470, 679103]
     keys = [4596003366071103827, 7892584218766792023, 17405919006595998233]
     assert slots.noise_keys.tolist() == keys
     assert slots.seeds[:, 0, 0].tolist() == [37036702, 881834934, 450120121]
