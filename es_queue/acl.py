@@ -48,9 +48,8 @@ def _each(commands: str) -> tuple[str, ...]:
     return tuple(f"+{command}" for command in commands.split())
 
 
-# Commands are named one by one, not by category: a category's content depends on the server (in
-# Redis 8 @read has FT.SEARCH, in Valkey 9 CLUSTERSCAN). Redis 7.0 has all of these names.
-# tests/abuse/test_acl_commands.py checks each server.
+# Commands are named singly, because a category's content depends on the server (in Redis 8 @read
+# has FT.SEARCH). Redis 7.0 has all of these names. tests/abuse/test_acl_commands.py checks each.
 READS = _each(
     "get getrange strlen exists type ttl pttl memory|usage hget hmget hgetall hexists hkeys hlen "
     "hstrlen lrange llen smembers sismember scard sscan zrange zrangebyscore zrevrange "
@@ -104,10 +103,8 @@ SEATS = ("es-*", "es_-*")
 
 
 def seat_keys(queue: str) -> tuple[str, ...]:
-    """The patterns of RQ's keys that a plain ``rq worker`` of one queue needs for its seats.
-
-    A worker that could write rq:suspended, or another queue's keys, would stop other runs until a
-    person repairs them.
+    """The patterns of RQ's keys that a plain ``rq worker`` of one queue needs for its seats; with
+    others it could stop other runs for good.
     """
     of_queue = (
         keys.rq_queue,
@@ -222,9 +219,7 @@ def write_acl_files(
     folder: Path, users: Sequence[str] = USERS, queue: str = DEFAULT_QUEUE
 ) -> dict[str, Path]:
     """Write the ACL file, each user's password file and the page's token, readable only by their
-    owner; returns the passwords' paths by user.
-
-    Raises UsageError if one exists already, RunFolderError if the folder cannot be written.
+    owner; returns the passwords' paths by user. Raises UsageError if one exists, RunFolderError.
     """
     paths = {user: folder / f"{user}.password" for user in users}
     existing = [

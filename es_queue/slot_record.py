@@ -1,10 +1,9 @@
 """Records of the individuals of a generation: ``slots/<generation>.npz`` in a run's folder.
 
-One row per individual, in slot order: ``generation``, ``slot``, ``sign`` (+1 and -1 for the halves
-of a pair, 0 if slots have one individual), ``noise_index``, ``seed`` (of the slot's first episode),
-``fitness``, ``return``, ``length`` (steps of all its episodes), ``behaviour`` [rows, b]. A slot
-that failed everywhere has NaN. ``published`` is the vector that workers had (empty if it was too
-large), ``meta`` is JSON. Together they rebuild any individual.
+One row per individual, in slot order: ``generation``, ``slot``, ``sign`` (+1 and -1 for halves of
+a pair, else 0), ``noise_index``, ``seed`` (of the slot's first episode), ``fitness``, ``return``,
+``length`` (steps of all its episodes), ``behaviour`` [rows, b]; NaN for a slot that failed.
+``published`` is the vector that workers had (empty if it was too large), ``meta`` is JSON.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The user's objective as an Environment: an episode is one step, and its reward is the function's
-value.
+"""The user's objective as an Environment: an episode is one step, its reward the function's value.
 
 ``function(vector, seed)``, or ``function(vector)``, takes a float32 array and an int and returns a
-number; larger is better. It may return ``(number, behaviour)``, for strategies that compare
-behaviours. All its randomness must come from the seed. Its optional attribute ``initial`` is the
-first vector.
+number, or ``(number, behaviour)``; larger is better. All its randomness must come from the seed.
+Its optional attribute ``initial`` is the first vector.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ def path_of(environment: str, folder: Path = FOLDER) -> Path:
 
 
 def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
-    """Write the best policy of a run, as a list of seeds if it has one, else its numbers. Returns
-    the file's path.
+    """Write the best policy of a run, as a list of seeds if it has one, else its numbers.
 
     Raises RunFolderError for a run that has not ended or whose policy is too large, UsageError for
     one that needs its own code.
@@ -73,13 +72,9 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
             f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} are "
             f"allowed: use a smaller one"
         )
-    return write_policy_file(folder, config.env, ".json" if seeds else ".npz", data)
-
-
-def write_policy_file(folder: Path, name: str, ending: str, data: bytes) -> Path:
-    for other in ENDINGS:
-        (folder / f"{name}{other}").unlink(missing_ok=True)
-    path = folder / f"{name}{ending}"
+    for ending in ENDINGS:
+        (folder / f"{config.env}{ending}").unlink(missing_ok=True)
+    path = folder / f"{config.env}{'.json' if seeds else '.npz'}"
     path.write_bytes(data)
     return path
 

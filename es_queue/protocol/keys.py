@@ -1,40 +1,33 @@
 """Every Redis key of es-queue: name, type, content, lifetime. The only place with a key string.
 
-| key                          | type   | content                               | lifetime         |
-|------------------------------|--------|---------------------------------------|------------------|
-| es:runs                      | zset   | run ids, scored by start time         | none; each       |
-|                              |        |                                       | master drops ids |
-|                              |        |                                       | without a config |
-| es:<run>:config              | string | the RunConfig as indented JSON        | run              |
-| es:<run>:iteration           | string | the open generation, decimal          | run              |
-| es:<run>:progress            | hash   | state, publication, generation,       | run              |
-|                              |        | reward_mean … as plain text; open:    |                  |
-|                              |        | older publications that still count   |                  |
-|                              |        | (--schedule async)                    |                  |
-| es:<run>:history             | stream | one entry per generation, with the    | run              |
-|                              |        | fields of progress                    |                  |
-| es:<run>:parameters:<p>      | string | raw little-endian float32             | until <p> closes |
-| es:<run>:task                | string | msgpack header of the open            | run              |
-|                              |        | publication                           |                  |
-| es:<run>:todo                | list   | blocks not yet claimed: "<p> <kind>   | run              |
-|                              |        | <start> <stop>", rows of the table    |                  |
-| es:<run>:claims:<worker>     | list   | blocks that the worker holds          | until it leaves  |
-| es:<run>:results:<p>:<n>     | string | results in order of arrival: records  | until <p> closes |
-|                              |        | of a fixed size, part n               |                  |
-| es:<run>:moments:<p>:<n>     | string | moments of their sampled episodes     | until <p> closes |
-| es:<run>:bell                | list   | an entry when results have come       | run              |
-| es:<run>:workers             | set    | ids of all workers that have joined   | run              |
-| es:<run>:worker:<worker>     | hash   | host, pid, back end, numerics, block, | beat             |
-|                              |        | steps per second                      |                  |
-| es:<run>:refused             | hash   | reason -> count                       | run              |
-| es:<run>:errors              | list   | reports of workers as JSON, newest    | run              |
-|                              |        | last                                  |                  |
-| es:<run>:epoch               | string | fencing token "<n>-<nonce>"           | run              |
-| es:<run>:master              | string | the lease: which master leads the run | lease            |
-| es:<run>:checkpoint          | string | the .npz that a resume reads          | run              |
-| es:<run>:commands            | list   | requests from other terminals, as     | run              |
-|                              |        | JSON                                  |                  |
-| es:<run>:seatno              | string | counter of opened seats               | run              |
+| key | type | content | lifetime |
+|---|---|---|---|
+| es:runs | zset | run ids, scored by start time | none; each master drops ids without a config |
+| es:<run>:config | string | the RunConfig as indented JSON | run |
+| es:<run>:iteration | string | the open generation, decimal | run |
+| es:<run>:progress | hash | state, publication, generation, | run |
+| | | reward_mean … as plain text; open: | |
+| | | older publications that still count | |
+| | | (--schedule async) | |
+| es:<run>:history | stream | one entry per generation, with the fields of progress | run |
+| es:<run>:parameters:<p> | string | raw little-endian float32 | until <p> closes |
+| es:<run>:task | string | msgpack header of the open publication | run |
+| es:<run>:todo | list | blocks not yet claimed: "<p> <kind> | run |
+| | | <start> <stop>", rows of the table | |
+| es:<run>:claims:<worker> | list | blocks that the worker holds | until it leaves |
+| es:<run>:results:<p>:<n> | string | results in order of arrival: records | until <p> closes |
+| | | of a fixed size, part n | |
+| es:<run>:moments:<p>:<n> | string | moments of their sampled episodes | until <p> closes |
+| es:<run>:bell | list | an entry when results have come | run |
+| es:<run>:workers | set | ids of all workers that have joined | run |
+| es:<run>:worker:<worker> | hash | host, pid, back end, numerics, block, steps per second | beat |
+| es:<run>:refused | hash | reason -> count | run |
+| es:<run>:errors | list | reports of workers as JSON, newest last | run |
+| es:<run>:epoch | string | fencing token "<n>-<nonce>" | run |
+| es:<run>:master | string | the lease: which master leads the run | lease |
+| es:<run>:checkpoint | string | the .npz that a resume reads | run |
+| es:<run>:commands | list | requests from other terminals, as JSON | run |
+| es:<run>:seatno | string | counter of opened seats | run |
 
 "run": refreshed to 30 days by every publish, set to 24 hours when the run finishes.
 """
