@@ -180,9 +180,7 @@ class EpisodePlayer:
     def _play_together(
         self, specs: Sequence[EpisodeSpec], rules: EpisodeRules, statistics: FrozenStatistics | None
     ) -> list[Played]:
-        """If the environments raise, it is unknown which of them did: the unfinished episodes are
-        played again, each in a batch of its own.
-        """
+        """If one raises, it is unknown which: the unfinished ones are played again, one by one."""
         assert self._envs is not None
         results: list[Played | None] = [None] * len(specs)
         self._begin(specs[-1])

@@ -310,9 +310,7 @@ class Player:
 
 
 def failure_code(error: Exception) -> int:
-    """Whether the failure depends only on the slot, or this host lacks something (disk, memory,
-    files), or the user's own strategy failed.
-    """
+    """What failed: the episode, this host (disk, memory, files), or the user's own strategy."""
     if isinstance(error, StrategyFailure):
         return STRATEGY_FAILED
     return HOST_FAILED if isinstance(error, OSError | MemoryError) else EPISODE_FAILED

@@ -109,9 +109,7 @@ class Service:
         return self._player.has(block)
 
     def _fetch(self, block: Block) -> tuple[Task, Floats] | None:
-        """The open publication: its header, from another worker of the host if possible or from
-        Redis if the table has grown, and its parameters.
-        """
+        """The open publication's header and parameters, from the host's cache if possible."""
         player, name = self._player, block.publication
         has_grown = player.task is not None and player.task.publication == name
         shared = None if has_grown else self._cache.read_header(name)
