@@ -223,7 +223,7 @@ class EpisodePlayer:
 
 @contextmanager
 def exits_refused() -> Iterator[None]:
-    """An environment's sys.exit is a failure of its episode, and not the end of the worker."""
+    """An environment's sys.exit fails its episode, and does not end the worker."""
     try:
         yield
     except SystemExit as error:
@@ -231,7 +231,7 @@ def exits_refused() -> Iterator[None]:
 
 
 def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
-    """One individual's policy at the beginning of an episode."""
+    """One individual's policy as an episode begins."""
     act = bound.begin()
     if statistics is None:
         return act
