@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.pretrained import path_of
 from es_queue.slot_record import record_path
+from es_queue.user_code import CODE_SETTINGS
 from tests.integration.processes import BIN
 from tests.unit.master.storage.test_generation_store import trained
 
@@ -97,7 +98,7 @@ def test_a_checkpoint_brings_no_code_of_the_current_folder_to_run(kind: str, fol
 
 @pytest.mark.parametrize("kind", ["environment", "policy", "strategy", "behaviour"])
 def test_a_record_brings_no_code_to_run(kind: str, folder: Path) -> None:
-    trained(folder / "run", strategy="openai_es")
+    trained(folder / "run", strategy="novelty" if kind == "behaviour" else "openai_es")
     path = record_path(folder / "run", 1)
     changed_npz(path, path, **NAMED[kind])
     assert_refused(folder, play(folder, folder / "run", "--generation", 1, "--slot", "0+"))
@@ -107,13 +108,14 @@ def test_a_record_brings_no_code_to_run(kind: str, folder: Path) -> None:
 def test_a_seed_list_brings_no_code_to_run(kind: str, folder: Path) -> None:
     with np.load(path_of("CartPole-v1"), allow_pickle=False) as archive:
         meta = json.loads(archive["meta"].item())
-    meta["config"] |= {
-        "strategy": "ga",
-        "env_seeds": "generation",
-        "backend": "stock",
-        "noise_size": 2**14,
-        **NAMED[kind],
-    }
+    config = RunConfig(
+        env="CartPole-v1",
+        strategy="ga",
+        env_seeds="generation",
+        backend="stock",
+        noise_size=2**14,
+    )
+    meta["config"] = {**config.to_dict(), **NAMED[kind]}
     listed = {
         **meta,
         "kind": "es-queue seed list",
@@ -178,7 +180,5 @@ def test_settings_can_name_nothing_else_to_import(folder: Path) -> None:
     """A new setting that names code must come by the same gate: this list is to be looked at again
     then.
     """
-    own = [
-        name for name, value in RunConfig.__dataclass_fields__.items() if value.metadata.get("own")
-    ]
-    assert sorted(own) == ["behaviour", "policy", "strategy"], own
+    own = {name for name, one in every_setting().items() if one.own}
+    assert own == {"behaviour", "policy", "strategy"} < set(CODE_SETTINGS)
