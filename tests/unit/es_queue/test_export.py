@@ -75,7 +75,7 @@ def saved_policy(
         "obs_mean": draw.normal(size=size).astype(np.float32),
         "obs_std": np.exp(draw.normal(size=size)).astype(np.float32),
     }
-    if settings.batch_norm == "virtual":
+    if settings.has_virtual_norm:
         arrays["reference"] = draw.normal(size=(12, size)).astype(np.float32)
     meta = {
         "format": 1,
