@@ -25,8 +25,9 @@ OWN_GROUP = (
     "print('up', flush=True); time.sleep(600)"
 )
 PARENT = """
-import os, sys, time; from pathlib import Path
+import os, signal, sys, time; from pathlib import Path
 from master.processes import Child, ProcessGroup
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, also for its children
 with ProcessGroup() as group:
     for name, words in (("shell", ["sh", "-c", sys.argv[2]]),
                         ("groups", [sys.executable, "-c", sys.argv[3]])):
