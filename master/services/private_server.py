@@ -142,6 +142,7 @@ class PrivateServer:
                     f"{self.folder} and end that es-master"
                 )
             time.sleep(POLL_SECONDS)
+        self._prepare_folder()  # the former owner has removed the socket's folder as its last act
         deadline = time.monotonic() + REMAINS_SECONDS
         while self.running_url is not None:
             if time.monotonic() > deadline:

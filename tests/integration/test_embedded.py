@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,28 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -
     finally:
         server.stop()
     assert not socket.parent.exists()
+
+
+def test_a_server_that_takes_over_from_one_that_is_leaving_has_the_same_short_path(
+    tmp_path: Path,
+) -> None:
+    server = PrivateServer(tmp_path / ("deep" * 30))
+    server.folder.mkdir(mode=0o700)
+    leaving = try_lock(server.folder / "owner.lock")
+    assert leaving is not None
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(server.start)
+        wait_until(lambda: server.socket_path.parent != server.folder)
+        url, short = server.url, server.socket_path.parent
+        # The last acts of the one that leaves.
+        (server.folder / "redis.sock.path").unlink()
+        short.rmdir()
+        os.close(leaving)
+        start.result(100)
+    try:
+        assert server.url == url and server.is_alive()
+    finally:
+        server.stop()
 
 
 def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -> None:
