@@ -22,8 +22,8 @@ from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import Policy
 from es_queue.policies.linear import LinearPolicy
 from es_queue.policies.mlp import MlpPolicy
-from es_queue.protocol.messages import Block
-from es_queue.slots import TRAIN, Span, spans_to_bytes
+from es_queue.protocol.messages import TRAIN, Block
+from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies import make_strategy
 from tests.cases import each_case
 from tests.parts import config_of, task_of

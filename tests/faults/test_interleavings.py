@@ -19,9 +19,9 @@ from es_queue.errors import FencedError, RedisError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import Retry, client_from_url
-from es_queue.protocol.messages import Task, token_number
+from es_queue.protocol.messages import TRAIN, Task, token_number
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.slots import TRAIN, Shape, Span, spans_to_bytes
+from es_queue.slots import Shape, Span, spans_to_bytes
 from master.loop import checkpoint
 from master.loop.checkpoint import Checkpoints
 from master.loop.loop import Interrupted

@@ -11,7 +11,6 @@ from typing import Any
 from es_queue.config.episode_rules import DEFAULT_LIMIT
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
-from es_queue.protocol.messages import CENTRE, TRAIN
 from es_queue.protocol.store import MAX_ERRORS
 from es_queue.slot_plan import make_generation_plan
 from es_queue.slots import FAILURES, MOST_FAILURES
@@ -291,7 +290,7 @@ def poisoned_process(arena: Arena, count: int, poison: str, seconds: float) -> R
         row.seconds.append(watch.seconds())
         sentence = master.said()
         row.noticed += f"{DEATHS} workers died while playing" in sentence and any(
-            names(sentence, values, kind, first_seeds(values)) for kind in (TRAIN, CENTRE)
+            names(sentence, values, kind, first_seeds(values)) for kind in ("train", "centre")
         )
     assert all(state_of(one.pid) not in ("", "Z") for one in workers), "RQ's parents live on"
     row.remark = f"exit code 5 after {DEATHS} deaths"

@@ -60,7 +60,7 @@ def other_settings(folder: Path) -> dict[str, str]:
     return other_version(
         folder,
         "es_queue/config/run_config.py",
-        r"(?ms)^    rollback: bool = option\(\n.*?^    \)\n",
+        r"(?ms)^    rollback: bool = setting\(\n.*?^    \)\n",
         "",
     )
 
