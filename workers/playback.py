@@ -50,7 +50,7 @@ from es_queue.slot_record import (
 )
 from es_queue.strategies import make_strategy
 from es_queue.text import escape
-from es_queue.user_code import named_modules, require_trust
+from es_queue.user_code import describe_error, named_modules, require_trust
 from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
 from workers.player import Player
 from workers.policy_files import Checkpoint, format_return
@@ -163,9 +163,7 @@ def opened(
     except (EsQueueError, KeyboardInterrupt):
         raise
     except Exception as error:  # whatever a window or a user's environment raises
-        raise EnvironmentFailure(
-            f"{name} cannot be opened: {type(error).__name__}: {error}"
-        ) from error
+        raise EnvironmentFailure(f"{name} cannot be opened: {describe_error(error)}") from error
     try:
         yield env, recorder
     finally:
@@ -379,7 +377,7 @@ def play_recorded(
             raise
         except Exception as error:  # whatever a user's environment raises
             raise EnvironmentFailure(
-                f"{config.task} fails when it is played: {type(error).__name__}: {error}"
+                f"{config.task} fails when it is played: {describe_error(error)}"
             ) from error
         return episodes, save_video(recorder)
 

@@ -21,7 +21,7 @@ def main() -> None:
     from es_queue.environments.factory import describe
     from es_queue.environments.interface import EnvironmentRequest, format_parts
     from es_queue.errors import EsQueueError
-    from es_queue.user_code import INSTALLED, named_modules, refused_module
+    from es_queue.user_code import INSTALLED, describe_error, named_modules, refused_module
 
     text = trouble = ""
     try:
@@ -38,7 +38,7 @@ def main() -> None:
     except EsQueueError as error:
         trouble = str(error)
     except Exception as error:
-        trouble = f"{type(error).__name__}: {error}"
+        trouble = describe_error(error)
     answer = f"{text[:1000]}\0{trouble[:1000]}".encode("utf-8", "replace")
     (folder / "new").write_bytes(answer)
     (folder / "new").rename(folder / "answer")

@@ -78,7 +78,7 @@ def test_who_shows_no_password_or_a_wrong_one_may_do_nothing(guarded: int) -> No
 def test_the_table_is_large_and_the_page_shows_it() -> None:
     assert len(CELLS) >= 45 and len({command for _, command, _ in CELLS}) == len(CELLS)
     assert PAGE.read_text("utf-8") == written(PAGE.read_text("utf-8")), (
-        "write it anew: python -m tests.abuse.rights"
+        "write it again: python -m tests.abuse.rights"
     )
 
 
@@ -88,7 +88,7 @@ def test_the_table_is_large_and_the_page_shows_it() -> None:
 def test_the_template_is_what_the_code_says_and_lets_nobody_in() -> None:
     text = (HOUSE / "docker/users.acl").read_text("ascii")
     assert text == acl.format_acl({}), (
-        "write it anew: python -c 'from es_queue import acl; print(acl.format_acl({}), "
+        "write it again: python -c 'from es_queue import acl; print(acl.format_acl({}), "
         'end="")\' > docker/users.acl'
     )
     assert (
