@@ -63,7 +63,8 @@ class PythonView(RunView):
         self.keeps_going = True
         self._trained: Record = {}
         self._pace, self._last_time = GenerationPace(clock), -LEAST_LINE_SECONDS
-        self._returns, self._evaluations = Series("return_mean"), Series("eval_mean")
+        names = ("return_mean", "eval_mean")
+        self._series = [Series(name, parse=drawable_or_none) for name in names]
         self._fraction: float | None = 0.0
 
     def resumed(self, records: Sequence[Record]) -> None:
@@ -93,8 +94,8 @@ class PythonView(RunView):
     def _add(self, record: Record) -> None:
         if self._show is None:
             return
-        for series in (self._returns, self._evaluations):
-            series.add_record(record)
+        for series in self._series:
+            series.add(record)
         self._fraction = budget_fraction(record, self._config)
 
     def _rewrite(self, text: str, *, is_last: bool = False) -> None:
@@ -107,7 +108,7 @@ class PythonView(RunView):
         """A browser's own bar, which without a budget only shows that work is under way."""
         value = "" if self._fraction is None else f' value="{self._fraction:.4f}"'
         bar = f'<progress max="1"{value} style="width:{WIDTH // 3}px"></progress>'
-        curve = draw_curve(drawable(self._returns), drawable(self._evaluations))
+        curve = draw_curve(*(series.points("env_steps") for series in self._series))
         return f"<div>{bar} {html.escape(text)}</div>{curve}"
 
 
@@ -195,9 +196,3 @@ def draw_curve(returns: Points, evaluations: Points) -> str:
         f'<svg width="{WIDTH}" height="{HEIGHT}" font-size="11" font-family="sans-serif" '
         f'fill="currentColor">{lines}{dots}{texts}</svg>'
     )
-
-
-def drawable(series: Series) -> Points:
-    """Mean figures over environment steps."""
-    points = series.points("env_steps")
-    return [point for point in points if None not in map(drawable_or_none, point)]

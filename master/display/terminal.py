@@ -241,7 +241,7 @@ class LiveView(RunView):
         if finite_or_none(record.get("return_mean")) is not None:
             self._trained = record
         if finite_or_none(record.get("eval_mean")) is not None:
-            self._evaluations.add_record(record)
+            self._evaluations.add(record)
             self._evaluated = record
 
     def live(self, figures: Record) -> None:

@@ -5,13 +5,10 @@ seeds; and four panels of one run.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +27,7 @@ from es_queue.numerics.statistics import (
 )
 from es_queue.run_folder import STUDY_FILE, existing_folder, refuse_links
 from es_queue.text import sanitize
-from master.status.curve import Thinned
+from master.status.curve import Series
 from master.status.figures import LARGEST_DRAWN, drawable_or_none, finite_or_none
 from master.status.snapshot import read_settings
 from master.storage.metrics_files import METRICS, read_json_lines
@@ -47,9 +44,8 @@ AXES = {
     "episodes": ("episodes", "episodes"),
 }
 MOST_LINES = 2_000_000
-#: With more records, neighbours are merged; each keeps at most this many figures.
+#: With more records, neighbours are merged.
 MOST_RECORDS = 50_000
-MOST_FIGURES = 100
 #: Runs of one group may differ in these, which do not affect learning.
 IGNORED_SETTINGS = ("seed", "run", "workers", "block")
 #: Points of a band, and resamples for each: its edge is drawn a pixel or two wide.
@@ -85,7 +81,7 @@ Curve = tuple[Doubles, Doubles]
 
 @dataclass(frozen=True)
 class RunCurves:
-    """One run: its folder, its settings, and its records by generation, without repetition.
+    """One run.
 
     left_out:  number of figures in its metrics that are too large to draw, or not finite; the
                records lack them
@@ -94,7 +90,7 @@ class RunCurves:
 
     folder: Path
     config: Mapping[str, Any]
-    records: Sequence[Mapping[str, float]]
+    records: Series
     left_out: int = 0
     is_shared: bool = False
 
@@ -123,10 +119,13 @@ class RunCurves:
         settings = {key: self.config[key] for key in self.config if key not in IGNORED_SETTINGS}
         return json.dumps(settings, sort_keys=True, default=str)
 
-    def curve(self, name: str, axis: str) -> tuple[Doubles, Doubles]:
-        """(x, y) float64 [n] of the generations that have both, x ascending."""
+    def curve(self, name: str, axis: str, *, is_trained: bool = False) -> Curve:
+        """(x, y) float64 [n] of the generations that have both, x ascending; ``is_trained``:
+        without the closing evaluation, which takes no steps and is no generation.
+        """
         x = AXES[axis][0]
-        points = [(one[x], one[name]) for one in self.records if x in one and name in one]
+        rows = [one for one in self.records.rows if not is_trained or one.get("population", 1)]
+        points = [(row[x], row[name]) for row in rows if x in row and name in row]
         columns = np.array(points, np.float64).reshape(-1, 2)
         return columns[:, 0], columns[:, 1]
 
@@ -159,27 +158,16 @@ def read_run(folder: Path) -> RunCurves:
     UsageError for an unreadable file, RunFolderError for a folder with links.
     """
     refuse_links(folder)
-    # In a long run, a record has the newest figures of its generations, so that a rare evaluation
-    # is among them.
-    kept = Thinned[dict[str, float]](MOST_RECORDS, itemgetter("generation"), merge_newest)
-    left_out = 0
+    records, left_out = Series(most=MOST_RECORDS, parse=drawable_or_none), 0
     try:
         for line in read_json_lines(folder / METRICS, MOST_LINES):
             left_out += sum(map(is_too_large, line.values()))
-            figures = ((sys.intern(name), drawable_or_none(line[name])) for name in line)
-            known = ((name, value) for name, value in figures if value is not None)
-            record = dict(islice(known, MOST_FIGURES))
-            if "generation" in record:
-                kept.add(record)
+            records.add(line)
     except OSError as error:
         raise UsageError(f"{folder / METRICS} cannot be read: {error.strerror}") from None
     study = folder.resolve().parent
     is_shared = (study / STUDY_FILE).is_file() and len(list(study.glob(f"*/{METRICS}"))) > 1
-    return RunCurves(folder, read_settings(folder / "config.json"), kept.items, left_out, is_shared)
-
-
-def merge_newest(records: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: value for record in records for name, value in record.items()}
+    return RunCurves(folder, read_settings(folder / "config.json"), records, left_out, is_shared)
 
 
 def is_too_large(value: object) -> bool:
@@ -219,7 +207,7 @@ def draw_curves(
                 _draw_group(panel, curves, statistic, place, label)
         if not panel.lines:
             known = sorted(
-                {name for run in runs for record in run.records[-50:] for name in record}
+                {name for run in runs for record in run.records.rows[-50:] for name in record}
             )
             raise UsageError(
                 f"--metric {metric} is in no record of these runs; they have "
@@ -285,14 +273,12 @@ def draw_panels(figure: Figure, run: RunCurves, axis: str) -> None:
     draw_target(evaluation, run.target)
     finish_panel(evaluation, axis, "return in evaluation")
 
-    # The closing evaluation takes no steps, and is no generation.
-    trained = replace(run, records=[one for one in run.records if one.get("population", 1)])
     for name, label in (
         ("seconds_wait", "collecting"),
         ("seconds_update", "learning"),
         ("seconds_publish", "publishing"),
     ):
-        x, y = trained.curve(name, axis)
+        x, y = run.curve(name, axis, is_trained=True)
         if len(x):
             seconds.plot(x, np.maximum(y, 1e-5), linewidth=1, label=label)
     seconds.set_yscale("log")

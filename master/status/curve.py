@@ -2,104 +2,102 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO
 
+from es_queue.files import open_file
 from es_queue.protocol.keys import RunKeys
 from es_queue.text import to_text
 from master.status.figures import drawable_or_none, finite_or_none
-from master.storage.metrics_files import read_json_lines
+from master.storage.metrics_files import LONGEST_LINE, parse_json_lines
 
 #: A look reads so many pieces of so many generations: the whole history, of which Redis keeps ten
 #: thousand. Of a long curve, neighbours are averaged: a screen has no more columns.
 MOST_PIECES, PIECE, MOST_LINES, MOST_POINTS = 24, 500, 500_000, 800
-#: So many newest generations say what is usual.
-MOST_RECENT, LONGEST_FIGURE = 50, 200
+#: So many newest generations say what is usual; so many figures of a generation are kept.
+MOST_RECENT, LONGEST_FIGURE, MOST_FIGURES = 50, 200, 100
 
-T = TypeVar("T")
-Row = tuple[float | None, ...]
-#: The position of a point on each axis; then its figures, of which the first must be known.
-AXES = ("generation", "env_steps", "seconds")
+#: The figures of one generation, or of merged ones.
+Row = dict[str, float]
+#: The position of a point on each axis.
+AXES = ("generation", "env_steps", "seconds", "episodes")
 
 
-class Thinned(Generic[T]):
-    """What there is of each generation, in order. Beyond ``most``, neighbours are merged; ``each``:
-    how many generations an item then represents. number: the generation of an item
+class Series:
+    """Rows of figures by generation, in order. Beyond ``most``, neighbours are merged: the means of
+    their figures, at the last one's position; ``each``: how many generations a row then represents.
+
+    figures: those that are kept, of which the first must be known; none: all that ``parse`` takes
     """
 
     def __init__(
-        self, most: int, number: Callable[[T], float], merge: Callable[[Sequence[T]], T]
+        self,
+        *figures: str,
+        most: int = MOST_POINTS,
+        parse: Callable[[object], float | None] = finite_or_none,
     ) -> None:
-        self._most, self._number, self._merge = most, number, merge
-        self._items, self._open, self.each = list[T](), list[T](), 1
+        self.figures, self._most, self._parse = figures, most, parse
+        self._rows, self._open, self.each = list[Row](), list[Row](), 1
 
-    def add(self, item: T) -> None:
-        """It replaces the generations that it repeats: those of a resumed run."""
-        for items in (self._items, self._open):
-            while items and self._number(items[-1]) >= self._number(item):
-                items.pop()
-        self._open.append(item)
+    def add(self, record: Mapping[str, Any]) -> None:
+        """A generation. It replaces those that it repeats, of a resumed run."""
+        names = (*AXES, *self.figures) if self.figures else islice(record, MOST_FIGURES)
+        read = ((sys.intern(name), self._parse(record.get(name))) for name in names)
+        row = {name: value for name, value in read if value is not None}
+        if "generation" not in row or not row.keys() >= {*self.figures[:1]}:
+            return
+        for rows in (self._rows, self._open):
+            while rows and rows[-1]["generation"] >= row["generation"]:
+                rows.pop()
+        self._open.append(row)
         if len(self._open) >= self.each:
-            self._items.append(self._merge(self._open))
+            self._rows.append(merge(self._open))
             self._open.clear()
-        if len(self._items) >= self._most:
-            pairs = (self._items[at : at + 2] for at in range(0, len(self._items), 2))
-            self._items, self.each = list(map(self._merge, pairs)), 2 * self.each
+        if len(self._rows) >= self._most:
+            self._rows = [merge(self._rows[at : at + 2]) for at in range(0, len(self._rows), 2)]
+            self.each *= 2
 
     @property
-    def items(self) -> list[T]:
-        return [*self._items, *([self._merge(self._open)] if self._open else [])]
+    def rows(self) -> list[Row]:
+        return [*self._rows, *([merge(self._open)] if self._open else [])]
 
     @property
     def count(self) -> int:
         """Number of generations."""
-        return len(self._items) * self.each + len(self._open)
+        return len(self._rows) * self.each + len(self._open)
 
-
-class Series(Thinned[Row]):
-    """Figures over each axis; those of merged generations are averaged."""
-
-    def __init__(self, *names: str) -> None:
-        super().__init__(MOST_POINTS, lambda row: row[0] or 0.0, average)
-        self.names = (*AXES, *names)
-
-    def add_record(self, record: Mapping[str, Any]) -> None:
-        """A generation, if it has the figure."""
-        row = tuple(finite_or_none(record.get(name)) for name in self.names)
-        if row[0] is not None and row[len(AXES)] is not None:
-            self.add(row)
-
-    def points(self, axis: str) -> list[tuple[float, float]]:
-        """The first figure over an axis; a position that is unknown is 0."""
-        place = AXES.index(axis)
-        return [(row[place] or 0.0, row[len(AXES)] or 0.0) for row in self.items]
+    def points(self, axis: str, figure: str = "") -> list[tuple[float, float]]:
+        """A figure, else the first one, over an axis, where both are known."""
+        figure = figure or self.figures[0]
+        return [(row[axis], row[figure]) for row in self.rows if axis in row and figure in row]
 
     def to_json(self) -> dict[str, Any]:
         """Columns by name, six digits each; None for a figure that no axis can show."""
-        columns = list(zip(*self.items, strict=True)) or [()] * len(self.names)
-        return {
-            "each": self.each,
-            **{
-                name: [
-                    None if drawable_or_none(value) is None else float(f"{value:.6g}")
-                    for value in column
-                ]
-                for name, column in zip(self.names, columns, strict=True)
-            },
-        }
+        rows = self.rows
+
+        def column(name: str) -> list[float | None]:
+            values = (drawable_or_none(row.get(name)) for row in rows)
+            return [None if value is None else float(f"{value:.6g}") for value in values]
+
+        return {"each": self.each, **{name: column(name) for name in (*AXES[:3], *self.figures)}}
 
 
-def average(rows: Sequence[Row]) -> Row:
-    """The last row's position, with the means of the figures."""
-    columns = list(zip(*rows, strict=True))
-    known = [[value for value in column if value is not None] for column in columns[len(AXES) :]]
-    # Divided first: the sum of the largest figures is infinite.
-    means = (sum(one / len(values) for one in values) if values else None for values in known)
-    return (*rows[-1][: len(AXES)], *means)
+def merge(rows: Sequence[Row]) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    merged = {name: rows[-1][name] for name in AXES if name in rows[-1]}
+    for name in dict.fromkeys(name for row in rows for name in row if name not in AXES):
+        known = [row[name] for row in rows if name in row]
+        # Divided first: the sum of the largest figures is infinite.
+        merged[name] = sum(one / len(known) for one in known)
+    return merged
 
 
 class Curve:
@@ -108,16 +106,14 @@ class Curve:
     """
 
     def __init__(self) -> None:
-        self._stamp: object = None
+        self._file: object = None
         self._clear()
 
     def _clear(self) -> None:
         self.training = Series("return_mean", "return_std", "return_max")
         self.evaluation = Series("eval_mean", "eval_std", "eval_min")
-        names = (*self.training.names, *self.evaluation.names, "seconds_wait")
-        self._names = {name: name.encode() for name in names}
         self._waits: deque[float] = deque(maxlen=MOST_RECENT)
-        self._last = ""
+        self._last, self._offset = "", 0
 
     @property
     def usual_wait(self) -> float | None:
@@ -126,37 +122,51 @@ class Curve:
 
     def read_redis(self, ask: Callable[[list[Any]], list[Any]], run: str) -> None:
         """ask: of a RedisReader"""
+        names = (*AXES, *self.training.figures, *self.evaluation.figures, "seconds_wait")
+        data = {name: name.encode() for name in names}
         for _ in range(MOST_PIECES):
             least = f"({self._last}" if self._last else "-"
             (piece,) = ask([("xrange", RunKeys(run).history, least, "+", PIECE)])
             for entry, values in piece or ():
                 self._last = to_text(entry)
-                found = ((name, (values or {}).get(data)) for name, data in self._names.items())
-                known = {name: value for name, value in found if value is not None}
-                self._add(
-                    {name: to_text(v) for name, v in known.items() if len(v) <= LONGEST_FIGURE}
-                )
+                found = {name: values[key] for name, key in data.items() if key in (values or {})}
+                short = (one for one in found.items() if len(one[1]) <= LONGEST_FIGURE)
+                self._add({name: to_text(value) for name, value in short})
             if len(piece or ()) < PIECE:
                 break
 
     def read_file(self, metrics: Path) -> None:
-        """From its beginning if it has changed."""
-        if self._stamp != (stamp := file_stamp(metrics)):
-            self._clear()
-            self._stamp = stamp
-            with suppress(OSError):
-                for record in read_json_lines(metrics, MOST_LINES):
-                    self._add(record)
+        """From its beginning if it is another file."""
+        with suppress(OSError), open_file(metrics) as file:
+            about = os.fstat(file.fileno())
+            if self._file != (about.st_dev, about.st_ino) or about.st_size < self._offset:
+                self._clear()
+                self._file = about.st_dev, about.st_ino
+            file.seek(self._offset)
+            for record in parse_json_lines(islice(whole_lines(file), MOST_LINES)):
+                self._add(record)
+            self._offset = file.tell()
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        self.training.add_record(record)
-        self.evaluation.add_record(record)
+        self.training.add(record)
+        self.evaluation.add(record)
         wait = finite_or_none(record.get("seconds_wait"))
         if wait is not None and wait >= 0:
             self._waits.append(wait)
 
     def to_json(self) -> dict[str, Any]:
         return {"training": self.training.to_json(), "evaluation": self.evaluation.to_json()}
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines, or pieces of a line that is too long. A last line that is still being written is left
+    for the next look.
+    """
+    while line := file.readline(LONGEST_LINE):
+        if len(line) < LONGEST_LINE and not line.endswith(b"\n"):
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:

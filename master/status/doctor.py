@@ -64,7 +64,6 @@ from master.status.snapshot import (
     RedisReader,
     Run,
     RunFolder,
-    clean,
     idle_workers,
 )
 
@@ -492,12 +491,8 @@ def check_listening(server: RedisReader, run: Run | None) -> Finding:
         )
         names = sorted(to_text(name) for name in registered or () if len(name) <= LONGEST_NAME)
         names = [name for name in names if name.startswith(keys.rq_worker(""))][:MOST_LISTENERS]
-        fields = ("hostname", "queues")
-        hashes = server.ask(("hmget", name, fields) for name in names)
-        living = {
-            name: clean(dict(zip(fields, values or (), strict=False)), dict.fromkeys(fields, TEXT))
-            for name, values in zip(names, hashes, strict=True)
-        }
+        fields = {"hostname": TEXT, "queues": TEXT}
+        living = dict(zip(names, server.read_hashes(names, fields), strict=True))
     except RedisError as error:
         text = f"unknown: {error}"
         return Finding("listening", WARNING, text, "run the doctor as a user that can read rq:*")

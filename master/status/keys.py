@@ -164,7 +164,7 @@ def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
     answers = server.ask(
         question
         for name, kind in there
-        for question in ((COUNTS[kind][0], name), ("memory_usage", name), ("pttl", name))
+        for question in ((COUNTS[kind][0], name), ("memory_usage", name, 0), ("pttl", name))
     )
     for (name, kind), count, memory, left in zip(
         there, answers[::3], answers[1::3], answers[2::3], strict=True

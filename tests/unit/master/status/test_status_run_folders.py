@@ -179,3 +179,12 @@ def test_the_largest_returns_of_a_long_run_are_still_json(
     folder(records=[{"generation": 10 + number, "eval_mean": 1.7e308} for number in range(900)])
     evaluations = told(capsys, 12, "walker-1")["evaluations"]
     assert 400 <= len(evaluations) < 900 and evaluations[-1]["eval_mean"] == 1.7e308
+
+
+def test_a_stopped_run_has_the_generation_that_its_server_had(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = folder(saved=8)
+    os.utime(made / "checkpoints/generation-00000008.npz")
+    run = told(capsys, 10, "walker-1")
+    assert (run["state"], run["generation"]) == ("stopped", 8)
