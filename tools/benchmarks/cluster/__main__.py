@@ -71,6 +71,8 @@ def configuration(
             "final_episodes": 0,
             "target_reward": "none",
             "schedule": schedule,
+            # an asynchronous run of several million slots needs a place in the table for each
+            "noise_size": max(2**22, 16 * population),
             **shape,
         }
     )
