@@ -51,6 +51,7 @@ from es_queue.policies.base import Policy
 from es_queue.private_files import host_private_directory
 from es_queue.protocol.connection import Retry, clone_client
 from es_queue.protocol.keys import Clocks
+from es_queue.protocol.messages import CRASH_REPORT
 from es_queue.protocol.store import WorkerStore
 from es_queue.slot_plan import initial_parameters_seed
 from es_queue.strategies import make_strategy
@@ -69,6 +70,8 @@ CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
 FORGET_SECONDS = 24 * 3600.0
 MAX_TRACE = 4000
+#: Seconds that a seat waits at most after others of its worker have crashed.
+MOST_WAIT = 5
 #: Letters of one line on the worker's terminal.
 MAX_LINE = 2000
 
@@ -137,7 +140,7 @@ class Seat:
                 self.say(f"joins in {seconds:g} s: the last seat on worker {self.name} {how}")
                 wait_or_leave(control, seconds, self.clocks.leave_poll)
             if trace:
-                send_report(store, "the seat before this one crashed on this worker", trace=trace)
+                send_report(store, f"{CRASH_REPORT}{last_place(trace)}", trace=trace)
             self._serve(store)
             guard.end_seat()
         except Leaving:
@@ -279,9 +282,19 @@ class Seat:
         )
 
 
+def last_place(trace: str) -> str:
+    """The signal and the line of code in a traceback of faulthandler, in words."""
+    fatal = re.match(r"Fatal Python error: (.{1,80})", trace)
+    place = re.search(
+        r'Current thread .*\n  File "(?:.*[/\\])?(.{1,80}?)", line (\d+) in (.{1,80})', trace
+    )
+    signal_words = f": {fatal[1]}" if fatal else ""
+    return signal_words + (f", in {place[3]} ({place[1]}, line {place[2]})" if place else "")
+
+
 class CrashGuard:
     """Counts, per worker, seats that did not end in order; each makes the next one wait longer, up
-    to a minute. Its file exists while a seat does: the count, the run, how the seat ended, and
+    to five seconds. Its file exists while a seat does: the count, the run, how the seat ended, and
     Python's traceback if the process crashes.
     """
 
@@ -315,7 +328,7 @@ class CrashGuard:
             if keeps_traces and not faulthandler.is_enabled():
                 faulthandler.enable(self._file)
                 self._keeps_traces = True
-        return float(min(60, 2 ** (count - 1))) if count else 0.0, how, trace
+        return float(min(MOST_WAIT, 2 ** (count - 1))) if count else 0.0, how, trace
 
     def end_seat(self, reason: str = "") -> None:
         """The seat ends in order, or with an error that the next one mentions."""

@@ -37,6 +37,9 @@ MAX_BEHAVIOUR_NUMBERS = MAX_BEHAVIOUR // (4 * MAX_INDIVIDUALS)
 KINDS = ("train", "centre", "elite", "eval", "confirm", "final")
 TRAIN, CENTRE, ELITE, EVAL, CONFIRM, FINAL = range(len(KINDS))
 
+#: With this begins a worker's report about the process before it, which a fatal signal ended.
+CRASH_REPORT = "the seat before this one crashed on this worker"
+
 PUBLICATION = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})-([0-9a-f]{8})")
 TOKEN = re.compile(r"([1-9][0-9]{0,9})-([0-9a-f]{8})")
 WORKER_ID = re.compile(r"[A-Za-z0-9._-]{1,120}-[0-9]{1,10}-[0-9a-f]{6}")

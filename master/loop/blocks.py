@@ -8,20 +8,25 @@ end, so that workers finish together (guided self-scheduling, Polychronopoulos a
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 
 import numpy as np
 
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Mask
-from es_queue.protocol.messages import CENTRE, ELITE, MAX_BLOCK, TRAIN, Block
+from es_queue.protocol.messages import CENTRE, CRASH_REPORT, ELITE, MAX_BLOCK, TRAIN, Block
 from es_queue.protocol.store import Look, MasterStore
 from es_queue.slots import Rows, Slots, format_slot, ranges
-from master.loop.learner import Learner
+from es_queue.text import sanitize
+from master.loop.learner import LONGEST_REASON, Learner
 from master.loop.recovery_statistics import STRAGGLER, WORKER_DIED, RecoveryStatistics
 
+LOGGER = logging.getLogger("es_queue.loop")
 BLOCK_SECONDS = 0.5
 #: Of slots that nobody has measured one in so many makes a block, but no block has more than so
 #: many.
@@ -32,8 +37,9 @@ SHARES_PER_WORKER = 1.6
 FIRST_BLOCKS, FIRST_PER_WORKER = 1024, 4
 #: How many times its expected duration a block may take before an idle worker plays it too.
 STRAGGLER_FACTOR = 3
-#: So many workers may die while they play one row.
-DEATHS = 10
+#: After so many workers have died while they played one row, a person reads of it; after so many,
+#: the run ends.
+DEATHS_NAMED, DEATHS = 3, 10
 
 
 class BlockCutter:
@@ -181,7 +187,7 @@ class Issuer:
 
     def note_deaths(self, slots: Slots, look: Look) -> None:
         """A worker died while it held these blocks; the first was being played. Raises
-        EnvironmentFailure for a row that ends every worker.
+        EnvironmentFailure for a row that ends every worker, with the newest crash that is reported.
         """
         owed = slots.owed
         for blocks in filter(None, look.dead):
@@ -196,12 +202,26 @@ class Issuer:
             self._recoveries.begin(WORKER_DIED, [row for rows in missing for row in rows])
             for row in missing[0] if mine[:1] == list(blocks[:1]) else ():
                 slots.table["deaths"][row] += 1
-                if slots.table["deaths"][row] >= DEATHS:
-                    raise EnvironmentFailure(
-                        f"{DEATHS} workers died while playing {format_slot(slots, row)}: it may "
-                        "end or block its process, or need more memory than the hosts have; the "
-                        "workers' terminals show how they ended"
-                    )
+                deaths = int(slots.table["deaths"][row])
+                if deaths not in (DEATHS_NAMED, DEATHS):
+                    continue
+                sentence = (
+                    f"{deaths} workers died while playing {format_slot(slots, row)}: it may "
+                    "end or block its process, or need more memory than the hosts have; "
+                    f"{self._newest_crash()}"
+                )
+                if deaths == DEATHS:
+                    raise EnvironmentFailure(sentence)
+                LOGGER.warning(f"{sentence}; the run ends after {DEATHS}")
+
+    def _newest_crash(self) -> str:
+        """What the workers' reports say about the last process that crashed."""
+        for text in reversed(self._store.errors()):
+            with suppress(ValueError, AttributeError, RecursionError):
+                reason = str(json.loads(text).get("reason", ""))
+                if reason.startswith(CRASH_REPORT):
+                    return sanitize(reason, LONGEST_REASON)
+        return "the workers' terminals show how they ended"
 
     def issue_lost(self, slots: Slots, look: Look, workers: int, task: bytes) -> None:
         """Issue the rows that nobody holds, with the header ``task``: Redis may have come back with

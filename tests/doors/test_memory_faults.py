@@ -161,10 +161,14 @@ def test_an_evaluation_that_fails_ends_the_run_with_the_slot() -> None:
         play(env=MOODY, env_arg=(("fault", "some"),), eval_episodes=30)
 
 
-def test_a_slot_at_which_ten_workers_have_died_ends_the_run() -> None:
+def test_a_slot_at_which_three_workers_have_died_is_named_and_ten_end_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(EnvironmentFailure, match="died while playing train slot 2") as failure:
         play(deadly_slot=2)
     assert failure.value.__notes__ == ["10 workers died in all"]
+    named = [line for line in caplog.messages if "died while playing train slot 2" in line]
+    assert len(named) == 1 and named[0].startswith("3 workers died")
 
 
 def test_a_change_survives_the_master() -> None:
