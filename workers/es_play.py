@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from es_queue.command_line import CommandParser, add_options, add_runs_folder, add_version
@@ -45,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without ± is no reason to fail
     try:
         given = parse_arguments(argv)
-        with allowing([EVERYTHING] if given.trust else []):
+        given.out, printed = sys.stdout, sys.stderr if given.json else sys.stdout
+        with allowing([EVERYTHING] if given.trust else []), redirect_stdout(printed):
             play_and_print(given)
         sys.stdout.flush()
     except EsQueueError as error:

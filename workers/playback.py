@@ -105,7 +105,7 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
     }
     compares = given.seed is None and not given.stochastic
     summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
-    print_played(summary, format_summary(summary), episodes, video_line, as_json=given.json)
+    print_played(summary, format_summary(summary), episodes, video_line, given)
 
 
 def episode_seeds(config: RunConfig, episodes: int | None, first: int | None) -> list[int]:
@@ -305,7 +305,7 @@ def show_individual(given: Namespace) -> None:
             f"{summary['recorded']!r}, noise index {summary['noise_index']}, fitness "
             f"{summary['fitness']:.6g}"
         )
-    print_played(summary, lines, episodes, video_line, as_json=given.json)
+    print_played(summary, lines, episodes, video_line, given)
 
 
 def load_record(
@@ -425,11 +425,10 @@ def print_played(
     lines: Sequence[str],
     episodes: Sequence[Episode],
     video_line: str,
-    *,
-    as_json: bool,
+    given: Namespace,
 ) -> None:
-    if as_json:
-        print(json.dumps(summary, allow_nan=False))
+    if given.json:
+        print(json.dumps(summary, allow_nan=False), file=given.out)
         return
     histogram = format_histogram([episode.total for episode in episodes])
     print("\n".join([*lines, *histogram, *filter(None, [video_line])]))

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +163,7 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         config = resolve(values, launch.inherited, launch.recipe != NONE)
         launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
     reports: list[Reporter] = []
+    out = sys.stdout
 
     def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
         # start-up: the display, once the run has begun
@@ -169,8 +171,9 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         from master.display.reporter import Reporter, make_view
         from master.storage.trackers import open_trackers
 
-        out = SafeStream(sys.stdout)
-        view = make_view(out, run.run, config, quiet=launch.quiet, json_lines=launch.json)
+        view = make_view(
+            SafeStream(out), run.run, config, quiet=launch.quiet, json_lines=launch.json
+        )
         trackers = open_trackers(launch.track, run.run, run.folder, config)
         reports.append(Reporter(run.folder, view, trackers=trackers))
         return reports[-1]
@@ -184,7 +187,11 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     )
     stop.install(lambda: session.is_looping, lambda: session.resume_command)
     try:
-        with NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL):
+        with (
+            NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL),
+            # --json has only JSON: what an environment prints is no part of it
+            redirect_stdout(sys.stderr if launch.json else out),
+        ):
             summary = session.run(config, resumable_settings(values))
     except Exception:
         if (

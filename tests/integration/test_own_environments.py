@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from es_queue.user_code import ALLOW
-from tests.integration.processes import Master, Processes, Seen, flags, wait_for
+from tests.integration.processes import BIN, Master, Processes, Seen, flags, wait_for
 
 LOOSE = """
 from pathlib import Path
@@ -19,7 +19,13 @@ import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
 Path(__file__).with_name("imported").touch()
-gymnasium.register("Loose-v0", CartPoleEnv, max_episode_steps=20)
+
+class Loose(CartPoleEnv):
+    def reset(self, **options):
+        print("a word of the environment's own")
+        return super().reset(**options)
+
+gymnasium.register("Loose-v0", Loose, max_episode_steps=20)
 """
 #: A process that is forked from one that has played it has the pool, but not its threads.
 POOL = """
@@ -42,29 +48,19 @@ TINY = {
 }
 
 
-def test_the_local_workers_of_an_es_master_import_what_its_command_names(
+def test_the_local_workers_of_an_es_master_import_what_its_command_names_and_json_is_only_json(
     processes: Processes,
 ) -> None:
     (processes.folder / "loose.py").write_text(LOOSE)
-    words = [
-        word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", value)
-    ]
-    run = processes.master(
-        "--env",
-        "loose:Loose-v0",
-        "--run",
-        "own",
-        "--run-dir",
-        processes.folder / "own",
-        "--workers",
-        1,
-        "--json",
-        *words,
-    )
-    assert run.process.wait(60) == 0, run.err.read_text()
-    assert (
-        json.loads((processes.folder / "own" / "summary.json").read_text())["state"] == "finished"
-    )
+    words = [*flags({**TINY, "env": "loose:Loose-v0"}), "--workers", 1, "--json"]
+    run = processes.master(*words, "--run", "own")
+    assert run.wait() == 0, run.said()
+    lines = [json.loads(line) for line in run.out.read_text().splitlines()]
+    assert lines[-1]["state"] == "finished"
+    play = processes.start(BIN / "es-play", "own", "--episodes", 2, "--json", "--trust")
+    assert play.wait() == 0, play.said()
+    assert json.loads(play.out.read_text())["episodes"] == 2
+    assert "a word of the environment's own" in play.err.read_text()
 
 
 @pytest.mark.parametrize("listen", [(), ("--listen", "127.0.0.1")], ids=["rq", "es-worker"])
