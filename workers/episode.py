@@ -37,6 +37,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import BoundPolicy, Forward, Policy
+from es_queue.policies.selected_inputs import SelectedInputsPolicy
 
 #: Follows the steps of an episode: how many there were, and the return so far.
 OnStep = Callable[[int, float], None]
@@ -110,7 +111,9 @@ class EpisodePlayer:
         envs: VectorEnvironment | None = None,
         table: NoiseTable | None = None,
     ) -> None:
-        self._spec, self._policy, self._control = spec, policy, control
+        self._spec, self._control, self._numbers = spec, control, policy.numbers
+        # Numbers that the policy leaves out are not even normalised.
+        self._policy = policy.policy if isinstance(policy, SelectedInputsPolicy) else policy
         self._env, self._envs, self.unread = env, envs, 0
         self._actions = ActionMap(spec.action, config.action_bound)
         self._noise: Callable[[int], NextNoise] | None = None
@@ -130,7 +133,11 @@ class EpisodePlayer:
         result. Either all or none have a key. With ``on_step``, episodes are played one by one.
         Raises Leaving between two steps.
         """
-        left = iter(specs)
+        left, numbers = iter(specs), self._numbers
+        if statistics is not None and numbers is not None:
+            statistics = FrozenStatistics(
+                statistics.mean[numbers], statistics.std[numbers], statistics.clip
+            )
         batches = 0 if on_step else self._batches(count)
         for number in range(batches):
             size = count * (number + 1) // batches - count * number // batches
@@ -151,7 +158,7 @@ class EpisodePlayer:
                 with exits_refused():
                     result: Played = play_episode(
                         self._env,
-                        begin_acting(bound, statistics),
+                        begin_acting(bound, statistics, self._numbers),
                         self._actions,
                         rules,
                         spec.seed,
@@ -186,7 +193,7 @@ class EpisodePlayer:
         self._begin(specs[-1])
         try:
             noises = [noise for noise in map(self._noise_of, specs) if noise]
-            batch = Batch(specs, results, self._policy, rules, noises)
+            batch = Batch(specs, results, self._policy, rules, noises, self._numbers)
             with exits_refused():
                 batch.play(self._envs, self._actions, statistics, self._control)
         except (Leaving, BaseTimeoutException):
@@ -230,13 +237,23 @@ def exits_refused() -> Iterator[None]:
         raise EpisodeFailed(f"the environment calls sys.exit({error.code!r})") from error
 
 
-def begin_acting(bound: BoundPolicy, statistics: FrozenStatistics | None) -> Forward:
-    """One individual's policy as an episode begins."""
+def begin_acting(
+    bound: BoundPolicy, statistics: FrozenStatistics | None, numbers: Places | None = None
+) -> Forward:
+    """One individual's policy as an episode begins.
+
+    numbers: of the observation that policy and statistics are for; None for all
+    """
     act = bound.begin()
     if statistics is None:
-        return act
+        return act if numbers is None else lambda observation: act(observation[numbers])
     normalize = statistics.normalize
-    return lambda observation: act(normalize(observation))
+    if numbers is None:
+        return lambda observation: act(normalize(observation))
+    chosen: Any = numbers
+    if np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
+        chosen = slice(numbers[0], numbers[0] + len(numbers))  # twice as fast
+    return lambda observation: act(normalize(observation[chosen]))
 
 
 def action_noise(table: NoiseTable, numbers: int, scale: float, key: int) -> NextNoise:
@@ -398,6 +415,7 @@ class Batch:
     results: filled as episodes finish; the other arrays have a row for each unfinished one:
     rows: their indices, ascending; kept: where their observations are kept, -1 for nowhere
     held: their places among the bound policies, None for all
+    numbers: of an observation that the policy receives, None for all
     """
 
     def __init__(
@@ -407,7 +425,9 @@ class Batch:
         policy: Policy,
         rules: EpisodeRules,
         noises: Sequence[NextNoise],
+        numbers: Places | None = None,
     ) -> None:
+        self._numbers = numbers
         self._specs, self._results, self._rules, self._noises = specs, results, rules, noises
         self._policy = policy
         self._held: Places | None = None
@@ -445,6 +465,8 @@ class Batch:
     def _choose(self, actions: ActionMap, statistics: FrozenStatistics | None) -> NDArray[Any]:
         """The actions of the unfinished episodes. One with a non-finite output fails and leaves."""
         seen = self._observations
+        if self._numbers is not None:
+            seen = np.take(seen, self._numbers, axis=1)
         seen = seen if statistics is None else statistics.normalize(seen)
         if self._held is None:
             raw = self._act(seen)

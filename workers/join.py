@@ -472,7 +472,8 @@ def episode_trace(
 
     def traced_act(observation: np.ndarray) -> np.ndarray:
         outputs = act(observation)
-        trace.append(observation.tobytes() + outputs.tobytes())
+        seen = observation if policy.numbers is None else observation[policy.numbers]
+        trace.append(seen.tobytes() + outputs.tobytes())
         return outputs
 
     actions, rules = ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS)

@@ -54,6 +54,7 @@ from workers.episode import (
     EpisodePlayer,
     EpisodeSpec,
     OnStep,
+    Places,
     Played,
 )
 
@@ -265,7 +266,7 @@ class Player:
                 result["behaviour"][player] = mean_behaviour(part)
         if row["place"] >= 0:
             for number, episode in enumerate(episodes):
-                moments.append((int(row["row"]), number, *moments_of(episode)))
+                moments.append((int(row["row"]), number, *moments_of(episode, self.policy.numbers)))
         return None
 
     def _failure(self, row: Any, seed: int, error: Exception) -> Failure:
@@ -326,11 +327,19 @@ def mean_behaviour(episodes: Sequence[Episode]) -> Floats:
     return mean
 
 
-def moments_of(episode: Episode) -> tuple[int, Any, Any]:
-    """count, mean and M2; nothing for an infinite observation, as in a merge."""
+def moments_of(episode: Episode, numbers: Places | None) -> tuple[int, Any, Any]:
+    """count, mean and M2; nothing for an infinite observation, as in a merge.
+
+    numbers: those that the policy receives; the others, which a back end may not have, are 0
+    """
     moments = episode.moments
     assert moments is not None
-    if not (np.isfinite(moments.mean).all() and np.isfinite(moments.m2).all()):
-        nothing = np.zeros(len(moments.mean))
+    mean, m2 = moments.mean, moments.m2
+    if numbers is not None:
+        seen = np.zeros(len(mean), np.bool_)
+        seen[numbers] = True
+        mean, m2 = np.where(seen, mean, 0.0), np.where(seen, m2, 0.0)
+    if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
+        nothing = np.zeros(len(mean))
         return 0, nothing, nothing
-    return moments.count, moments.mean, moments.m2
+    return moments.count, mean, m2

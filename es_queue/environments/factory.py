@@ -39,6 +39,7 @@ from es_queue.environments.registry import (
 )
 from es_queue.environments.stock import (
     FEET,
+    LAST,
     POSITION,
     ContactShares,
     StockEnvironment,
@@ -214,11 +215,15 @@ class ResolvedEnvironment:
     def _open_walker(self) -> Environment:
         try:
             # start-up: Box2D
-            from es_queue.environments.walker import LeanMarvin, LeanWalker
+            from es_queue.environments.walker import LIDAR, LeanMarvin, LeanWalker
         except ImportError as error:
             raise MissingPackage(format_missing_package(self.entry, error)) from error
-        is_marvin = self.entry.entry_point == MARVIN
-        return LeanMarvin() if is_marvin else LeanWalker(*self.walker_variant)
+        seen = self.request.seen
+        if seen is None or self.behaviour == LAST:
+            seen = (*LIDAR,)
+        if self.entry.entry_point == MARVIN:
+            return LeanMarvin(seen)
+        return LeanWalker(*self.walker_variant, seen)
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
         """Open the environment for rendered episodes; Gymnasium's own one in place of EnvPool's."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.episode_rules import parse_observe, parse_stall
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 
@@ -30,6 +31,8 @@ class EnvironmentRequest:
     parameters: length of an objective's vector (``id`` is then its ``module:function``), or 0
     behaviour: the behaviour that is compared, see ``stock.resolve_behaviour``; empty for none
     action_bins: values that a box action is discretised to, see ``episode_rules.parse_bins``
+    seen: numbers of the observation that the policy or the rules read, None for all; an
+    environment may leave out the others, which are then 0
     """
 
     id: str
@@ -39,9 +42,11 @@ class EnvironmentRequest:
     parameters: int = 0
     behaviour: str = ""
     action_bins: str = "none"
+    seen: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
+        seen, stall = parse_observe(config.observe), parse_stall(config.stall)
         return cls(
             config.task,
             config.env_arg,
@@ -50,6 +55,7 @@ class EnvironmentRequest:
             config.parameters,
             getattr(config, "behaviour", ""),  # some strategies have it
             config.action_bins,
+            seen if seen is None or stall is None else (*seen, stall.index),
         )
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import Box2D
 import numpy as np
-from Box2D.b2 import edgeShape, fixtureDef, polygonShape, revoluteJointDef
+from Box2D.b2 import chainShape, edgeShape, fixtureDef, polygonShape, revoluteJointDef
 
 from es_queue.environments.vector import Mt19937
 from es_queue.numerics.arrays import Floats
@@ -54,83 +54,60 @@ class Terrain:
         return list(pairwise((i * STEP, y) for i, y in enumerate(self.heights)))
 
 
-class TerrainGenerator:
-    """Generates one height at a time from left to right; draws in exactly EnvPool's order."""
+def generate_terrain(stream: Mt19937, hardcore: bool) -> Terrain:
+    """The ground from left to right, one height after the other; draws in exactly EnvPool's
+    order.
+    """
+    terrain, y, original_y, velocity = Terrain(), HEIGHT, 0.0, 0.0
+    state, counter, begins = _GRASS, START_PAD, False
+    stair_steps = stair_height = 0
+    for index in range(LENGTH):
+        x = index * STEP
+        if state == _GRASS:
+            if not begins:
+                velocity = 0.8 * velocity + 0.01 * sign(HEIGHT - y)
+                if index > START_PAD:
+                    velocity += stream.uniform(-1.0, 1.0) / SCALE
+                y += velocity
+        elif state == _STUMP:
+            if begins:
+                counter = stream.integer(1, 2)
+                size = STEP * counter
+                terrain.polygons.append(_box(x, y, x + size, y + size))
+        elif state == _PIT:
+            if begins:
+                counter = stream.integer(3, 4)
+                wall = _box(x, y, x + STEP, y - 4 * STEP)
+                # EnvPool rounds twice to float32; Gymnasium once, after the addition.
+                far_wall = [(float(np.float32(x)) + STEP * counter, y) for x, y in wall]
+                terrain.polygons += [wall, far_wall]
+                counter += 2
+                original_y = y
+            else:
+                y = original_y - 4 * STEP if counter > 1 else original_y
+        elif begins:
+            stair_height = 1 if stream.uniform(0.0, 1.0) > 0.5 else -1
+            stair_steps, original_y = stream.integer(3, 4), y
+            for s in range(stair_steps):
+                left, right = x + STEP * s * _STAIR_WIDTH, x + STEP * (1 + s) * _STAIR_WIDTH
+                top = y + STEP * (s * stair_height)
+                terrain.polygons.append(_box(left, top, right, y + STEP * (s * stair_height - 1)))
+            counter = stair_steps * _STAIR_WIDTH
+        else:
+            s = stair_steps * _STAIR_WIDTH - counter - stair_height
+            y = original_y + STEP * s / _STAIR_WIDTH * stair_height
+        terrain.heights.append(y)
+        counter -= 1
+        begins = counter == 0
+        if begins:
+            counter = stream.integer(GRASS_LENGTH // 2, GRASS_LENGTH - 1)
+            obstacle = hardcore and state == _GRASS
+            state = stream.integer(_STUMP, _PIT) if obstacle else _GRASS
+    return terrain
 
-    def __init__(self, stream: Mt19937, hardcore: bool) -> None:
-        self.stream, self.hardcore = stream, hardcore
-        self.terrain = Terrain()
-        self.x, self.y, self.original_y, self.velocity = 0.0, HEIGHT, 0.0, 0.0
-        self.state, self.counter, self.index = _GRASS, START_PAD, 0
-        self.stair_steps = self.stair_height = 0
 
-    def generate(self) -> Terrain:
-        begin: dict[int, Callable[[], None]] = {
-            _STUMP: self._begin_stump,
-            _STAIRS: self._begin_stairs,
-            _PIT: self._begin_pit,
-        }
-        follow: dict[int, Callable[[], None]] = {
-            _GRASS: self._grass,
-            _STAIRS: self._stairs,
-            _PIT: self._pit,
-        }
-        lay = follow
-        for self.index in range(LENGTH):
-            self.x = self.index * STEP
-            if self.state in lay:
-                lay[self.state]()
-            self.terrain.heights.append(self.y)
-            self.counter -= 1
-            lay = follow
-            if self.counter == 0:
-                self.counter = self.stream.integer(GRASS_LENGTH // 2, GRASS_LENGTH - 1)
-                obstacle = self.state == _GRASS and self.hardcore
-                self.state = self.stream.integer(_STUMP, _PIT) if obstacle else _GRASS
-                lay = begin
-        return self.terrain
-
-    def _grass(self) -> None:
-        self.velocity = 0.8 * self.velocity + 0.01 * sign(HEIGHT - self.y)
-        if self.index > START_PAD:
-            self.velocity += self.stream.uniform(-1.0, 1.0) / SCALE
-        self.y += self.velocity
-
-    def _begin_pit(self) -> None:
-        self.counter = self.stream.integer(3, 4)
-        x, y, bottom = self.x, self.y, self.y - 4 * STEP
-        wall = [(x, y), (x + STEP, y), (x + STEP, bottom), (x, bottom)]
-        # EnvPool rounds twice to float32; Gymnasium once, after the addition.
-        far_wall = [(float(np.float32(x)) + STEP * self.counter, y) for x, y in wall]
-        self.terrain.polygons.extend([wall, far_wall])
-        self.counter += 2
-        self.original_y = y
-
-    def _pit(self) -> None:
-        self.y = self.original_y - 4 * STEP if self.counter > 1 else self.original_y
-
-    def _begin_stump(self) -> None:
-        self.counter = self.stream.integer(1, 2)
-        x, y, size = self.x, self.y, STEP * self.counter
-        self.terrain.polygons.append([(x, y), (x + size, y), (x + size, y + size), (x, y + size)])
-
-    def _begin_stairs(self) -> None:
-        self.stair_height = 1 if self.stream.uniform(0.0, 1.0) > 0.5 else -1
-        self.stair_steps = self.stream.integer(3, 4)
-        self.original_y = self.y
-        for s in range(self.stair_steps):
-            left = self.x + STEP * s * _STAIR_WIDTH
-            right = self.x + STEP * (1 + s) * _STAIR_WIDTH
-            top = self.y + STEP * (s * self.stair_height)
-            bottom = self.y + STEP * (s * self.stair_height - 1)
-            self.terrain.polygons.append(
-                [(left, top), (right, top), (right, bottom), (left, bottom)]
-            )
-        self.counter = self.stair_steps * _STAIR_WIDTH
-
-    def _stairs(self) -> None:
-        s = self.stair_steps * _STAIR_WIDTH - self.counter - self.stair_height
-        self.y = self.original_y + STEP * s / _STAIR_WIDTH * self.stair_height
+def _box(x: float, y: float, to_x: float, to_y: float) -> Polygon:
+    return [(x, y), (to_x, y), (to_x, to_y), (x, to_y)]
 
 
 def sign(value: float) -> float:
@@ -312,14 +289,12 @@ def build_walker(ground: Terrain, stream: Mt19937, shape: WalkerShape) -> Walker
 def build_ground(world: Any, ground: Terrain) -> Any:
     """The whole ground as one static body: Gymnasium's 200 bodies give the same bits."""
     floor = world.CreateStaticBody()
-    polygon, edge = polygonShape(), edgeShape()
     for vertices in ground.polygons:
-        polygon.vertices = vertices
-        floor.CreateFixture(fixtureDef(shape=polygon, friction=FRICTION))
-    definition = fixtureDef(shape=edge, friction=FRICTION)
-    edge = definition.shape  # its ends are set one by one, at half the price of ``vertices``
-    for edge.vertex1, edge.vertex2 in ground.edges():
-        floor.CreateFixture(definition)
+        floor.CreateFixture(fixtureDef(shape=polygonShape(vertices=vertices), friction=FRICTION))
+    definition = fixtureDef(shape=edgeShape(), friction=FRICTION)
+    edge, add = definition.shape, floor._b2Body__CreateFixture  # CreateFixture checks its arguments
+    for edge.vertex1, edge.vertex2 in ground.edges():  # at half the price of ``vertices``
+        add(definition)
     return floor
 
 
@@ -356,7 +331,9 @@ def _add_joint(
 # --- the environments
 
 RANGE = 160 / SCALE
-#: Where the ten rays end, seen from the hull: (right, down), from straight down to almost level.
+#: The numbers of the observation that the lidar measures, and where its rays end, seen from the
+#: hull: (right, down), from straight down to almost level.
+LIDAR = range(14, 24)
 RAYS = [(math.sin(1.5 * i / 10.0) * RANGE, math.cos(1.5 * i / 10.0) * RANGE) for i in range(10)]
 
 
@@ -365,15 +342,25 @@ class Lidar(Box2D.b2RayCastCallback):  # type: ignore[misc]
 
     They also pass through the walker, so they are cast in a world that has only the ground: two of
     three reports in the walker's own world would be of its own parts.
+
+    seen: numbers of the observation; only their rays are cast
     """
 
+    sees_walker = False
+
+    def __init__(self, seen: Collection[int]) -> None:
+        super().__init__()
+        self.rays = [(i, *RAYS[i]) for i, number in enumerate(LIDAR) if number in seen]
+
     def fractions(self, ray: Callable[..., None], x: float, y: float) -> list[float]:
-        """The free fraction of each ray of the hull at (x, y); ``ray`` casts one."""
-        measured, origin = [], (x, y)
-        for right, down in RAYS:
+        """The free fraction of each ray of the hull at (x, y), 0 if it is not cast; ``ray`` casts
+        one.
+        """
+        measured, origin = [0.0] * len(RAYS), (x, y)
+        for i, right, down in self.rays:
             self.fraction = 1.0
             ray(self, origin, (x + right, y - down))
-            measured.append(self.fraction)
+            measured[i] = self.fraction
         return measured
 
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
@@ -386,6 +373,8 @@ class LidarV2(Lidar):
     report, so they need the walker's own world.
     """
 
+    sees_walker = True
+
     def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
         # Friction tells ground (2.5) from walker (at most 0.2), cheaper than the category bits.
         if fixture.friction < 2.0:
@@ -394,12 +383,26 @@ class LidarV2(Lidar):
         return 0.0
 
 
+def build_lidar_world(ground: Terrain) -> Any:
+    """A world of the ground only, for rays: one chain has the same edges, and is cheaper."""
+    world = Box2D.b2World()
+    floor, chain, corner = world.CreateStaticBody(), chainShape(), Box2D.b2Vec2()
+    corners = Box2D.Box2D._b2Vec2Array(len(ground.heights))
+    for i, y in enumerate(ground.heights):
+        corner.Set(i * STEP, y)
+        corners[i] = corner
+    chain._b2ChainShape__create(corners, len(ground.heights), False)
+    for shape in (chain, *(polygonShape(vertices=polygon) for polygon in ground.polygons)):
+        floor.CreateFixture(fixtureDef(shape=shape))
+    return world
+
+
 FPS = 50.0
 SPEED_HIP, SPEED_KNEE = 4.0, 6.0
 FINISH = (LENGTH - GRASS_LENGTH) * STEP
 
 _f = np.float32
-_ZERO, _ONE, _FIVE, _SCALE, _FORWARD = _f(0), _f(1), _f(5), _f(SCALE), _f(130)
+_ZERO, _FIVE, _SCALE, _FORWARD = _f(0), _f(5), _f(SCALE), _f(130)
 _TORQUE_PRICE = _f(0.00035) * _f(MOTORS_TORQUE)
 _IDLE = np.zeros(4, np.float32)
 _SPEEDS = (SPEED_HIP, SPEED_KNEE, SPEED_HIP, SPEED_KNEE)
@@ -414,28 +417,29 @@ class LeanWalker:
 
     hardcore: with stumps, stairs and pits
     v2_lidar: the lidar of the old BipedalWalkerHardcore-v2
+    seen: the numbers of the observation that anything reads; the lidar's others are 0
     """
 
     shape = BIPEDAL_WALKER
     body: WalkerBody
 
-    def __init__(self, hardcore: bool, v2_lidar: bool = False) -> None:
+    def __init__(
+        self, hardcore: bool, v2_lidar: bool = False, seen: Collection[int] = LIDAR
+    ) -> None:
         self.hardcore = hardcore
-        self._lidar = LidarV2() if v2_lidar else Lidar()
-        self._lidar_sees_walker = v2_lidar
+        self._lidar = LidarV2(seen) if v2_lidar else Lidar(seen)
         self._stream = Mt19937(0)
         self._shaping = _ZERO
 
     def reset(self, seed: int) -> Floats:
         """Build the world of ``seed``, in [0, 2**32); returns the first observation [24]."""
         self._stream.seed(seed)
-        ground = TerrainGenerator(self._stream, self.hardcore).generate()
+        ground = generate_terrain(self._stream, self.hardcore)
         self._draw_clouds()
         self.body = build_walker(ground, self._stream, self.shape)
-        self._seen = self.body.world
-        if not self._lidar_sees_walker:
-            self._seen = Box2D.b2World()
-            build_ground(self._seen, ground)
+        self._lidar_world = self.body.world
+        if self._lidar.rays and not self._lidar.sees_walker:
+            self._lidar_world = build_lidar_world(ground)
         return self.step(_IDLE)[0]
 
     def step(self, action: Floats) -> tuple[Floats, float, bool]:
@@ -466,11 +470,11 @@ class LeanWalker:
     def _set_motors(self, action: Floats) -> np.float32:
         """Set the motors; returns the effort, the sum of |action|, each at most 1, in float32."""
         effort = _ZERO
-        for joint, speed, power in zip(self.body.joints, _SPEEDS, action, strict=True):
-            strength = min(abs(power), _ONE)
+        for joint, speed, power in zip(self.body.joints, _SPEEDS, action.tolist(), strict=True):
+            strength = min(abs(power), 1.0)
             joint.motorSpeed = speed * sign(power)
-            joint.maxMotorTorque = MOTORS_TORQUE * float(strength)
-            effort += strength
+            joint.maxMotorTorque = MOTORS_TORQUE * strength
+            effort += _f(strength)
         return effort
 
     def _observe(self, x: float, y: float, angle: float) -> Floats:
@@ -493,7 +497,7 @@ class LeanWalker:
             knee2.angle + 1.0,
             knee2.speed / SPEED_KNEE,
             body.contacts.ground_contacts[1],
-            *self._lidar.fractions(self._seen.RayCast, x, y),
+            *self._lidar.fractions(self._lidar_world.RayCast, x, y),
         ]
         return np.array(state, np.float32)
 
@@ -503,5 +507,5 @@ class LeanMarvin(LeanWalker):
 
     shape = MARVIN
 
-    def __init__(self) -> None:
-        super().__init__(hardcore=False)
+    def __init__(self, seen: Collection[int] = LIDAR) -> None:
+        super().__init__(hardcore=False, seen=seen)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_queue.config.run_config import VIRTUAL, RunConfig
 from es_queue.config.settings import AUTO, setting
@@ -91,6 +92,7 @@ class Policy(ABC):
     reference:        float32[N, d], the observations that the policy normalises by; None without
     row_length:       r, if the flat vector begins with a matrix [d, r], whose rows ``--observe``
     can leave out; else 0
+    numbers:          indices into the observation that the policy receives; None for all of it
     takes_pixels:     whether observations are images of numbers from 0 to 1, which are not
     normalised
     """
@@ -115,6 +117,7 @@ class Policy(ABC):
     row_length: int = 0
     takes_pixels: bool = False
     reference: Floats | None = None
+    numbers: NDArray[np.intp] | None = None
 
     @property
     def description(self) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import BoundPolicy, Policy
@@ -15,6 +16,8 @@ class SelectedInputsPolicy(Policy):
     whole:   the same kind of policy, for the whole observation
     numbers: indices into the observation, in the order in which ``policy`` receives them
     """
+
+    numbers: NDArray[np.intp]
 
     def __init__(self, policy: Policy, whole: Policy, numbers: tuple[int, ...]) -> None:
         self.policy = policy

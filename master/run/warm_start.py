@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_queue.config.settings import NONE
 from es_queue.errors import NoRunError, RunFolderError, UsageError
@@ -53,7 +54,8 @@ def make_warm_state(setup: Setup, path: Path) -> RunState:
         parameters = widen(saved.policy, saved.parameters, setup.policy, setup.first_parameters())
     except UsageError as error:
         raise _unfit_error(path, str(error)) from None
-    moments = extend_moments(moments, setup.spec.observation_size)
+    known = saved.policy.numbers if setup.policy.numbers is None else None
+    moments = extend_moments(moments, setup.spec.observation_size, known)
     return setup.initial_state(parameters, moments, origin)
 
 
@@ -91,18 +93,21 @@ def read_warm_start(path: Path) -> tuple[SavedPolicy, RunningMoments, str]:
     return saved, RunningMoments(count, mean, m2), origin
 
 
-def extend_moments(moments: RunningMoments, size: int) -> RunningMoments:
-    """The moments with mean 0 and deviation 1 for new observations; all of them then weigh less."""
-    missing = size - len(moments.mean)
-    if missing == 0:
+def extend_moments(
+    moments: RunningMoments, size: int, known: NDArray[np.intp] | None = None
+) -> RunningMoments:
+    """The moments with mean 0 and deviation 1 for new observations; all of them then weigh less.
+
+    known: numbers of the observation that the moments are of; None for as many as there are
+    """
+    known = np.arange(len(moments.mean)) if known is None else known
+    if len(known) == size:
         return moments
     count = min(moments.count, WIDENED_COUNT)
-    m2 = moments.m2 * (count / moments.count) if moments.count else moments.m2
-    return RunningMoments(
-        count,
-        np.concatenate([moments.mean, np.zeros(missing)]),
-        np.concatenate([m2, np.full(missing, float(count))]),
-    )
+    mean, m2 = np.zeros(size), np.full(size, float(count))
+    mean[known] = moments.mean[known]
+    m2[known] = moments.m2[known] * (count / moments.count if moments.count else 1.0)
+    return RunningMoments(count, mean, m2)
 
 
 def _unfit_error(path: Path, why: str) -> UsageError:

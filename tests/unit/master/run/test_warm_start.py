@@ -82,6 +82,9 @@ def test_unknown_observations_begin_as_in_generation_0_and_are_soon_known() -> N
     np.testing.assert_array_equal(frozen.std[3:], [1, 1])
     np.testing.assert_allclose(frozen.std[:3], moments.freeze(0.0).std, rtol=1e-6)
     assert extend_moments(many, 3) is many
+    chosen = extend_moments(many, 3, np.array([2, 0])).freeze(0.0)  # by --observe
+    np.testing.assert_allclose(chosen.std, [frozen.std[0], 1, frozen.std[2]], rtol=1e-6)
+    assert chosen.mean[1] == 0 and chosen.mean[2] == frozen.mean[2]
 
 
 def test_a_ring_that_begins_warm_is_as_good_as_what_it_began_with_and_repeats_itself(
