@@ -17,8 +17,10 @@ from es_queue.config.scaling import scaled
 from es_queue.text import sanitize
 from es_queue.user_code import named_modules
 from master.status.figures import (
+    COUNTS,
     EVALUATION,
     GENERATION,
+    SPEED,
     TRAINING,
     Record,
     Value,
@@ -184,20 +186,25 @@ def format_generation(record: Mapping[str, Value], config: RunConfig) -> str:
     lines = {
         "training": fill(TRAINING, record),
         "evaluation": fill(EVALUATION, record),
+        "speed": fill(SPEED, without_start(record)),
         "at_work": format_workers(record),
         "generations": config.generations,
         "max_steps": config.max_steps,
     }
-    return fill(GENERATION, {**record, **lines})
+    return fill(GENERATION, {**without_start(record), **lines})
+
+
+def without_start(record: Mapping[str, Value]) -> Record:
+    """Of a first generation, no speed and no time left: its seconds contain the start of the
+    workers.
+    """
+    misleading = ("steps_per_second", "eval_steps_per_second", "eta")
+    is_first = record.get("generation") == 0
+    return {**record, **(dict.fromkeys(misleading) if is_first else {})}
 
 
 def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
     """The lines after a run; its own code, if it has any, is played only with --trust."""
-    counts = (
-        f"{format_whole(record.get('generation'))} generations, "
-        f"{format_whole(record.get('episodes'))} episodes, "
-        f"{format_whole(record.get('env_steps'))} steps"
-    )
     final = "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}"
     is_evaluated = finite_or_none(record.get("eval_mean")) is not None
     confirmed = fill(("{confirm_mean} when the target was passed",), record)
@@ -211,7 +218,7 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
         rows.append(("play it", f"{format_command('es-play')} {sanitize(best, 4096)}{trust}"))
     return [
         f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
-        f"{format_duration(record.get('seconds'))}: {counts}",
+        f"{format_duration(record.get('seconds'))}: {fill(COUNTS, record)}",
         *(f"  {name:<12}{sanitize(text, 4096)}" for name, text in rows if text),
     ]
 

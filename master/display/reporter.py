@@ -19,9 +19,9 @@ REPEAT_SECONDS = 30.0
 #: This many generations in a row with equal returns cause a hint.
 EQUAL_GENERATIONS = 10
 EQUAL_RETURNS_HINT = (
-    f"all returns were equal for {EQUAL_GENERATIONS} generations, so nothing was learnt: rewards "
-    "may be too rare, --sigma may be too small to change an action, episodes may end too early, "
-    "or every individual already reaches the highest return"
+    f"all returns were equal for {EQUAL_GENERATIONS} generations, so the parameters have not "
+    "changed: rewards may be too rare, --sigma may be too small to change an action, episodes may "
+    "end too early, or every individual already reaches the highest return"
 )
 #: The end of a resumed run's metrics.jsonl for its view.
 HISTORY_LINES, HISTORY_BYTES = 50_000, 4 * 2**20
@@ -59,7 +59,10 @@ class Reporter(RunView):
             sink.generation(record)
         deviation = finite_or_none(record.get("return_std"))
         if deviation is not None:  # something was trained
-            self._equal_generations = self._equal_generations + 1 if deviation == 0 else 0
+            best, target = map(finite_or_none, (record.get("return_mean"), record.get("target")))
+            is_solved = best is not None and target is not None and best >= target
+            is_equal = deviation == 0 and not is_solved
+            self._equal_generations = self._equal_generations + 1 if is_equal else 0
             if self._equal_generations == EQUAL_GENERATIONS:
                 LOGGER.warning(EQUAL_RETURNS_HINT)
 

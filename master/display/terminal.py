@@ -25,19 +25,21 @@ from master.display.log_view import (
     format_expectation,
     format_start,
     format_summary,
+    without_start,
 )
 from master.status.curve import Series
 from master.status.figures import (
     EVALUATION,
+    SPEED,
     TRAINING,
     Record,
     fill,
     finite_or_none,
     format_bar,
-    format_compact,
     format_duration,
     format_graph,
     format_recoveries,
+    format_results,
 )
 
 #: The shortest time between redraws; data may come faster.
@@ -72,6 +74,7 @@ class FittingTable(Table):
         rows: Cells without their own style have the ``styles`` of their text.
         right: Headers of right-aligned columns.
         expendable: Headers of columns that may be omitted, in that order.
+        notes: What some headers mean, for a line below, which leaves out omitted columns.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class FittingTable(Table):
         right: Collection[str],
         expendable: Sequence[str],
         styles: Mapping[str, str] = MappingProxyType({}),
+        notes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(**PLAIN)
+        self.notes = notes
         self._expendable = [headers.index(header) for header in expendable]
         for place, header in enumerate(headers, 1):
             # rich narrows the column that may wrap, and cuts texts that may not.
@@ -105,6 +110,9 @@ class FittingTable(Table):
         for row in zip(*(self.columns[place].cells for place in kept), strict=True):
             table.add_row(*row)
         yield table
+        heads = {str(column.header) for column in columns}
+        if notes := "; ".join(text for name, text in self.notes.items() if name in heads):
+            yield Text(f"\n{notes}", "dim")
 
 
 def make_cell(cell: str | Text, styles: Mapping[str, str]) -> Text:
@@ -141,6 +149,8 @@ def format_plain_table(table: Table) -> Iterator[str]:
     for row in zip(*columns, strict=True):
         cells = zip(row, sides, widths, strict=True)
         yield gap.join(f"{text:{side}{width}}" for text, side, width in cells).rstrip()
+    if isinstance(table, FittingTable) and table.notes:
+        yield from ("", "; ".join(table.notes.values()))
 
 
 def make_panel(content: RenderableType, title: str) -> Panel:
@@ -274,7 +284,7 @@ class LiveView(RunView):
         config, trained = self._config, self._trained
         limits: Record = {"generations": config.generations, "max_steps": config.max_steps}
         waiting = sanitize(self._figures.get("waiting") or "", 120)
-        now: Record = {**self._record, **self._figures, **limits, "waiting": waiting}
+        now: Record = {**without_start(self._record), **self._figures, **limits, "waiting": waiting}
         left = fill(("about {eta} left",), now) or self._pace.format_left(now, is_steady=True)
         every = config.eval_every
         evaluation = (
@@ -292,14 +302,22 @@ class LiveView(RunView):
             ("generation", ", ".join(filter(None, (generation, running, left)))),
             (
                 "steps",
-                fill(("{env_steps}", " of {max_steps?}", ", {steps_per_second} per second"), now),
+                fill(
+                    (
+                        "{env_steps}",
+                        " of {max_steps?}",
+                        " + {eval_steps?} in evaluations",
+                    ),
+                    now,
+                ),
             ),
+            ("speed", fill(SPEED, now)),
             ("training", fill(TRAINING, trained)),
             (
                 "evaluation",
                 fill(
                     (evaluation, ", target {target}"),
-                    {**self._evaluated, "target": parse_target(config.target_reward)},
+                    {"target": parse_target(config.target_reward), **self._evaluated},
                 ),
             ),
             (
@@ -324,7 +342,7 @@ class LiveView(RunView):
                 )
                 or f"none, {waiting or 'waiting for one to join'}",
             ),
-            ("slots", bar and f"{bar} {format_compact(done)} of {format_compact(slots)} results"),
+            ("slots", bar and f"{bar} {format_results(done, slots, now.get('training_slots'))}"),
             ("recovered", format_recoveries(now)),
             ("expect", format_expectation(config, now.get("env_steps"))),
         ]

@@ -128,10 +128,16 @@ def is_all_at_patience(chosen: Chosen, config: RunConfig) -> bool:
     return bool(ended and (valid(chosen, "cut") == config.episodes).all())
 
 
-def totals_record(
-    state: RunState, config: RunConfig, steps: int, seconds: float, workers: int
-) -> Record:
-    """The run's totals in ``state``; steps, seconds: of the generation, waiting included."""
+def speeds_record(training: int, evaluation: int, seconds: float) -> Record:
+    """Steps per second of a generation; seconds: waiting included."""
+    return {
+        "steps_per_second": training / seconds if seconds > 0 else None,
+        "eval_steps_per_second": evaluation / seconds if seconds > 0 else None,
+    }
+
+
+def totals_record(state: RunState, config: RunConfig, workers: int) -> Record:
+    """The run's totals in ``state``."""
     counters = state.counters
     shares = [
         done / budget
@@ -145,7 +151,6 @@ def totals_record(
     share = max(shares, default=0.0)  # of the nearest budget
     return {
         **{name: getattr(counters, name) for name in COUNTER_NAMES},
-        "steps_per_second": steps / seconds if seconds > 0 else None,
         "workers": workers,
         "eta": counters.seconds * (1 - share) / share if 0 < share < 1 else None,
     }

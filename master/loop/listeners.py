@@ -76,6 +76,7 @@ class Generation:
             "bytes_published": 4 * len(self.vector),
             "seconds_publish": self.seconds,
             "step_limit": self.state.step_limit,
+            "target": self.learner.target,
             "changed": format_changes(changes) or None,
         }
 

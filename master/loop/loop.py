@@ -40,6 +40,7 @@ from master.loop.figures import (
     evaluation_steps,
     is_all_at_patience,
     lag_record,
+    speeds_record,
     totals_record,
     training_record,
     training_steps,
@@ -263,6 +264,7 @@ class Master:
                 "noise": self._noise_digest,
                 "eval_mean": last.get("eval_mean") if evaluation is None else evaluation,
                 "digest": generation.digest,
+                "target": learner.target,
                 "generation": state.generation,
                 "updated": f"{time.time():.3f}",
             }
@@ -494,7 +496,7 @@ class Master:
         done, total = generation.learner.answered(generation.state, generation.tables)
         slots, scale = self._training_slots(generation), generation.learner.requested.scale
         figures = self._workers.live_figures(slots, scale, self._inbox.paused_by)
-        self._show_live({**figures, "answered": done, "slots": total})
+        self._show_live({**figures, "answered": done, "slots": total, "training_slots": slots})
 
     def refused(self) -> Counter[str]:
         """Results that did not count under this master, by reason."""
@@ -552,9 +554,9 @@ class Master:
             "seconds_update": time.monotonic() - began,
             "failed": int((slots.table["state"] == FAILED).sum()),
         }
-        steps = training_steps(chosen) + evaluation_steps(slots)
         seconds = generation.seconds + waited
-        record |= totals_record(after, learner.config, steps, seconds, len(self._contributors))
+        record |= totals_record(after, learner.config, len(self._contributors))
+        record |= speeds_record(training_steps(chosen), evaluation_steps(slots), seconds)
         self._keep_refused(slots)
         self._contributors.clear()
         return Report(

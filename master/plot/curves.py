@@ -12,11 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 
-from es_queue.config.run_config import every_setting
-from es_queue.config.settings import AUTO
+from es_queue.config.run_config import every_setting, users_of
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.statistics import (
@@ -104,14 +102,9 @@ class RunCurves:
 
     @property
     def target(self) -> object:
-        """The return that ends the run; for auto, the threshold of an environment that an installed
-        package registers without further imports.
-        """
-        target = self.config.get("target_reward")
-        if target != AUTO or self.config.get("objective"):
-            return target
-        specification = gymnasium.registry.get(str(self.config.get("env")))
-        return specification.reward_threshold if specification else None
+        """The return that ends the run, as its newest record has it."""
+        newest: Mapping[str, object] = self.records.rows[-1] if self.records.rows else {}
+        return newest.get("target", self.config.get("target_reward"))
 
     @cached_property
     def group(self) -> str:
@@ -367,21 +360,38 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
 def group_name(
     run: RunCurves, configs: Sequence[Mapping[str, object]], firsts: Sequence[RunCurves]
 ) -> str:
-    """The settings in which it differs from the others, else the strategy and the policy."""
+    """The settings in which it differs from the others, of those that its strategy and its policy
+    have; else the strategy and the policy.
+    """
+    configs = [
+        {name: value for name, value in config.items() if is_used(name, config)}
+        for config in configs
+    ]
     others = {name for config in configs for name in config}
     others -= {*NAMING_SETTINGS, *MINOR_SETTINGS, *UNNAMED}
     differing, minor = (
-        [name for name in names if len({str(config.get(name)) for config in configs}) > 1][:3]
+        [
+            name
+            for name in names
+            if len({str(config[name]) for config in configs if name in config}) > 1
+        ][:3]
         for names in ((*NAMING_SETTINGS, *sorted(others)), MINOR_SETTINGS)
     )
     words = [run.task] if len({other.task for other in firsts}) > 1 else []
     names = differing or minor or ([] if words else ["strategy", "policy"])
-    for name in names:
+    for name in [name for name in names if is_used(name, run.config)]:
         value, option = run.config.get(name, "?"), every_setting().get(name)
         if option is not None and value == option.default:
             value = option.word or value
+        value = f"{value:.4g}" if isinstance(value, float) else value
         is_clear = name in ("strategy", "policy", "schedule")
         words.append(
             sanitize(value, 30) if is_clear else f"{name.replace('_', ' ')} {sanitize(value, 30)}"
         )
     return ", ".join(words)
+
+
+def is_used(name: str, config: Mapping[str, object]) -> bool:
+    """Whether the strategy or the policy has the setting, or no other has it."""
+    users = users_of(name)
+    return not users or bool({config.get("strategy"), config.get("policy")} & {*users})

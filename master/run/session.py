@@ -572,6 +572,7 @@ class Session:
             "digest": run_digest(state, self._setup.strategy),
             "generation": state.generation,
             "env_steps": counters.env_steps,
+            "eval_steps": counters.eval_steps,
             "episodes": counters.episodes,
             "seconds": round(counters.seconds, 3),
             "eval_mean": figures.mean if figures else None,

@@ -225,7 +225,7 @@ FIGURES = {
                "csv", "search/update_ratio"),
         Figure("centre_rank", SHARE, "individuals that the unperturbed policy beats",
                format_percent, "csv", "search/centre_rank"),
-        Figure("steps_per_second", "steps/s", "in the newest generation", format_whole,
+        Figure("steps_per_second", "steps/s", "of training, in the newest generation", format_whole,
                "json csv", "run/steps_per_second", "steps_per_second"),
         Figure("workers", COUNT, "workers that the master counts", format_whole, "json csv",
                "run/workers", "workers", "workers"),
@@ -248,6 +248,9 @@ FIGURES = {
         # not in metrics.csv
         Figure("eval_steps", STEPS, "environment steps of evaluations", format_compact,
                metric="eval_steps_total"),
+        Figure("eval_steps_per_second", "steps/s", "of evaluation, in the newest generation",
+               format_whole, metric="eval_steps_per_second"),
+        Figure("target", RETURN, "the return that ends the run", format_score, metric="target"),
         Figure("eval_episodes", COUNT, "final episodes of a finished run", format_whole),
         Figure("duplicate", COUNT, "results for slots that already had one", format_whole,
                metric="duplicate_total"),
@@ -301,7 +304,20 @@ WORKER_FIGURES = {
 #: Lines in parts. A part is left out unless its values are known, and above 0 if they have "?"; "!"
 #: writes all digits. A line is empty without its first part.
 Parts = tuple[str, ...]
-STEPS_LINE: Parts = ("{env_steps!}", " in {episodes} episodes", ", {steps_per_second} per second")
+STEPS_LINE: Parts = (
+    "{env_steps!}",
+    " in {episodes} episodes",
+    " + {eval_steps?!} in evaluations",
+)
+COUNTS: Parts = (
+    *("{generation} generations", ", {episodes} episodes", ", {env_steps!} training"),
+    *(" + {eval_steps?!} evaluation", " steps"),
+)
+SPEED: Parts = (
+    "training {steps_per_second?}",
+    " + evaluation {eval_steps_per_second?}",
+    " steps/s",
+)
 TRAINING: Parts = (
     "{return_mean±return_std}, max {return_max}",
     " ({cut_fraction?} of episodes cut short)",
@@ -314,16 +330,16 @@ FINAL: Parts = (
 GENERATION: Parts = (
     *("generation {generation}", " of {generations?}", " | steps {env_steps}", " of {max_steps?}"),
     *(" | return {training}", " | eval {evaluation}", " | confirming {confirm_mean}"),
-    *(" | {steps_per_second} steps/s", " | {at_work}", " | {eta} left"),
+    *(" | {speed}", " | {at_work}", " | {eta} left"),
 )
 #: Texts that are ready, and budgets; any other value that is no figure is a return.
-TEXTS = ("training", "evaluation", "at_work", "waiting")
+TEXTS = ("training", "evaluation", "speed", "at_work", "waiting")
 WRITERS: dict[str, Callable[[object], str]] = {
     **{name: figure.write for name, figure in FIGURES.items()},
     **dict.fromkeys(("generations", "max_steps"), format_compact),
     **dict.fromkeys(TEXTS, str),
 }
-FIELD = re.compile(r"\{(\w+)(?:±(\w+))?([?!]?)\}")
+FIELD = re.compile(r"\{(\w+)(?:±(\w+))?([?!]*)\}")
 #: Counts of faults from which the run recovered, with their names for people.
 RECOVERIES = {
     "recovered": "blocks recovered",
@@ -342,13 +358,13 @@ def fill(parts: Parts, values: Mapping[str, object]) -> str:
         if name in TEXTS:
             return bool(values.get(name))
         number = finite_or_none(values.get(name))
-        return number is not None and (sign != "?" or number > 0)
+        return number is not None and ("?" not in sign or number > 0)
 
     def write(field: re.Match[str]) -> str:
         name, deviation, sign = field.groups()
         if deviation:
             return format_mean_std(values[name], values.get(deviation))
-        return (format_whole if sign == "!" else WRITERS.get(name, format_score))(values[name])
+        return (format_whole if "!" in sign else WRITERS.get(name, format_score))(values[name])
 
     known = [all(is_known(name, sign) for name, _, sign in FIELD.findall(part)) for part in parts]
     kept = [part for part, is_in in zip(parts, known, strict=True) if is_in and known[0]]
@@ -361,6 +377,18 @@ def format_recoveries(record: Mapping[str, Value]) -> str:
     return ", ".join(
         f"{format_whole(count)} {RECOVERIES[name]}" for name, count in counts.items() if count > 0
     )
+
+
+def format_results(done: object, slots: object, training: object) -> str:
+    """``20 of 53 results (32 training slots, 21 for evaluation)``; empty if unknown."""
+    known, number = finite_or_none(slots), finite_or_none(training)
+    if known is None or finite_or_none(done) is None:
+        return ""
+    text = f"{format_whole(done)} of {format_whole(slots)} results"
+    if number is None or not 0 < number < known:
+        return text
+    others = format_whole(known - number)
+    return f"{text} ({format_whole(number)} training slots, {others} for evaluation)"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -26,6 +26,7 @@ from master.status.figures import (
     EVALUATION,
     FIGURES,
     FINAL,
+    SPEED,
     STEPS_LINE,
     TRAINING,
     Value,
@@ -37,6 +38,7 @@ from master.status.figures import (
     format_graph,
     format_percent,
     format_recoveries,
+    format_results,
     format_score,
     format_whole,
 )
@@ -61,7 +63,10 @@ STYLES = {
 LABEL_WIDTH, GRAPH_WIDTH, BAR_WIDTH = 12, 30, 12
 RUN_COLUMNS = [figure for figure in FIGURES.values() if figure.column]
 #: Below a table that has finished runs.
-TABLE_NOTE = "eval of a finished run: fresh episodes; best: the best evaluation in training"
+TABLE_NOTES = {
+    "eval": "eval of a finished run: fresh episodes",
+    "best": "best: the best evaluation in training",
+}
 #: What a run does when it no longer trains.
 STAGES = {
     "closing": ", its last parameters are evaluated",
@@ -120,9 +125,8 @@ def make_runs_page(runs: Sequence[Run]) -> Page:
         for run in runs
     ]
     expendable = ("best", "environment", "updated", "workers", "steps")
-    parts: list[PagePart] = [FittingTable(headers, rows, headers[3:], expendable, STYLES)]
-    if any(run.number("eval_episodes") for run in runs):
-        parts += [Text(""), Text(TABLE_NOTE, FAINT)]
+    notes = TABLE_NOTES if any(run.number("eval_episodes") for run in runs) else {}
+    parts: list[PagePart] = [FittingTable(headers, rows, headers[3:], expendable, STYLES, notes)]
     for run in runs:
         if run.health == ORPHANED:
             parts += [Text(""), Text(f"{run.run} has no master"), *command_lines(run)]
@@ -173,10 +177,10 @@ def make_run_page(run: Run, curve: Curve) -> Page:
 
 
 def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
-    figures, target = run.figures, finite_or_none(run.config.get("target_reward"))
+    figures = run.figures
+    target = finite_or_none(figures.get("target", run.config.get("target_reward")))
     done, _, all_ = str(figures.get("answered") or "").partition("/")
-    known = finite_or_none(done) is not None and finite_or_none(all_) is not None
-    results = f", {format_whole(done)} of {format_whole(all_)} results" if known else ""
+    results = format_results(done, all_, run.number("training_slots"))
     stage = STAGES.get(str(figures.get("stage")), "")
     is_final = run.state == FINISHED and figures.get("eval_episodes") is not None
     evaluation = fill(FINAL if is_final else EVALUATION, figures)
@@ -184,9 +188,13 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
     means = [mean for _, mean in curve.evaluation.points("generation")]
     graph = format_graph(means, GRAPH_WIDTH)
     return [
-        ("generation", f"{format_whole(figures.get('generation'))}{stage}{results}"),
+        (
+            "generation",
+            f"{format_whole(figures.get('generation'))}{stage}{results and f', {results}'}",
+        ),
         ("budget", format_budget(run)),
         ("steps", fill(STEPS_LINE, figures)),
+        ("speed", fill(SPEED, figures)),
         ("training", fill(TRAINING, figures)),
         ("evaluation", evaluation + aim),
         ("curve", graph and f"{graph} in {curve.evaluation.count:,} evaluations"),
