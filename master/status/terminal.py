@@ -61,6 +61,7 @@ STYLES = {
     **dict.fromkeys((ORPHANED, FAILED), BAD),
 }
 LABEL_WIDTH, GRAPH_WIDTH, BAR_WIDTH = 12, 30, 12
+MOST_PAGE_WORKERS = 300
 RUN_COLUMNS = [figure for figure in FIGURES.values() if figure.column]
 #: Below a table that has finished runs.
 TABLE_NOTES = {
@@ -176,11 +177,37 @@ def make_run_page(run: Run, curve: Curve) -> Page:
     return Page(run.to_json(), tuple(parts), run.code, run.health in (DONE, FAILED))
 
 
+def shown_texts(run: Run) -> dict[str, Any]:
+    """What the page shows, in the words of this terminal."""
+    figures = {**run.figures, "target": target_of(run)}
+    written = {name: FIGURES[name].write(value) for name, value in figures.items() if value}
+    rows = worker_rows(run.living)[:MOST_PAGE_WORKERS]
+    same = not rows or len({row["print"] for row in rows}) < 2
+    return {
+        **{name: text for name, text in written.items() if text != "-"},
+        "evaluation": fill(("{eval_mean±eval_std}",), run.figures),
+        "results": results_of(run),
+        "budget": format_budget(run)[1],
+        "recoveries": format_recoveries(run.figures),
+        "living": [
+            {name: row[name] for name in row if name != "print" or not same} for row in rows
+        ],
+    }
+
+
+def target_of(run: Run) -> float | None:
+    """The resolved target, or before a master has written one, the setting."""
+    return finite_or_none(run.figures.get("target", run.config.get("target_reward")))
+
+
+def results_of(run: Run) -> str:
+    done, _, slots = str(run.figures.get("answered") or "").partition("/")
+    return format_results(done, slots, run.number("training_slots"))
+
+
 def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
     figures = run.figures
-    target = finite_or_none(figures.get("target", run.config.get("target_reward")))
-    done, _, all_ = str(figures.get("answered") or "").partition("/")
-    results = format_results(done, all_, run.number("training_slots"))
+    target, results = target_of(run), results_of(run)
     stage = STAGES.get(str(figures.get("stage")), "")
     is_final = run.state == FINISHED and figures.get("eval_episodes") is not None
     evaluation = fill(FINAL if is_final else EVALUATION, figures)
@@ -192,7 +219,7 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
             "generation",
             f"{format_whole(figures.get('generation'))}{stage}{results and f', {results}'}",
         ),
-        ("budget", format_budget(run)),
+        ("budget", "  ".join(filter(None, format_budget(run)))),
         ("steps", fill(STEPS_LINE, figures)),
         ("speed", fill(SPEED, figures)),
         ("training", fill(TRAINING, figures)),
@@ -202,15 +229,16 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
     ]
 
 
-def format_budget(run: Run) -> str:
-    """The remaining budgets, or those used by a run that has ended. The bar shows the one that ends
-    first. Empty if the settings are unknown.
+def format_budget(run: Run) -> tuple[str, str]:
+    """A bar of the budget that ends first, and the remaining budgets, or those used by a run that
+    has ended. Empty if the settings are unknown.
     """
     if not run.config:
-        return ""
+        return "", ""
     if not run.budget:
         is_endless = run.config.get("target_reward") == "none"
-        return f"none: it trains until it {'is stopped' if is_endless else 'reaches its target'}"
+        end = "is stopped" if is_endless else "reaches its target"
+        return "", f"none: it trains until it {end}"
     is_over = run.state in (FINISHED, STOPPED, FAILED)
     shown = []
     for name, budget in run.budget.items():
@@ -222,7 +250,7 @@ def format_budget(run: Run) -> str:
     bar = format_bar(nearest["spent"], nearest["limit"], BAR_WIDTH)
     eta = run.number("eta")
     about = "" if is_over or eta is None or eta < 0 else f", about {format_duration(eta)}"
-    return f"{bar}  {', '.join(shown)} {'used' if is_over else 'left'}{about}"
+    return bar, f"{', '.join(shown)} {'used' if is_over else 'left'}{about}"
 
 
 def control_rows(run: Run) -> list[tuple[str, str]]:
@@ -252,11 +280,8 @@ def control_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def make_worker_table(living: Sequence[Fields]) -> FittingTable:
-    """The living workers, by host and pid; columns without information are left out."""
-    workers = sorted(
-        living, key=lambda one: (str(one.get("host", "")), finite_or_none(one.get("pid")) or 0.0)
-    )
-    rows = [worker_row(worker) for worker in workers]
+    """The living workers; columns without information are left out."""
+    rows, workers = worker_rows(living), living
     hidden = {
         *(["late"] if not any(worker.get("late") for worker in workers) else []),
         *(["busy"] if all(worker.get("busy") is None for worker in workers) else []),
@@ -276,6 +301,17 @@ def make_worker_table(living: Sequence[Fields]) -> FittingTable:
         [name for name in expendable if name not in hidden],
         {"refuses": BAD},
     )
+
+
+def worker_rows(living: Sequence[Fields]) -> list[dict[str, str]]:
+    """The text of each column, for each worker, by host and pid."""
+    return [
+        worker_row(worker)
+        for worker in sorted(
+            living,
+            key=lambda one: (str(one.get("host", "")), finite_or_none(one.get("pid")) or 0.0),
+        )
+    ]
 
 
 def worker_row(worker: Fields) -> dict[str, str]:

@@ -53,7 +53,7 @@ from master.status.figures import FIGURES, drawable_or_none, finite_or_none
 from master.status.keys import to_plain_json
 from master.status.snapshot import HEALTHY
 from master.status.sources import Sources, find_sources
-from master.status.terminal import make_errors_page, signals_as_interrupts
+from master.status.terminal import make_errors_page, shown_texts, signals_as_interrupts
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -394,7 +394,12 @@ class Looks:
     def runs(self) -> Data:
         """Every run, newest first."""
         listed = self._result(
-            "", lambda sources, _: {"runs": [run.to_json() for run in sources.list_runs()]}
+            "",
+            lambda sources, _: {
+                "runs": [
+                    {**run.to_json(), "shown": shown_texts(run)} for run in sources.list_runs()
+                ]
+            },
         )
         return {**listed, "every": self._every}
 
@@ -414,6 +419,7 @@ class Looks:
             ]
             return {
                 **run.to_json(),
+                "shown": shown_texts(run),
                 "config": to_plain_json(run.config),
                 "own": own,
                 "curves": curve.to_json(),

@@ -2,9 +2,9 @@
 
 import { archive, followMap } from "./archive.js";
 import { draw, follow } from "./chart.js";
-import { chip, compare, detail, traces } from "./detail.js";
+import { chip, compare, detail, text, traces } from "./detail.js";
 import { byId, element, fill, put, showIf } from "./dom.js";
-import { compact, score, whole } from "./words.js";
+import { whole } from "./words.js";
 
 const COLORS = 8;
 const view = { x: "env_steps", evaluation: true, training: true };
@@ -124,9 +124,9 @@ function render() {
   reveal(byId("list").querySelector(".focus"));
   const found = shown.map((run) => data.each.get(run)).filter(Boolean);
   const one = data.each.get(chosen.focus);
-  const colored = found.map((each) => ({ run: each.run, color: colorOf(each.run), curves: each.curves, target: Number.parseFloat(each.config.target_reward), expect: each.expect }));
+  const colored = found.map((each) => ({ run: each.run, color: colorOf(each.run), curves: each.curves, target: each.target ?? Number.parseFloat(each.config.target_reward), expect: each.expect }));
   put(byId("place"), one ? one.redis : data.runs.length ? data.runs[0].redis : "no runs yet");
-  document.title = one ? `${score(one.eval_mean)} · ${one.run}` : "es-queue";
+  document.title = one ? `${text(one, "eval_mean")} · ${one.run}` : "es-queue";
   detail(one);
   archive(data.archive?.run === chosen.focus ? data.archive : null);
   legend(colored, found, draw(colored, view).expected.length);
@@ -176,8 +176,8 @@ function relist(node, run, shown) {
   put(name.firstChild, run.run.slice(0, head));
   put(name.lastChild, run.run.slice(head));
   name.title = run.run;
-  put(best, `best ${score(run.eval_best ?? run.eval_mean)}`);
-  put(more, `${run.env || "?"} · ${compact(run.env_steps)} steps`);
+  put(best, `best ${text(run, "eval_best", "eval_mean")}`);
+  put(more, `${run.env || "?"} · ${text(run, "env_steps")} steps`);
   chip(state, run);
 }
 

@@ -1,10 +1,9 @@
 // One run in full: its figures, workers, settings, and what was refused and recovered.
 
 import { byId, element, fill, pairs, put, showIf, table } from "./dom.js";
-import { DASH, ago, compact, duration, finite, percent, score, shown, spread, whole } from "./words.js";
+import { DASH, ago, score, shown, whole } from "./words.js";
 
 const STATES = { running: "good", finished: "good", healthy: "good", paused: "warn", stalled: "warn", stopping: "warn", orphaned: "bad", failed: "bad" };
-const MOST_WORKERS = 300;
 
 export function stateOf(run) {
   return ["stalled", "orphaned"].includes(run.health) ? run.health : run.state;
@@ -37,30 +36,32 @@ export function detail(run) {
   ]);
 }
 
-function tiles(run) {
-  const cut = finite(run.cut_fraction) > 0 ? `, ${percent(run.cut_fraction)} cut short` : "";
-  const target = finite(Number.parseFloat(run.config.target_reward));
-  // The last generation of a run is evaluated alone.
-  const trained = (name) => run[name] ?? run.curves.training[name].at(-1);
-  const rows = [
-    ["evaluation", score(run.eval_mean), [deviation(run.eval_std), target === null ? "" : `target ${score(target)}`].filter(Boolean).join(", ")],
-    ["best evaluation", score(run.eval_best ?? run.eval_mean), ""],
-    ["training return", score(trained("return_mean")), [deviation(trained("return_std")), `max ${score(trained("return_max"))}${cut}`].filter(Boolean).join(", ")],
-    ["generation", whole(run.generation), answered(run)],
-    ["steps", compact(run.env_steps), `${whole(run.episodes)} episodes`],
-    ["steps per second", run.health === "done" ? DASH : whole(run.steps_per_second), ""],
-    ["workers", run.on_disk ? DASH : whole(run.living.length), finite(run.busy) === null ? "" : `${whole(run.busy)} busy on average`],
-    ["time left", run.health === "done" ? DASH : duration(run.eta), `trained for ${duration(run.seconds)}`],
-  ];
-  fill(byId("tiles"), rows, tile, (node, [label, text, small]) => {
-    put(node.children[0], label);
-    put(node.children[1].firstChild, text);
-    put(node.children[1].lastChild, small);
-  });
+// A figure in the words of es-status.
+export function text(run, ...names) {
+  return names.map((name) => run.shown[name]).find(Boolean) || DASH;
 }
 
-function deviation(value) {
-  return finite(value) === null ? "" : `± ${score(value)}`;
+function tiles(run) {
+  const small = (...parts) => parts.filter(Boolean).join(", ");
+  const about = (sign, name) => run.shown[name] && `${sign} ${run.shown[name]}`;
+  // The last generation of a run is only evaluated.
+  const trained = (name) => run.shown[name] || score(run.curves.training[name].at(-1));
+  const ended = run.health === "done";
+  const rows = [
+    ["evaluation", text(run, "eval_mean"), small(about("±", "eval_std"), about("target", "target"))],
+    ["best evaluation", text(run, "eval_best", "eval_mean"), ""],
+    ["training return", trained("return_mean"), small(`± ${trained("return_std")}`, `max ${trained("return_max")}`, run.cut_fraction > 0 && `${run.shown.cut_fraction} cut short`)],
+    ["generation", text(run, "generation"), small({ closing: "closing", final: "final episodes" }[run.stage], run.shown.results)],
+    ["steps", text(run, "env_steps"), small(`${text(run, "episodes")} episodes`, run.eval_steps > 0 && `and ${run.shown.eval_steps} steps in evaluations`)],
+    ["steps per second", ended ? DASH : text(run, "steps_per_second"), ended || !run.eval_steps_per_second ? "" : `in training, and ${run.shown.eval_steps_per_second} in evaluations`],
+    ["workers", run.on_disk ? DASH : whole(run.living.length), run.shown.busy ? `${run.shown.busy} busy on average` : ""],
+    ["time left", ended ? DASH : text(run, "eta"), `trained for ${text(run, "seconds")}`],
+  ];
+  fill(byId("tiles"), rows, tile, (node, [label, value, more]) => {
+    put(node.children[0], label);
+    put(node.children[1].firstChild, value);
+    put(node.children[1].lastChild, more);
+  });
 }
 
 function tile() {
@@ -70,51 +71,33 @@ function tile() {
   return made;
 }
 
-function answered(run) {
-  const stage = { closing: "closing", final: "final episodes" }[run.stage];
-  const [done, all] = String(run.answered || "").split("/").map(Number);
-  const slots = all > 0 ? `${whole(done)} of ${whole(all)} slots` : "";
-  return [stage, slots].filter(Boolean).join(", ");
-}
-
 function budget(run) {
-  const limits = Object.entries(run.budget);
-  const nearest = Math.max(0, ...limits.map(([, one]) => one.spent / one.limit));
-  const words = { generations: (value) => `${whole(value)} generations`, max_steps: (value) => `${compact(value)} steps`, max_seconds: duration };
+  const limits = Object.values(run.budget);
   showIf(byId("progress"), limits.length);
-  byId("bar").style.width = `${Math.min(100, 100 * nearest)}%`;
-  const text = limits.map(([name, one]) => `${words[name](one.left)} of ${words[name](one.limit)} left`).join(", ");
-  put(byId("left"), text ? `budget: ${text}` : run.health === "done" ? "" : "no budget: it trains until it reaches its target or is stopped");
+  byId("bar").style.width = `${Math.min(100, 100 * Math.max(0, ...limits.map((one) => one.spent / one.limit)))}%`;
+  put(byId("left"), run.shown.budget ? `budget: ${run.shown.budget}` : "");
 }
 
 function workers(run) {
-  const shownWorkers = [...run.living].sort((one, other) => String(one.host).localeCompare(String(other.host)) || (one.pid || 0) - (other.pid || 0)).slice(0, MOST_WORKERS);
-  const more = run.living.length - shownWorkers.length;
+  const rows = run.shown.living;
+  const more = run.living.length - rows.length;
   put(byId("count"), run.on_disk ? "the server has ended" : `${whole(run.living.length)} living of ${whole(run.ever)} known${more > 0 ? `, ${whole(more)} not shown` : ""}`);
-  const columns = [["host", ""], ["pid", "right"], ["back end", ""], ["steps/s", "right"], ["busy", "right"], ["generation", "right"], ["block", ""], ["late", "right"], ["joined", "right"], ["seen", "right"]];
-  showIf(byId("workers").closest("section"), run.living.length || run.health !== "done");
-  table(byId("workers"), shownWorkers.length ? columns : [], shownWorkers.map((one) => [
-    one.host || DASH, one.pid === null ? DASH : String(one.pid ?? DASH), one.backend || DASH, whole(one.steps_per_second), finite(one.busy) === null ? DASH : percent(one.busy), (one.generation || DASH).replace(/^generation /, ""),
-    one.refuses ? ["refuses", "bad"] : one.block || (one.generation ? DASH : "joining"), whole(one.late), ago(one.joined), finite(one.seen) === null ? DASH : `${duration(one.seen)} ago`,
-  ]));
-  fill(byId("refusing"), shownWorkers.filter((one) => one.refuses).slice(0, 10), () => element("li"), (node, one) => put(node, `${one.host} pid ${one.pid} cannot join: ${one.refuses}`));
+  showIf(byId("workers").closest("section"), rows.length || run.health !== "done");
+  const columns = Object.keys(rows[0] || {}).map((name) => [name, ["host", "back end", "block"].includes(name) ? "" : "right"]);
+  table(byId("workers"), columns, rows.map((one) => Object.values(one).map((cell) => cell === "refuses" ? [cell, "bad"] : cell)));
+  fill(byId("refusing"), run.living.filter((one) => one.refuses).slice(0, 10), () => element("li"), (node, one) => put(node, `${one.host} pid ${one.pid} cannot join: ${one.refuses}`));
 }
 
 function mended(run) {
   const refused = Object.entries(run.refused).filter(([, count]) => count);
   const rows = [
     ...refused.map(([reason, count]) => [`refused: ${reason}`, whole(count)]),
-    ["recovered", counted(run.recovered)], ["issued again", counted(run.reissued)], ["late results", counted(run.late)], ["duplicates", counted(run.duplicate)],
-    ["lost steps", counted(run.lost_steps)], ["recoveries", run.recoveries || ""], ["audited", counted(run.audited)],
-    ["changed while running", run.changed || ""], ["requests waiting", counted(run.requests)],
-  ].filter(([, text]) => text !== "");
+    ["recoveries", run.shown.recoveries], ["audited", run.shown.audited || ""],
+    ["changed while running", run.changed || ""], ["requests waiting", run.requests ? whole(run.requests) : ""],
+  ].filter(([, value]) => value !== "");
   pairs(byId("mended"), rows.length ? rows : [["nothing", "every result counted, and none was repeated"]]);
   showIf(byId("reports"), run.errors);
   put(byId("reports").firstElementChild, `${whole(run.errors)} reports of failed episodes`);
-}
-
-function counted(value) {
-  return finite(value) > 0 ? whole(value) : "";
 }
 
 function settings(run) {
@@ -130,11 +113,11 @@ export function compare(runs) {
   if (runs.length < 2) return;
   const names = [...new Set(runs.flatMap((one) => Object.keys(one.config)))].filter((name) => new Set(runs.map((one) => shown(one.config[name]))).size > 1);
   const figures = [
-    ["state", stateOf], ["evaluation", (one) => spread(one.eval_mean, one.eval_std)], ["best evaluation", (one) => score(one.eval_best ?? one.eval_mean)], ["steps", (one) => compact(one.env_steps)],
-    ["trained for", (one) => duration(one.seconds)], ["generation", (one) => whole(one.generation)], ["steps per second", (one) => whole(one.steps_per_second)],
+    ["state", [stateOf]], ["evaluation", ["evaluation"]], ["best evaluation", ["eval_best", "eval_mean"]], ["steps", ["env_steps"]],
+    ["trained for", ["seconds"]], ["generation", ["generation"]], ["steps per second", ["steps_per_second"]],
   ];
   table(byId("comparison"), [["", ""], ...runs.map((one) => [one.run, ""])], [
-    ...figures.map(([label, text]) => [label, ...runs.map(text)]),
+    ...figures.map(([label, names]) => [label, ...runs.map((one) => (names[0] === stateOf ? stateOf(one) : text(one, ...names)))]),
     ...names.map((name) => [name.replaceAll("_", " "), ...runs.map((one) => shown(one.config[name]))]),
   ]);
 }

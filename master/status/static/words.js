@@ -1,4 +1,4 @@
-// Figures as people read them; the same words as es-status on a terminal.
+// Numbers of the chart and the map; the server writes all other figures.
 
 export const DASH = "–";
 
@@ -44,11 +44,6 @@ export function spread(mean, deviation) {
   if (number === null) return score(mean);
   const shown = number >= 1 && number < 10 && Math.abs(mean) >= 10 ? number.toFixed(1) : score(number);
   return `${score(mean)} ± ${shown}`;
-}
-
-export function percent(fraction) {
-  const number = finite(fraction);
-  return number === null ? DASH : `${Math.round(100 * number)} %`;
 }
 
 export function duration(seconds) {
