@@ -43,7 +43,16 @@ TABLE = NoiseTable.in_memory(2**16)
 SECONDS = 40.0
 #: Figures that depend on when and by whom a generation was played.
 CHANGING = {
-    *("publication", "workers", "eta", "steps_per_second", "late", "duplicate", "reissued"),
+    *(
+        "publication",
+        "workers",
+        "eta",
+        "steps_per_second",
+        "eval_steps_per_second",
+        "late",
+        "duplicate",
+        "reissued",
+    ),
     *("refused", "recovered", "lost_steps", "seconds"),
 }
 
