@@ -381,13 +381,24 @@ def _make_gymnasium(entry: RegisteredEnvironment, render_mode: str | None) -> Gy
         return gymnasium.make(spec, **options)
     modes = _render_modes(spec.entry_point)
     if render_mode in modes:
-        return gymnasium.make(spec, render_mode=render_mode, **options)
+        return _follow_robot(gymnasium.make(spec, render_mode=render_mode, **options))
     if render_mode == "human" and "rgb_array" in modes:
-        rendered = gymnasium.make(spec, render_mode="rgb_array", **options)
+        rendered = _follow_robot(gymnasium.make(spec, render_mode="rgb_array", **options))
         return gymnasium.wrappers.HumanRendering(rendered)
     raise UsageError(
         f"{entry.id} cannot draw {render_mode!r}; it offers {', '.join(modes) or 'nothing'}"
     )
+
+
+def _follow_robot(environment: GymEnvironment) -> GymEnvironment:
+    """MuJoCo's default camera stays where the robot begins, so a film would soon show an empty
+    floor: take the model's camera "track", unless another one was chosen.
+    """
+    renderer = getattr(environment.unwrapped, "mujoco_renderer", None)
+    if renderer is not None and renderer.camera_id == -1:
+        mujoco: Any = importlib.import_module("mujoco")
+        renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    return environment
 
 
 def _render_modes(entry_point: Any) -> list[str]:

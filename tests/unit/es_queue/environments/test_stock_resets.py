@@ -13,7 +13,8 @@ import pytest
 
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import ActionSpec, Environment, EnvironmentRequest
-from es_queue.environments.registry import BODIES
+from es_queue.environments.registry import BODIES, find_environment
+from es_queue.environments.stock import make_environment
 from tests.cases import each_case
 
 with_mujoco = pytest.mark.skipif(
@@ -76,3 +77,12 @@ def test_mujoco_writes_no_log_into_the_current_folder(
     world.step(np.full(6, np.nan, np.float32))  # MuJoCo warns of it
     assert list(tmp_path.iterdir()) == [] and capfd.readouterr().err == ""
     assert importlib.import_module("mujoco").get_mju_user_warning() is operator.not_
+
+
+@with_mujoco
+def test_a_film_of_mujoco_follows_the_robot() -> None:
+    request = EnvironmentRequest("HalfCheetah-v5", backend="stock")
+    environment: Any = make_environment(find_environment(request), request, "rgb_array").unwrapped
+    shown = environment.model.camera(environment.mujoco_renderer.camera_id)
+    assert shown.name == "track"
+    environment.close()
