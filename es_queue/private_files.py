@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -193,18 +194,21 @@ def no_link(path: str, flags: int) -> int:
 REMEDY = "give a --run-dir that you may write to"
 
 
-def try_lock(path: Path, remedy: str = REMEDY) -> int | None:
-    """A descriptor that holds the lock of ``path``, or None if another holds it.
+def try_lock(path: Path, remedy: str = REMEDY, mode: int = 0o600) -> int | None:
+    """A descriptor that holds the lock of ``path``, or None if another holds it. A file system
+    without locks locks nothing.
 
     Raises RunFolderError with the ``remedy`` if the file cannot be opened, or is a link.
     """
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, mode)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be opened: {error.strerror}; {remedy}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return descriptor
         os.close(descriptor)
         return None
     return descriptor

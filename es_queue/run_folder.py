@@ -22,6 +22,8 @@ CHECKPOINT_NAME = re.compile(r"generation-([0-9]{1,10})\.npz")
 ERROR_REPORTS_FILE = "errors.jsonl"
 #: Why the run failed; absent while it trains, and after any other end.
 FAILURE_FILE = "failure.json"
+#: Who leads the run or study, and on which server; locked by its master.
+LEADER_FILE = "master.json"
 #: The files that contain their run's name, the most reliable first.
 NAMING_FILES = (STUDY_FILE, "run.json", "summary.json")
 MOST_BYTES = 2**22
@@ -29,7 +31,10 @@ MOST_NAMES = 10
 FILE_SUFFIXES = (".npz", ".json")
 SEED_FOLDER = re.compile(r"s[0-9]{1,19}", re.ASCII)
 #: Files and folders that es-queue writes to a run's folder, and reads there.
-OWN_FILES = (*NAMING_FILES, "config.json", "metrics.jsonl", ERROR_REPORTS_FILE, FAILURE_FILE, BEST)
+OWN_FILES = (
+    *(*NAMING_FILES, "config.json", "metrics.jsonl"),
+    *(ERROR_REPORTS_FILE, FAILURE_FILE, LEADER_FILE, BEST),
+)
 OWN_FOLDERS = (
     *("checkpoints", "slots", "replay", "logs", "videos", "redis"),
     *("tensorboard", "wandb", "mlflow"),

@@ -37,12 +37,9 @@ from es_queue.errors import (
 )
 from es_queue.files import FORMAT, parse_json, read_file
 from es_queue.numerics.statistics import Interval, aggregate
-from es_queue.private_files import take_lock
 from es_queue.protocol import keys
-from es_queue.protocol.connection import (
-    ANY_ERROR,
-    redacted_url,
-)
+from es_queue.protocol.connection import ANY_ERROR, redacted_url
+from es_queue.protocol.keys import clocks_from_environment
 from es_queue.run_folder import STUDY_FILE, NamedRun
 from es_queue.strategies.auto import with_chosen_strategy
 from es_queue.text import sanitize
@@ -59,6 +56,7 @@ from master.processes import Child, ProcessGroup, module_command, signal_name
 from master.run.launch import Launch, derive_run_id, existing_run, new_run, prepare_folder
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
+from master.services.leader import FolderLock
 from master.services.local_services import LocalServices
 from master.services.start_lines import redis_flags, start_lines
 from master.services.stop_signals import StopSignals
@@ -296,12 +294,9 @@ class Sweep:
         flags = "" if named is None else redis_flags(named, launch.redis_password_file)
         self.way_back = f"{format_command('es-master')} --resume {paths.word}{flags}"
         prepare_folder(paths.folder, launch.shared)
-        if (lock := take_lock(self.folder / "study.lock")) is None:
-            raise RunBusyError(
-                f"study {study.run} is led by another es-master: stop that one, or wait until it "
-                "ends"
-            )
-        os.pwrite(lock, b"%-20d" % os.getpid(), 0)
+        self.lock = lock = FolderLock(paths, named or "", clocks_from_environment())
+        lock.take(leased=False)
+        lock.write()
         self.services = LocalServices(launch)
         failure = EXIT_DONE
         try:
@@ -320,13 +315,14 @@ class Sweep:
                 study.save(self.folder)
                 if launch.json:
                     self.write_event({"event": "study", **study.to_dict()})
+                lock.mark_ended()
                 for line in () if launch.json else format_result(study):
                     self.out.write_line(line)
                 if study.state != FINISHED:
                     self.note(f"continue with: {self.way_back}")
         finally:
             self.services.stop()
-            os.close(lock)
+            lock.release()
         if failed:
             return failure
         return EXIT_DONE if {seed.code for seed in study.seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
@@ -371,6 +367,7 @@ class Sweep:
                         child.process.terminate()
             if time.monotonic() >= next_check:
                 self.services.restart_ended()
+                self.lock.beat()
                 places = max(1, self.services.count, self.count_workers())
                 next_check = time.monotonic() + CHECK_SECONDS
             active = sum(not child.is_over for child in runs.children)

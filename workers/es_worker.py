@@ -125,7 +125,7 @@ def work_until_told(given: argparse.Namespace) -> None:
     endpoint = metrics_endpoint()
     if endpoint is not None:
         token_from_environment(warn)
-    url = named_url(given.redis_url, given.redis_password_file, warn)
+    url, _ = named_url(given.redis_url, given.redis_password_file, warn)
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
     try:

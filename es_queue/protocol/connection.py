@@ -383,6 +383,8 @@ def unfit_reasons(information: dict[str, Any]) -> list[str]:
 # --- the Redis that the user names
 
 SCHEMES = ("redis://", "rediss://", "unix://")
+#: ``--redis-url private``: a private server, whatever the environment or the run names.
+URL_FLAG, PRIVATE = "--redis-url", "private"
 SHOWN_PASSWORD = (
     "every user of this host can read the password on the command line: remove it from "
     "--redis-url, and use --redis-password-file, ES_QUEUE_REDIS_PASSWORD or RQ_REDIS_URL"
@@ -395,13 +397,16 @@ def url_from_environment() -> str | None:
 
 def named_url(
     flag: str | None, password_file: str | None, warn: Callable[[str], None]
-) -> str | None:
-    """The URL of the flag, else of the environment, with its password; None if there is none.
+) -> tuple[str | None, str]:
+    """The URL of the flag, else of the environment, with its password, and what named it; None if
+    there is none, or if the flag is "private".
 
     warn: called about an unsafe place of the password. Raises UsageError, which contains no URL.
     """
+    if flag == PRIVATE:
+        return None, URL_FLAG
     for source, url in {
-        "--redis-url": flag,
+        URL_FLAG: flag,
         "RQ_REDIS_URL": os.environ.get("RQ_REDIS_URL"),
         "REDIS_URL": os.environ.get("REDIS_URL"),
     }.items():
@@ -411,13 +416,8 @@ def named_url(
                 "TLS, or unix://path"
             )
         if url:
-            return add_password(url, flag, password_file, warn)
-    if password_file is not None:
-        raise UsageError(
-            "--redis-password-file belongs to a named Redis, and a private server needs no "
-            "password: give --redis-url or set RQ_REDIS_URL"
-        )
-    return None
+            return add_password(url, flag, password_file, warn), source
+    return None, ""
 
 
 def add_password(

@@ -206,8 +206,8 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
 SERVER_OPTIONS = """
 --redis-url URL
     address of Redis or Valkey, redis://HOST:PORT; other users of this host can see it in the
-    process list, so put a password in RQ_REDIS_URL [default: RQ_REDIS_URL, then REDIS_URL, then a
-    private server]"""
+    process list, so put a password in RQ_REDIS_URL [default: that of an existing run, RQ_REDIS_URL,
+    REDIS_URL, or "private" for a private server]"""
 PLACE_OPTIONS = """
 --insecure
     suppress warnings about a passwordless or unencrypted Redis

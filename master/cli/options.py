@@ -33,7 +33,13 @@ from master.cli.flags import (
     make_parser,
 )
 from master.display.video_jobs import validate_video_support
-from master.run.launch import LAUNCH_FIELDS, Launch, parse_control_args, parse_warm_start
+from master.run.launch import (
+    LAUNCH_FIELDS,
+    Launch,
+    parse_control_args,
+    parse_warm_start,
+    with_run_server,
+)
 from master.storage.trackers import parse_trackers
 
 #: More local workers per core cause a warning.
@@ -75,10 +81,8 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
     named = vars(make_parser(own).parse_words(argv))
     path, recipe = named.pop("config", None), named.pop("recipe", None)
     control_args = parse_control_args(named)
-    launch = replace(
-        _make_launch({name: named.pop(name) for name in LAUNCH_FIELDS if name in named}),
-        control_args=control_args,
-    )
+    given = {name: named.pop(name) for name in LAUNCH_FIELDS if name in named}
+    launch = _make_launch({**given, "control_args": control_args})
     inherited = {} if recipe in (None, NONE) else named_recipe(recipe)
     explicit: dict[str, Any] = {}
     if path is not None:
@@ -149,8 +153,8 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         )
     if launch.listen is not None and launch.redis_url is not None:
         raise UsageError(
-            "--listen opens the private server, but none is started, because --redis-url, "
-            "RQ_REDIS_URL or REDIS_URL names a Redis: leave one out"
+            f"--listen opens the private server, but none is started, because "
+            f"{launch.redis_source} names a Redis: leave one out, or give --redis-url private"
         )
 
 
@@ -186,8 +190,16 @@ def _make_launch(given: dict[str, Any]) -> Launch:
             f"--workers is {workers}, but this host has {cores} core{'s' * (cores > 1)}: a worker "
             f"keeps one core busy, so --workers {cores} trains as fast with less memory"
         )
-    url = named_url(given.get("redis_url"), given.get("redis_password_file"), warnings.append)
-    return Launch(**{**given, "redis_url": url, "warnings": tuple(warnings)})
+    file = given.get("redis_password_file")
+    url, source = named_url(given.get("redis_url"), file, warnings.append)
+    given |= {"redis_url": url, "redis_source": source, "warnings": tuple(warnings)}
+    launch = with_run_server(Launch(**given))
+    if file is not None and launch.redis_url is None:
+        raise UsageError(
+            "--redis-password-file belongs to a named Redis, and a private server needs no "
+            "password: give --redis-url or set RQ_REDIS_URL"
+        )
+    return launch
 
 
 def parse_whole_number(name: str, text: str, most: int) -> int:

@@ -38,6 +38,7 @@ from master.loop.config_timeline import apply_changes
 from master.loop.state import Change
 from master.run.launch import ATTACH, PURGE, ControlArgs, Launch, existing_run
 from master.run.lease import format_host, holder_name, take_lease
+from master.services.leader import leader_of
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RunFolder
 from master.status.sources import unknown_run_error
@@ -73,6 +74,9 @@ def run_control_command(args: ControlArgs, launch: Launch) -> int:
 def control_without_server(args: ControlArgs, run: NamedRun) -> None:
     """A run whose private server does not run has no master."""
     folder = run.server_folder
+    leader = leader_of(run)
+    if leader is not None and not leader.ended and not leader.is_here:
+        raise RunBusyError(f"run {run.run} cannot be reached from this host: {leader}")
     if not folder.is_dir():
         if not read_run_name(run.folder):
             raise no_run_error(run)

@@ -8,18 +8,21 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from es_queue.config.run_config import check_changes
 from es_queue.config.settings import COMMAND_LINE, number_or_text
+from es_queue.credentials import with_password
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.pretrained import FOLDER, path_of
 from es_queue.private_files import make_run_folder, refuse_open_parents
 from es_queue.protocol import keys
+from es_queue.protocol.connection import URL_FLAG, redacted_url
 from es_queue.protocol.control import CONTINUE, LATEST, PAUSE, STOP
-from es_queue.run_folder import NamedRun, find_run, refuse_links, runs_folder
+from es_queue.run_folder import LEADER_FILE, NamedRun, find_run, refuse_links, runs_folder
+from master.services.leader import leader_of
 
 LOGGER = logging.getLogger("es_queue.run")
 #: Before an environment's id: the trained policy that comes with the package.
@@ -50,6 +53,7 @@ class Launch:
     """How this process takes part in a run. Nothing here changes the run's results.
 
     redis_url:     None starts a private server; not in the repr, because it can hold a password
+    redis_source:  the flag or variable that names it, empty if the run's folder does
     redis_password_file: file with the password of redis_url, if a flag named it
     workers:       number of local worker processes; None: the command chooses
     run:           id of a new run; None: derived from environment and time
@@ -74,6 +78,7 @@ class Launch:
     """
 
     redis_url: str | None = field(default=None, repr=False)
+    redis_source: str = ""
     redis_password_file: str | None = None
     workers: int | None = None
     queue: str = "default"
@@ -106,6 +111,7 @@ LAUNCH_FIELDS = tuple(
     for launch_field in fields(Launch)
     if launch_field.name
     not in ("control_args", "warnings", "recipe", "inherited", "notes", "own_modules")
+    and launch_field.name != "redis_source"
 )
 
 
@@ -164,6 +170,37 @@ def existing_run(word: str, launch: Launch) -> NamedRun:
     folder = launch.run_dir or found.folder
     refuse_links(folder)
     return NamedRun(keys.checked_run_id(found.run), folder)
+
+
+def with_run_server(launch: Launch) -> Launch:
+    """The launch with the server of the run that it names, as the run's folder remembers it; a flag
+    overrides that, the environment gives only the password. Raises UsageError, RunFolderError.
+    """
+    args = launch.control_args
+    word = launch.resume or (args.run if args is not None and args.verb != REPLAY else None)
+    if word is None or launch.redis_source == URL_FLAG or launch.listen is not None:
+        return launch
+    run, given = existing_run(word, launch), launch.redis_url
+    leader = leader_of(run)
+    if leader is None or (given and leader.is_on(run, given)):
+        return launch
+    if leader.url and not leader.is_trusted:
+        if given:
+            return launch
+        raise UsageError(
+            f"{run.folder / LEADER_FILE} names {leader.server} as the server of run {run.run}, but "
+            "this account did not write it: give --redis-url to choose the server"
+        )
+    url, warnings = None, list(launch.warnings)
+    if leader.url:
+        file = launch.redis_password_file
+        url = with_password(leader.url, None if file is None else Path(file), warnings.append)
+    if given:
+        warnings.append(
+            f"run {run.run} is on {leader.server}, and {launch.redis_source} names "
+            f"{redacted_url(given)}, which is not used: to move the run there, give --redis-url"
+        )
+    return replace(launch, redis_url=url, redis_source="", warnings=tuple(warnings))
 
 
 def prepare_folder(folder: Path, shared: bool = False) -> None:

@@ -97,9 +97,12 @@ class LeaseRenewal(threading.Thread):
         token: str,
         holder: str,
         clocks: Clocks,
+        beat: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``beat``: called at each renewal."""
         super().__init__(name="es-queue-lease", daemon=True)
+        self._beat = beat
         self._channel, self._token, self._holder = channel, token, holder
         self._clocks, self._clock = clocks, clock
         self._over = threading.Event()
@@ -112,6 +115,7 @@ class LeaseRenewal(threading.Thread):
         while not self._over.wait(self._clocks.renew):
             if self._clock() - self._sign > self._clocks.grace:
                 continue
+            self._beat()
             try:
                 with suppress(RedisError):  # the master's own thread says what is wrong with Redis
                     self._channel.renew(self._token, self._holder, self._clocks.lease)

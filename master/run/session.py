@@ -25,6 +25,7 @@ from es_queue.errors import (
     EnvironmentFailure,
     FencedError,
     NoRunError,
+    RedisError,
     RunBusyError,
     RunFolderError,
     StrategyFailure,
@@ -64,6 +65,7 @@ from master.run.manifest import write_manifest
 from master.run.seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
+from master.services.leader import FolderLock, is_own_private
 from master.services.local_services import LocalServices
 from master.services.start_lines import redis_flags, start_lines
 from master.status.figures import Record
@@ -94,7 +96,6 @@ class Session:
     _saved_config: RunConfig
     _setup: Setup
     _view: RunView
-    _token: str
     _checkpoints: Checkpoints
     _inbox: ControlInbox
 
@@ -114,11 +115,12 @@ class Session:
             LocalServices(launch),
         )
         self._retry = Retry(on_outage=self._handle_outage)
+        self._lock: FolderLock | None = None
         self._new_folder: Path | None = None
         self._renewal: LeaseRenewal | None = None
         self._seats: Seats | None = None
         self._master: Master | None = None
-        self.is_looping, self.resume_command = False, ""
+        self.is_looping, self.resume_command, self._token = False, "", ""
 
     def run(
         self,
@@ -151,6 +153,8 @@ class Session:
                 raise
             finally:
                 self._services.stop()
+                if self._lock is not None:
+                    self._lock.release()
 
     def _remove_remains(self) -> None:
         """Remove the folder of a new run that failed at the start."""
@@ -214,6 +218,7 @@ class Session:
                 f"{''.join(f'; {text}' for text in checkpoints.warnings)}"
             )
         prepare_folder(run.folder, launch.shared)
+        self._lock_folder()
         self._store.forget_gone_runs()
         for text in checkpoints.warnings:
             LOGGER.warning(text)
@@ -236,8 +241,19 @@ class Session:
         self._run = run
         if self._launch.redis_url is None:
             prepare_folder(run.folder, self._launch.shared)
+        if run.folder.is_dir():
+            self._lock_folder()
         self._url, self._client = self._services.connect(run.folder)
         self._store = MasterStore(self._client, run.run, self._retry)
+
+    def _lock_folder(self) -> None:
+        """A standby locks it when it becomes the master."""
+        url = self._launch.redis_url or ""
+        if self._lock is None:
+            named = "" if is_own_private(self._run, url) else url
+            self._lock = FolderLock(self._run, named, self._clocks)
+        if not self._launch.standby or self._token:
+            self._lock.take()
 
     def _handle_outage(self, seconds: float) -> None:
         """Stay responsive while Redis is away: show a sign of life, obey requests to stop, and keep
@@ -267,6 +283,9 @@ class Session:
         while standby is None or standby.wait():
             try:
                 self._token = take_lease(store, self._holder, clocks, wait=wait, floor=floor)
+                self._lock_folder()
+                assert self._lock is not None
+                self._lock.write()
                 return True
             except RunBusyError:
                 if standby is None:
@@ -349,7 +368,10 @@ class Session:
         own_store = MasterStore(
             parts.enter_context(clone_client(self._client)), run.run, Retry(clocks.renew)
         )
-        self._renewal = renewal = LeaseRenewal(own_store, self._token, self._holder, clocks)
+        assert self._lock is not None
+        self._renewal = renewal = LeaseRenewal(
+            own_store, self._token, self._holder, clocks, self._lock.beat
+        )
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         nonce = secrets.token_hex(3)
         self._seats = seats = Seats(store, self._client, launch.queue, nonce, timeout)
@@ -539,7 +561,13 @@ class Session:
         texts = {name: str(value) for name, value in more.items() if value is not None}
         ended = {"state": state, "updated": f"{time.time():.3f}", "workers": "0", "answered": ""}
         refused = {} if self._master is None else self._master.refused()
-        self._store.finish(self._token, {**ended, **texts}, seconds, data, refused)
+        assert self._lock is not None
+        try:
+            self._store.finish(self._token, {**ended, **texts}, seconds, data, refused)
+        except RedisError:  # its lease lapses by itself
+            self._lock.mark_ended()
+            raise
+        self._lock.mark_ended()
         self._token = ""
         self._save_error_reports()
         # After the fenced write: the seats may be another master's by now.

@@ -92,7 +92,8 @@ def train(
             curve; by default only in a notebook.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
             ``noise_dir`` and ``trust``, as the flags. Without ``redis_url`` it starts a private
-            server and local workers, whatever the environment says.
+            server and local workers, whatever the environment says. With ``resume`` it uses the
+            server that the run was on, unless ``redis_url`` names another one, or is "private".
             ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password of another.
 
     Raises:
@@ -106,12 +107,13 @@ def train(
     from es_queue.config.run_config import check_resume_changes
     from es_queue.credentials import with_password
     from es_queue.host import checked_workers
+    from es_queue.protocol.connection import PRIVATE, URL_FLAG
     from es_queue.protocol.keys import clocks_from_environment
     from es_queue.user_code import named_modules
     from master.display.log_view import SafeStream
     from master.display.python_view import PythonView, line_display, notebook_display
     from master.display.reporter import Reporter
-    from master.run.launch import Launch
+    from master.run.launch import Launch, with_run_server
     from master.run.session import Session
 
     if resume is None and ((config is None and env is None) or changes):
@@ -123,8 +125,11 @@ def train(
         if given.get(name) is not None:
             given[name] = Path(given[name])
     if given.get("redis_url") is not None:
-        given["redis_url"] = with_password(
-            given["redis_url"], warn=lambda text: warnings.warn(text, stacklevel=3)
+        given["redis_source"] = URL_FLAG
+        given["redis_url"] = (
+            with_password(given["redis_url"], warn=lambda text: warnings.warn(text, stacklevel=3))
+            if given["redis_url"] != PRIVATE
+            else None
         )
     checked = make_config(config, env) if resume is None else None
     views: list[PythonView] = []
@@ -139,7 +144,7 @@ def train(
         return reporters[-1]
 
     own_modules = () if checked is None else tuple(named_modules(checked))
-    launch = Launch(**given, own_modules=own_modules)
+    launch = with_run_server(Launch(**given, own_modules=own_modules))
     session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
     try:
         changes = check_resume_changes(changes or {})

@@ -189,11 +189,11 @@ def remove_join_files(folder: Path) -> None:
 
 def make_password(folder: Path) -> str:
     """The owner's password of a folder's server: a signature with the account's key."""
-    code = hmac.digest(_account_key(), str(folder.absolute()).encode(), "sha256")
+    code = hmac.digest(account_key(), str(folder.absolute()).encode(), "sha256")
     return urlsafe_b64encode(code).decode().rstrip("=")
 
 
-def _account_key() -> bytes:
+def account_key() -> bytes:
     """This account's key, made when first needed; another one per process if it cannot be stored,
     so that a password then lasts as long as the process.
     """

@@ -36,8 +36,8 @@ from master.status.terminal import (
 
 EPILOG = """\
 Without --redis-url and --run-dir, es-status reads the server in RQ_REDIS_URL
-or REDIS_URL, then the private servers of the runs in ./runs. If a run's
-private server has ended, its folder is read. es-status writes nothing.
+or REDIS_URL, then the servers that the runs in ./runs remember. If a run's
+server does not have it, its folder is read. es-status writes nothing.
 
 examples:
   es-status                 all runs
@@ -55,7 +55,8 @@ exit codes:
        run are shown
   13   failed: it ended with an error
   2    bad usage
-  3    Redis
+  3    Redis; for one run also unreachable: its server does not answer, so
+       whether a master leads it is not known
   6    unknown run
   130  interrupted
 """

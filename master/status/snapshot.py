@@ -44,11 +44,13 @@ from es_queue.run_folder import (
     CHECKPOINT_NAME,
     ERROR_REPORTS_FILE,
     FAILURE_FILE,
+    LEADER_FILE,
     NamedRun,
     find_run,
     read_stored_name,
 )
 from es_queue.text import sanitize, to_text
+from master.services.leader import leader_of
 from master.status.curve import MOST_LINES, Curve, file_stamp, modification_time
 from master.status.figures import (
     FIGURES,
@@ -64,8 +66,9 @@ from master.status.figures import (
 from master.storage.metrics_files import METRICS, parse_json_lines, read_json_lines
 
 ORPHANED, HEALTHY, STALLED, DONE = "orphaned", "healthy", "stalled", "done"
+UNREACHABLE = "unreachable"
 #: What es-status RUN ends with.
-EXIT_CODES = {HEALTHY: 0, DONE: 10, STALLED: 11, ORPHANED: 12, FAILED: 13}
+EXIT_CODES = {HEALTHY: 0, UNREACHABLE: 3, DONE: 10, STALLED: 11, ORPHANED: 12, FAILED: 13}
 #: A run in which nothing counted for so long, and for so many usual generations, is stalled.
 STALLED_SECONDS, STALLED_GENERATIONS = 60.0, 10.0
 #: More of anything than this is not shown; nothing that es-queue writes comes near.
@@ -110,13 +113,13 @@ class Run:
     redis: Annotated[str, "its server without the password, or its folder"]
     started: Annotated[float | None, "Unix time of its first start"] = None
     leased: Annotated[bool, "whether a master leads it"] = False
-    on_disk: Annotated[bool, "whether only its folder is left"] = False
+    on_disk: Annotated[bool, "whether only its folder could be read"] = False
     master: Annotated[str | None, "host and process of the master"] = None
     resume: Annotated[str, "the command that continues it"] = ""
     purge: Annotated[str, "the command that removes it"] = ""
     state: Annotated[str, "as below"] = "unknown"
     stored_state: Annotated[Value, "the state in Redis or in the folder"] = None
-    health: Annotated[str, "healthy, stalled, orphaned, failed or done"] = HEALTHY
+    health: Annotated[str, "healthy, stalled, orphaned, unreachable, failed or done"] = HEALTHY
     health_why: Annotated[str, "the reason, or a remark"] = ""
     # only of a run that is asked for
     living: Annotated[list[Fields], "its workers, as below"] = field(default_factory=list)
@@ -136,6 +139,7 @@ class Run:
     is_configured: bool = True
     is_detailed: bool = False
     source: Any = None  # its RedisReader or RunFolder
+    unreachable: str = ""  # why its server could not be asked whether a master leads it
 
     @property
     def code(self) -> int:
@@ -181,7 +185,7 @@ def judge(run: Run, usual: float | None = None) -> Run:
     if run.state in (FINISHED, STOPPED, FAILED):
         run.figures.pop("stage", None)  # where it was when it ended
     elif run.state in ACTIVE_STATES and not run.leased:
-        run.state = ORPHANED
+        run.state = "unknown" if run.unreachable else ORPHANED
     for name, figure in BUDGETS.items():
         limit, used = finite_or_none(run.config.get(name)) or 0.0, run.number(figure) or 0.0
         if limit > 0:
@@ -196,6 +200,8 @@ def _health(run: Run, usual: float | None) -> tuple[str, str]:
         return FAILED, why
     if run.state in (FINISHED, STOPPED):
         return DONE, why
+    if run.state == "unknown" and run.unreachable:
+        return UNREACHABLE, run.unreachable
     if run.state == ORPHANED:
         gone = "no master holds its lease: its master has ended, or cannot reach Redis"
         return ORPHANED, "its master ended without stopping the run" if run.on_disk else gone
@@ -276,20 +282,21 @@ def finish(run: Run, curve: Curve | None) -> Run:
 class RedisReader:
     """One server, read by read-only commands.
 
-    url_flag: the flag by which es-master finds it again; folder: the run folder of a private
-    server. Every method raises RedisError in one sentence, which never contains the password.
+    url_flag: the flag by which es-master finds it again; folders: those of runs that remember it.
+    Every method raises RedisError in one sentence, which never contains the password.
     """
 
-    def __init__(self, url: str, url_flag: str = "", folder: Path | None = None) -> None:
+    def __init__(self, url: str, url_flag: str = "", is_private: bool = False) -> None:
         self.client: Any = client_from_url(url)
-        self.url, self.name, self.folder = url, redacted_url(url), folder
+        self.url, self.name, self.is_private = url, redacted_url(url), is_private
+        self.folders: list[Path] = []
         self._url_flag = url_flag
 
     @cached_property
     def _members(self) -> dict[str, NamedRun]:
-        """The runs whose folders are known, because the server is theirs only."""
-        members = [] if self.folder is None else find_run(self.folder).members
-        return {member.run: member for member in members}
+        """The runs whose folders are known."""
+        found = [find_run(folder) for folder in self.folders]
+        return {member.run: member for run in found for member in run.members}
 
     def list_runs(self) -> list[Run]:
         """The newest runs, newest first."""
@@ -449,13 +456,13 @@ class RedisReader:
 
 
 class RunFolder:
-    """The folder of a run whose private server has ended."""
+    """The folder of a run whose server has ended, does not answer, or does not know the run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = read_settings(folder / "config.json")
         self._summary = clean(read_object(folder / "summary.json"), PROGRESS)
-        self._named = read_stored_name(folder)
+        self._named, self._leader = read_stored_name(folder), leader_of(NamedRun("", folder))
 
     @property
     def run(self) -> str:
@@ -473,20 +480,33 @@ class RunFolder:
         """
         return bool(self.config) and run in (self._named or run, self._named)
 
-    def summarize(self, run: str = "") -> Run:
-        """The run, from the folder, under the given id if any."""
+    def summarize(self, run: str = "", silent: str = "") -> Run:
+        """The run, from the folder, under the given id if any. silent: its server, if that does not
+        answer
+        """
         run = run or self.run
         command, word = format_command("es-master"), NamedRun(self._named or run, self.folder).word
+        leader = self._leader
+        where, why = "its server has ended", ""
+        if leader is not None and not leader.ended and not (leader.url or leader.is_here):
+            where, why = f"its server is on {leader.host}", f"{leader}: look there"
+        elif silent:
+            where = why = f"{silent} does not answer"
+        elif leader is not None and leader.url and not leader.is_trusted:
+            where = why = f"{leader.server} was not asked: give --redis-url"
+        elif leader is not None and leader.url:
+            where = f"{leader.server} has no such run"
         return judge(
             Run(
                 run,
-                sanitize(f"{self.folder} (its server has ended)"),
+                sanitize(f"{self.folder} ({where})"),
                 modification_time(self.folder / "config.json"),
                 on_disk=True,
                 resume=f"{command} --resume {word}",
                 purge=f"{command} --purge {word}",
                 figures=dict(self._figures),
                 config=self.config,
+                unreachable=sanitize(why, 300),
                 source=self,
             )
         )
@@ -526,19 +546,12 @@ class RunFolder:
             known |= {"why": "", **clean(read_object(failure), {"why": TEXT}), "state": FAILED}
         elif not is_finished:
             known["state"] = RUNNING
-            saved = max(
-                (
-                    (int(match[1]), modification_time(path) or 0.0)
-                    for path in (self.folder / "checkpoints").glob("generation-*.npz")
-                    if (match := CHECKPOINT_NAME.fullmatch(path.name))
-                ),
-                default=None,
-            )
-            closed = finite_or_none(last.get("generation"))
-            # A master that ends in order saves the open generation, which is later than the last
-            # closed one; or that one again, if an error of the caller followed its record.
-            if saved and (closed is None or saved > (closed, recorded or 0.0)):
-                known |= {"state": STOPPED, "generation": saved[0]}
+            if self._leader is not None and self._leader.ended:
+                # A master that ends in order saves the open generation.
+                names = (path.name for path in (self.folder / "checkpoints").glob("*.npz"))
+                saved = [int(match[1]) for match in map(CHECKPOINT_NAME.fullmatch, names) if match]
+                closed = finite_or_none(last.get("generation")) or 0
+                known |= {"state": STOPPED, "generation": max([int(closed), *saved])}
         return known if recorded is None else {**known, "updated": recorded}
 
 
@@ -547,7 +560,7 @@ def newest_folders(folders: Iterable[Path]) -> list[RunFolder]:
     unchanged: a list that is redrawn each second would otherwise read megabytes.
     """
     newest = sorted(folders, key=lambda one: -(modification_time(one / "config.json") or 0.0))
-    files = ("config.json", "summary.json", FAILURE_FILE, METRICS)
+    files = ("config.json", "summary.json", FAILURE_FILE, METRICS, LEADER_FILE)
     found = [
         _read_folder(folder, *(file_stamp(folder / name) for name in files))
         for folder in newest[:MOST_RUNS]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TypeVar
@@ -13,7 +13,15 @@ from typing import TypeVar
 from es_queue.credentials import password_of, with_password
 from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.protocol.connection import SHOWN_PASSWORD, redacted_url, url_from_environment
-from es_queue.run_folder import NamedRun, find_run, no_run_error, refuse_links, runs_folder
+from es_queue.run_folder import (
+    LEADER_FILE,
+    NamedRun,
+    find_run,
+    no_run_error,
+    refuse_links,
+    runs_folder,
+)
+from master.services.leader import leader_of
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RedisReader, Run, RunFolder, newest_folders
 
@@ -22,12 +30,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sources:
-    """is_named: whether the user named the place; runs_dir: the value of --runs-dir"""
+    """is_named: whether the user named the place; runs_dir: the value of --runs-dir; silent: the
+    named servers that did not answer the last question, by id
+    """
 
     servers: list[RedisReader]
     folders: list[Path]
     is_named: bool = True
     runs_dir: str | None = None
+    silent: dict[int, str] = field(default_factory=dict)
 
     def __enter__(self) -> Sources:
         return self
@@ -57,9 +68,12 @@ class Sources:
 
     def _collect_runs(self) -> list[Run]:
         lists, folders = self.ask_servers(lambda server: server.list_runs())
-        runs = [run for found in lists for run in found] + [
-            folder.summarize(name) for name, folder in name_folders(folders) if name
-        ]
+        runs = [run for found in lists for run in found]
+        on_servers = {(id(run.source), run.run) for run in runs}
+        for name, folder in name_folders(folders):
+            server = self.server_of(folder)
+            if name and (id(server), name) not in on_servers:
+                runs.append(folder.summarize(name, self.silent.get(id(server), "")))
         return sorted(runs, key=lambda run: -(run.started or 0.0))
 
     def find_run(self, name: str) -> Run:
@@ -74,8 +88,13 @@ class Sources:
         for known, folder in name_folders(folders):
             is_meant = known == name or folder.folder == named_run.folder
             if is_meant or (self.is_named and folder.can_be_run(name)):
-                return folder.summarize(name)
+                silent = self.silent.get(id(self.server_of(folder)), "")
+                return folder.summarize(name, silent)
         raise self.unknown_run_error(named_run)
+
+    def server_of(self, folder: RunFolder) -> RedisReader | None:
+        """The server that the folder's run remembers."""
+        return next((one for one in self.servers if folder.folder in one.folders), None)
 
     def unknown_run_error(self, run: NamedRun) -> NoRunError:
         """The error for an unknown run. Raises RedisError if nothing responds."""
@@ -83,18 +102,20 @@ class Sources:
         return no_run_error(run, [server.name for server in self.servers], known)
 
     def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
-        """The servers' replies, and the folders of runs whose servers are silent. Raises RedisError
-        if nothing responds.
+        """The servers' replies, and the folders of runs that no server or a silent one has, or that
+        their server may have. Raises RedisError if nothing responds.
         """
-        answers, silent, troubles = list[T](), list[RedisReader](), list[RedisError]()
+        answers, troubles = list[T](), list[RedisError]()
+        self.silent.clear()
         for server in self.servers:
             try:
                 answers.append(question(server))
             except RedisError as error:
                 troubles.append(error)
-                silent.append(server)
-        ended = [*self.folders, *(server.folder for server in silent if server.folder)]
-        folders = newest_folders(ended)
+                self.silent[id(server)] = "" if server.is_private else server.name
+        unsure = [one for one in self.servers if not one.is_private or id(one) in self.silent]
+        members = [folder for server in unsure for folder in member_folders(server.folders)]
+        folders = newest_folders([*self.folders, *members])
         if troubles and not answers and not folders:
             raise troubles[0]
         return answers, folders
@@ -132,16 +153,17 @@ def _choose_sources(given: argparse.Namespace) -> Sources:
         return Sources([make_named_reader(named, given_by_flag=True)], [])
     if given.run_dir is not None:
         refuse_links(given.run_dir)
-        return sources_in([given.run_dir])
+        return sources_in([given.run_dir], given)
     folders = [] if given.run_folder is None else [given.run_folder]
     if url := url_from_environment():
         server = make_named_reader(add_password(url, given), given_by_flag=False)
-        local = sources_in(folders, named=False)
+        local = sources_in(folders, given, named=False)
         return Sources([server, *local.servers], local.folders)
     if folders:
-        return sources_in(folders)
-    servers = sorted(runs_folder(given.runs_dir).glob("*/redis"))
-    return sources_in([server.parent for server in servers], named=False)
+        return sources_in(folders, given)
+    runs = runs_folder(given.runs_dir)
+    found = {path.parent for name in ("redis", LEADER_FILE) for path in runs.glob(f"*/{name}")}
+    return sources_in(sorted(found), given, named=False)
 
 
 def add_password(
@@ -166,21 +188,37 @@ def password_warnings(given: argparse.Namespace) -> list[str]:
     return [SHOWN_PASSWORD, *warnings] if is_shown else warnings
 
 
-def sources_in(folders: list[Path], named: bool = True) -> Sources:
-    """Running servers of run folders. Raises an error for a single folder with nothing to show."""
-    servers, ended = list[RedisReader](), list[Path]()
+def member_folders(folders: Sequence[Path]) -> list[Path]:
+    return [run.folder for one in folders for run in NamedRun(one.name, one).members]
+
+
+def sources_in(folders: list[Path], given: argparse.Namespace, named: bool = True) -> Sources:
+    """Servers that run folders remember, and running private ones. Raises an error for a single
+    folder with nothing to show.
+    """
+    servers, ended = dict[str, RedisReader](), list[Path]()
     for folder in folders:
         try:
-            servers.append(make_private_reader(folder))
+            leader = leader_of(NamedRun("", folder))
+            if leader is None or not leader.url:
+                reader = make_private_reader(folder)
+            elif leader.is_trusted:
+                reader = make_named_reader(add_password(leader.url, given), given_by_flag=False)
+            else:
+                raise RedisError(
+                    f"{folder / LEADER_FILE} names {leader.server}, but this account did not write "
+                    "it: give --redis-url to look there"
+                )
+            servers.setdefault(reader.url, reader).folders.append(folder)
         except RedisError:
-            members = [run.folder for run in NamedRun(folder.name, folder).members]
+            members = member_folders([folder])
             if named and not any(RunFolder(path).config for path in members):
                 raise
             ended += members
         except UsageError:
             if named:
                 raise
-    return Sources(servers, ended, named)
+    return Sources([*servers.values()], ended, named)
 
 
 def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
@@ -206,4 +244,4 @@ def make_private_reader(run_dir: Path) -> RedisReader:
             f"no private server runs in {run_dir}: its master has ended, is still starting, "
             "or uses another Redis (give --redis-url)"
         )
-    return RedisReader(url, "", folder.parent)
+    return RedisReader(url, is_private=True)

@@ -211,7 +211,8 @@ class Fixed(RedisReader):
     """A server with given runs, or with trouble."""
 
     def __init__(self, runs: list[Run] | None) -> None:
-        self.name, self.folder, self._query_runs = "fixed", None, runs
+        self.name, self.folders, self._query_runs = "fixed", [], runs
+        self.is_private = False
 
     def list_runs(self) -> list[Run]:
         if self._query_runs is None:
