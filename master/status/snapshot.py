@@ -349,8 +349,10 @@ class RedisReader:
         """The run with its details, and with its evaluations if there is a curve."""
         keys = RunKeys(run.run)
         member = self._members.get(run.run)
-        if curve is not None and member is not None and (member.folder / METRICS).is_file():
-            curve.read_file(member.folder / METRICS)  # a quarter of the time that Redis takes
+        # A folder of a named server's run may be older than the run.
+        path = None if member is None or not self.is_private else member.folder / METRICS
+        if curve is not None and path is not None and path.is_file():
+            curve.read_file(path)  # a quarter of the time that Redis takes
         elif curve is not None:
             curve.read_redis(self.ask, run.run)
         known, errors, refused, requests, config = self.ask(

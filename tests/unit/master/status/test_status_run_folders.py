@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from master.services.leader import Leader
 from master.status.command import main
 from master.status.snapshot import RunFolder
 from tests.cases import each_case
@@ -185,6 +188,7 @@ def test_a_stopped_run_has_the_generation_that_its_server_had(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = folder(saved=8)
-    os.utime(made / "checkpoints/generation-00000008.npz")
+    ended = Leader("walker-1", "", platform.node(), 1, 1.0, ended=True)
+    (made / "master.json").write_text(json.dumps(asdict(ended)))
     run = told(capsys, 10, "walker-1")
     assert (run["state"], run["generation"]) == ("stopped", 8)
