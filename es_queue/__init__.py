@@ -13,7 +13,7 @@ __all__ = ["RunConfig", "__version__", "load_policy", "train"]
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
-    from es_queue.policies.checkpoint_policy import load_policy
+    from es_queue.policies.checkpoint import load_policy
     from master.run.training import train
 
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
         return RunConfig
     if name == "load_policy":
         # start-up: numpy
-        from es_queue.policies.checkpoint_policy import load_policy
+        from es_queue.policies.checkpoint import load_policy
 
         return load_policy
     if name == "train":

@@ -22,14 +22,11 @@ from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
-from es_queue.policies.base import Policy
-from es_queue.policies.checkpoint_policy import SavedPolicy
+from es_queue.policies.base import Layer, LayeredPolicy, Policy, SelectedInputsPolicy
+from es_queue.policies.checkpoint import SavedPolicy
 from es_queue.policies.conv import ConvPolicy
-from es_queue.policies.layers.activations import LRELU_SLOPE
-from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
+from es_queue.policies.linear_mlp import LRELU_SLOPE, MlpPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
-from es_queue.policies.selected_inputs import SelectedInputsPolicy
 
 #: What ``export_bytes`` writes, by the ending of a file's name; .json is a seed list.
 ENDINGS = (".onnx", ".pt2", ".npz")
@@ -142,8 +139,13 @@ def make_layers(torch: Any, policy: Policy, parameters: Floats) -> Layers:
     """The policy's forward pass with these parameters."""
     functional = torch.nn.functional
 
-    def affine(layer: tuple[Floats, Floats]) -> Callable[[Any], Any]:
-        """x @ weights + bias; an empty bias adds nothing."""
+    if not isinstance(policy, LayeredPolicy):
+        raise UsageError(
+            f"a policy of the class {type(policy).__name__} cannot be exported to ONNX or torch: "
+            "use FILE.npz, which load_policy reads"
+        )
+
+    def affine(layer: Layer) -> Callable[[Any], Any]:
         weights, bias = (torch.tensor(part) for part in layer)
         return lambda x: x @ weights + bias if len(bias) else x @ weights
 
@@ -153,17 +155,11 @@ def make_layers(torch: Any, policy: Policy, parameters: Floats) -> Layers:
         function: Callable[[Any], Any] = getattr(torch, name, None) or getattr(functional, name)
         return function
 
-    if isinstance(policy, LinearPolicy):
-        shape = policy.observation_size, policy.outputs
-        linear = affine((parameters.reshape(shape), np.zeros(0, np.float32)))
-        return lambda x, memory: (linear(x), None)
+    arrays = policy.acting_layers(parameters)
+    depth = len(policy.convolutions) if isinstance(policy, ConvPolicy) else 0
+    *hidden, last = map(affine, arrays[depth:])
 
     if isinstance(policy, MlpPolicy):
-        if isinstance(policy, NormalisedMlpPolicy):  # the equal plain mlp
-            arrays = policy.acting_layers(parameters)
-        else:
-            arrays = [(weights[0], bias[0]) for weights, bias in policy.layers(parameters[None])]
-        *hidden, last = map(affine, arrays)
         activate = activation(policy.activation)
 
         def mlp(x: Any, memory: Any) -> tuple[Any, Any]:
@@ -174,9 +170,7 @@ def make_layers(torch: Any, policy: Policy, parameters: Floats) -> Layers:
         return mlp
 
     if isinstance(policy, RecurrentPolicy):
-        arrays = [(weights[0], bias[0]) for weights, bias in policy.layers(parameters[None])]
-        *gates, last = map(affine, arrays)
-        cells = list(zip(gates[::2], gates[1::2], policy.hidden, strict=True))
+        cells = list(zip(hidden[::2], hidden[1::2], policy.hidden, strict=True))
         widths = [policy.cell.states * units for units in policy.hidden]
 
         def recurrent(x: Any, memory: Any) -> tuple[Any, Any]:
@@ -188,44 +182,40 @@ def make_layers(torch: Any, policy: Policy, parameters: Floats) -> Layers:
 
         return recurrent
 
-    if isinstance(policy, ConvPolicy):
-        layout, arrays = policy.layout, policy.acting_layers(parameters)
-        activate, depth = activation(policy.activation), len(layout.convolutions)
-        image, units = layout.image_shape, layout.architecture.units
-        *gates, last = map(affine, arrays[depth:])
-        convolutions = []
-        for layer, (weights, bias) in zip(layout.convolutions, arrays[:depth], strict=True):
-            filters = layer.filters
-            kernel = weights.reshape(filters.kernel, filters.kernel, layer.channels, filters.count)
-            convolutions.append(
-                (
-                    torch.tensor(kernel.transpose(3, 2, 0, 1).copy()),
-                    torch.tensor(bias) if len(bias) else None,
-                    filters.stride,
-                    (*layer.horizontal_padding, *layer.vertical_padding),
-                )
+    assert isinstance(policy, ConvPolicy)
+    activate, units = activation(policy.activation), policy.architecture.units
+    height, width, channels = policy.image_shape
+    convolutions = []
+    for convolution, (weights, bias) in zip(policy.convolutions, arrays[:depth], strict=True):
+        filters = convolution.filters
+        kernel = weights.reshape(
+            filters.kernel, filters.kernel, convolution.channels, filters.count
+        )
+        vertical, horizontal = convolution.padding
+        convolutions.append(
+            (
+                torch.tensor(kernel.transpose(3, 2, 0, 1).copy()),
+                torch.tensor(bias) if len(bias) else None,
+                filters.stride,
+                (*horizontal, *vertical),
             )
+        )
 
-        def conv(x: Any, memory: Any) -> tuple[Any, Any]:
-            if image.channels_first:
-                x = x.reshape(-1, image.channels, image.height, image.width)
-            else:
-                x = x.reshape(-1, image.height, image.width, image.channels).permute(0, 3, 1, 2)
-            for kernel, bias, stride, padding in convolutions:
-                x = activate(functional.conv2d(functional.pad(x, padding), kernel, bias, stride))
-            x = x.permute(0, 2, 3, 1).flatten(1)
-            if layout.cell is None:
-                return last(activate(gates[0](x))), None
-            states = gates[1](memory[:, :units])
-            x, after = cell_step(torch, layout.cell.name, gates[0](x), states, memory)
-            return last(x), after
+    def conv(x: Any, memory: Any) -> tuple[Any, Any]:
+        if policy.channels_first:
+            x = x.reshape(-1, channels, height, width)
+        else:
+            x = x.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+        for kernel, bias, stride, padding in convolutions:
+            x = activate(functional.conv2d(functional.pad(x, padding), kernel, bias, stride))
+        x = x.permute(0, 2, 3, 1).flatten(1)
+        if policy.cell is None:
+            return last(activate(hidden[0](x))), None
+        states = hidden[1](memory[:, :units])
+        x, after = cell_step(torch, policy.cell.name, hidden[0](x), states, memory)
+        return last(x), after
 
-        return conv
-
-    raise UsageError(
-        f"a policy of the class {type(policy).__name__} cannot be exported to ONNX or torch: use "
-        "FILE.npz, which load_policy reads"
-    )
+    return conv
 
 
 def cell_step(torch: Any, cell: str, inputs: Any, state: Any, memory: Any) -> tuple[Any, Any]:

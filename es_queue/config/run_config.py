@@ -32,6 +32,7 @@ from es_queue.config.settings import (
     AUTO,
     CUSTOM_NAME,
     NONE,
+    FoundClasses,
     LazyClasses,
     Setting,
     declared,
@@ -52,7 +53,8 @@ MAX_JSON = 2**20
 #: Fewer episodes are too little evidence to discard training.
 ROLLBACK_EPISODES = 50
 
-#: The classes that ``--strategy`` and ``--policy`` name, each imported when it is used.
+#: The classes that ``--strategy`` names, each imported when it is used, and those that ``--policy``
+#: names: a policy's file in its package is enough.
 STRATEGIES: LazyClasses = LazyClasses(
     {
         "ars": "es_queue.strategies.ars:ARS",
@@ -69,27 +71,16 @@ STRATEGIES: LazyClasses = LazyClasses(
         "snes": "es_queue.strategies.snes:SNES",
     }
 )
-CONV = ("nature", "uber", "uber-large", "cshenton", "conv-lstm")
-POLICIES: LazyClasses = LazyClasses(
-    {
-        "linear": "es_queue.policies.linear:LinearPolicy",
-        "mlp": "es_queue.policies.mlp:MlpPolicy",
-        **dict.fromkeys(("rnn", "lstm", "gru"), "es_queue.policies.recurrent:RecurrentPolicy"),
-        **dict.fromkeys(CONV, "es_queue.policies.conv:ConvPolicy"),
-    }
-)
-#: What has settings of its own, by the setting that names it. Of the user's own class, which is not
-#: imported to read a file, they are those of the class called own.
-PARTS: dict[str, LazyClasses] = {
-    "policy": LazyClasses({**POLICIES.paths, "own": "es_queue.policies.base:Policy"}),
-    "strategy": LazyClasses(
-        {
-            **STRATEGIES.paths,
-            AUTO: "es_queue.strategies.auto:Auto",
-            "own": "es_queue.strategies.base:Strategy",
-        }
-    ),
+POLICIES = FoundClasses("es_queue.policies")
+#: What has settings of its own, by the setting that names it.
+PARTS: dict[str, Mapping[str, Any]] = {
+    "policy": POLICIES,
+    "strategy": LazyClasses({**STRATEGIES.paths, AUTO: "es_queue.strategies.auto:Auto"}),
 }
+#: Of the user's own class, which is not imported to read a file, the settings are those of these.
+OWN = LazyClasses(
+    {"policy": "es_queue.policies.base:Policy", "strategy": "es_queue.strategies.base:Strategy"}
+)
 #: Settings of environments and policies, which an objective does not have.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
 #: Settings that need generations which close on their own slots.
@@ -100,7 +91,7 @@ OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines")
 def own_settings(part: str, name: str) -> dict[str, Setting]:
     """What a strategy or policy adds to the settings of every run, by name."""
     known = PARTS[part]
-    own = declared(known[name if name in known else "own"].Settings)
+    own = declared((known[name] if name in known else OWN[part]).Settings)
     return dict(sorted(own.items()))
 
 
@@ -162,7 +153,7 @@ class RunConfig:
         "linear",
         "kind of policy (docs/policies.md describes them)",
         group="policy",
-        choices=(*POLICIES,),
+        choices=POLICIES,
         own="module:Class",
     )
     observe: str = setting(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from es_queue.errors import UsageError
@@ -51,7 +52,7 @@ class Setting:
     unit: str = ""
     low: float | None = None
     high: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     own: str = ""
     word: str = ""
     form: Callable[[str], object] | None = None
@@ -202,6 +203,38 @@ class LazyClasses(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.paths
+
+
+class FoundClasses(Mapping[str, Any]):
+    """The classes of a package's modules by the names in their ``kinds``, imported at first use."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    @cached_property
+    def classes(self) -> dict[str, type]:
+        path = import_module(self.package).__path__
+        modules = [import_module(f"{self.package}.{each.name}") for each in iter_modules(path)]
+        members = [one for module in modules for one in vars(module).values()]
+        found = {
+            kind: one
+            for one in members
+            if isinstance(one, type)
+            for kind in vars(one).get("kinds", ())
+        }
+        return dict(sorted(found.items()))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.classes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.classes)
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.classes
 
 
 # --- values and words

@@ -19,7 +19,7 @@ from es_queue.environments.interface import ActionSpec, EnvironmentRequest, Envi
 from es_queue.environments.stock import behaviour_vector
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.constant import initial_vector, load_objective
+from es_queue.policies.custom import initial_vector, load_objective
 from es_queue.user_code import describe_error
 
 

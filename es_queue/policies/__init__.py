@@ -10,8 +10,14 @@ from es_queue.config.settings import AUTO
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import MAX_PARAMETERS, BoundPolicy, Policy, PolicyInputs
-from es_queue.policies.numpy_policy import NumpyPolicy
+from es_queue.policies.base import (
+    MAX_PARAMETERS,
+    BoundPolicy,
+    ConstantPolicy,
+    Policy,
+    SelectedInputsPolicy,
+)
+from es_queue.policies.custom import NumpyPolicy, initial_vector, load_custom_policy
 
 __all__ = ["POLICIES", "BoundPolicy", "NumpyPolicy", "Policy", "initial_parameters", "make_policy"]
 
@@ -25,15 +31,23 @@ def make_policy(
 ) -> Policy:
     """The policy that ``config`` names, for float32[observation_size] and ``action``.
 
-    shape: see ``EnvironmentSpec.observation_shape``
-    reference: float32[N, observation_size], the batch of ``batch_norm virtual``; ``bind`` needs it
+    shape, reference: see ``Policy.make``
 
-    Raises UsageError for an unknown policy or activation, for spaces without numbers, for an image
-    policy without images, for ``observe`` numbers that the observation lacks, and for more
-    parameters than a run can have.
+    Raises UsageError for spaces without numbers, for an image policy without images, for
+    ``observe`` numbers that the observation lacks, and for more parameters than a run can have.
     """
-    inputs = PolicyInputs(observation_size, action.outputs, shape, reference)
-    policy = _make_by_kind(config, action, inputs)
+    if observation_size < 1 or action.outputs < 1:
+        raise UsageError(
+            f"a policy needs an observation and an action, not {observation_size} → "
+            f"{action.outputs} numbers"
+        )
+    if action.kind == "vector":
+        policy: Policy = ConstantPolicy(action.outputs)
+    elif ":" in config.policy:
+        policy = load_custom_policy(config.policy, observation_size, action.outputs, shape)
+    else:
+        kind: type[Policy] = POLICIES[config.policy]
+        policy = kind.make(config, observation_size, action.outputs, shape, reference)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
             f"the policy {config.policy_name} has {policy.size:,} parameters, but at "
@@ -42,12 +56,18 @@ def make_policy(
     numbers = parse_observe(config.observe)
     if numbers is None:
         return policy
-    _validate_observe(config, numbers, policy)
-    # start-up: few runs select observations
-    from es_queue.policies.selected_inputs import SelectedInputsPolicy
-
-    selected = PolicyInputs(len(numbers), action.outputs)
-    return SelectedInputsPolicy(_make_by_kind(config, action, selected), policy, numbers)
+    if max(numbers) >= observation_size:
+        raise UsageError(
+            f"observe is {config.observe[:60]}, but the observation has the numbers 0 to "
+            f"{observation_size - 1}"
+        )
+    if not policy.row_length or ":" in config.policy:
+        raise UsageError(
+            f"observe is {config.observe[:60]}, but policies on images, your own policies and "
+            "batch_norm virtual need the whole observation: set observe to all"
+        )
+    selected = kind.make(config, len(numbers), action.outputs)
+    return SelectedInputsPolicy(selected, policy, numbers)
 
 
 def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Floats:
@@ -55,51 +75,9 @@ def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Fl
     vector.
     """
     if config.objective and config.init == AUTO:
-        # start-up: of objectives
-        from es_queue.policies.constant import initial_vector
-
         return initial_vector(EnvironmentRequest.of(config))
     # start-up: of runs; acting needs only numpy
     from es_queue.slot_plan import initial_parameters_seed
 
     seed = initial_parameters_seed(config.seed, member)
     return np.asarray(policy.initial(seed, config.init), np.float32)
-
-
-def _validate_observe(config: RunConfig, numbers: tuple[int, ...], policy: Policy) -> None:
-    if max(numbers) >= policy.observation_size:
-        raise UsageError(
-            f"observe is {config.observe[:60]}, but the observation has the numbers 0 to "
-            f"{policy.observation_size - 1}"
-        )
-    if not policy.row_length or ":" in config.policy:
-        raise UsageError(
-            f"observe is {config.observe[:60]}, but policies on images, your own policies and "
-            "batch_norm virtual need the whole observation: set observe to all"
-        )
-
-
-def _make_by_kind(config: RunConfig, action: ActionSpec, inputs: PolicyInputs) -> Policy:
-    if inputs.observation_size < 1 or action.outputs < 1:
-        raise UsageError(
-            f"a policy needs an observation and an action, not {inputs.observation_size} → "
-            f"{action.outputs} numbers"
-        )
-    if action.kind == "vector":
-        # start-up: of objectives
-        from es_queue.policies.constant import ConstantPolicy
-
-        return ConstantPolicy(action.outputs)
-    if ":" in config.policy:
-        # start-up: of users' own policies
-        from es_queue.policies.custom import load_custom_policy
-
-        return load_custom_policy(
-            config.policy, inputs.observation_size, inputs.outputs, inputs.shape
-        )
-    if config.policy not in POLICIES:
-        raise UsageError(
-            f"there is no policy {config.policy!r}; choose {', '.join(POLICIES)} or module:Class"
-        )
-    kind: type[Policy] = POLICIES[config.policy]
-    return kind.make(config, inputs)

@@ -1,7 +1,12 @@
-"""The contract of a policy: a flat vector becomes a function from observations to raw outputs."""
+"""The contract of a policy: a flat vector becomes a function from observations to raw outputs.
+
+``Policy`` is what a policy promises, ``LayeredPolicy`` is one of matrices and biases, whose flat
+vector holds one layer after another.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,31 +16,18 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.config.settings import AUTO, setting
-from es_queue.numerics.arrays import Floats
+from es_queue.errors import UsageError
+from es_queue.numerics.arrays import Doubles, Floats
 
 Forward = Callable[[Floats], Floats]
+#: Weights float32[..., rows, columns], and bias float32[..., columns] or [..., 0].
+Layer = tuple[Floats, Floats]
 
 #: Of one individual. A run's settings come over the network: whoever joins makes no larger vector
 #: for them.
 MAX_PARAMETERS = 2**28
-
-
-@dataclass(frozen=True)
-class PolicyInputs:
-    """The inputs and outputs that a policy must fit.
-
-    observation_size, outputs: see Policy
-    shape: see ``EnvironmentSpec.observation_shape``
-    reference: float32[N, observation_size], the batch of ``batch_norm virtual``; None if the policy
-    is not to be bound
-    """
-
-    observation_size: int
-    outputs: int
-    shape: tuple[int, ...] = ()
-    reference: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +72,15 @@ def refuse_one(count: int, observation: Floats) -> Floats:
     raise ValueError(
         f"act_one is for one individual; {count} are bound, call the policy with their rows"
     )
+
+
+def bind_rows(act_row: Callable[[int, Floats], Floats], memory: Floats) -> BoundPolicy:
+    """Individuals that act one after the other; ``act_row`` takes a row and its observation."""
+
+    def act_many(observations: Floats) -> Floats:
+        return np.stack([act_row(row, observation) for row, observation in enumerate(observations)])
+
+    return BoundPolicy(len(memory), partial(act_row, 0), act_many, memory)
 
 
 class Policy(ABC):
@@ -127,8 +128,20 @@ class Policy(ABC):
         return ()
 
     @classmethod
-    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
-        """The configured policy, of a class that has ``kinds``. Raises UsageError."""
+    def make(
+        cls,
+        config: RunConfig,
+        observation_size: int,
+        outputs: int,
+        shape: tuple[int, ...] = (),
+        reference: Floats | None = None,
+    ) -> Policy:
+        """The configured policy, of a class that has ``kinds``. Raises UsageError.
+
+        shape:     see ``EnvironmentSpec.observation_shape``
+        reference: float32[N, observation_size], the batch of ``batch_norm virtual``; None if the
+        policy is not to be bound
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -159,7 +172,11 @@ class Policy(ABC):
         return np.ascontiguousarray(parameters)
 
 
-class HiddenSettings(Policy.Settings):
+class BiasSettings(Policy.Settings):
+    biases = setting(True, "each layer adds a bias to its outputs")
+
+
+class HiddenSettings(BiasSettings):
     hidden = setting(
         (64, 64),
         "widths of the hidden layers, or of the recurrent layers, separated by commas",
@@ -170,41 +187,243 @@ class HiddenSettings(Policy.Settings):
     )
 
 
-class NormSettings(Policy.Settings):
-    batch_norm = setting(
-        "none",
-        "virtual: normalise units or convolutions with a reference batch of observations, which "
-        "depends only on the seed",
-        choices=("none", VIRTUAL),
-    )
+class LayeredPolicy(Policy):
+    """Layers x @ W + b. The flat vector is W, b of the first layer, W, b of the second …, each W
+    [rows, columns] in C order. Without biases there is no b. The scale and the shift [columns each]
+    of each normalised layer follow (see :mod:`es_queue.policies.virtual_norm`).
 
-
-def bind_rows(act_row: Callable[[int, Floats], Floats], memory: Floats) -> BoundPolicy:
-    """Individuals that act one after the other; ``act_row`` takes a row and its observation."""
-
-    def act_many(observations: Floats) -> Floats:
-        return np.stack([act_row(row, observation) for row, observation in enumerate(observations)])
-
-    return BoundPolicy(len(memory), partial(act_row, 0), act_many, memory)
-
-
-def row_product(weights: Floats) -> Forward:
-    """x -> x @ weights for one row by the fastest call; ``weights`` is float32[d, outputs].
-
-    ``x.dot`` costs 0.4 us less than ``x @ weights`` and gives the same bits, except for a 1x1
-    matrix: there it keeps the sign of a zero that the stacked product loses.
+    shapes:     rows and columns of each W
+    biases:     whether there is a b
+    norms:      columns of the normalised layers, which are the first ones
+    gain:       factor of the first weights, except those of the last layer
+    auto:       what ``--init auto`` is
+    transposed: W is stored as [columns, rows] from this layer on
+    forget:     by layer, the part of its bias that is one at first
     """
-    if weights.size == 1:
-        return lambda x: x @ weights
-    return lambda x: x.dot(weights)
+
+    auto: ClassVar[str] = "orthogonal"
+    gain: float = 1.0
+
+    def set_layers(
+        self,
+        shapes: list[tuple[int, int]],
+        biases: bool,
+        norms: list[int] | None = None,
+        transposed: int | None = None,
+        forget: dict[int, slice] | None = None,
+    ) -> None:
+        self.shapes, self.biases, self.norms, self.forget = (
+            shapes,
+            biases,
+            norms or [],
+            forget or {},
+        )
+        self.transposed = len(shapes) if transposed is None else transposed
+        self._plain = sum((rows + biases) * columns for rows, columns in shapes)
+        self.size = self._plain + 2 * sum(self.norms)
+
+    def layers(self, parameters: Floats) -> list[Layer]:
+        """Views of W [..., rows, columns] and b of each layer in float32[..., size]."""
+        layers, start = [], 0
+        for number, (rows, columns) in enumerate(self.shapes):
+            middle = start + rows * columns
+            stop = middle + columns * self.biases
+            flat, before = parameters[..., start:middle], parameters.shape[:-1]
+            if number < self.transposed:
+                weights = flat.reshape(*before, rows, columns)
+            else:
+                weights = flat.reshape(*before, columns, rows).swapaxes(-1, -2)
+            layers.append((weights, parameters[..., middle:stop]))
+            start = stop
+        return layers
+
+    def acting_layers(self, vector: Floats) -> list[Layer]:
+        """The layers of the plain policy that is equal to float32[size]."""
+        return self.layers(vector)
+
+    def scales(self, vector: Floats) -> list[Layer]:
+        """Views of scale and shift of each normalised layer in float32[size]."""
+        return [
+            (part[: len(part) // 2], part[len(part) // 2 :])
+            for part in np.split(vector[self._plain :], 2 * np.cumsum(self.norms))[:-1]
+        ]
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size]. Biases are zero, the last layer is small, scales are one.
+
+        A forget gate's bias is one, so that it keeps its memory at first (Gers et al. 2000,
+        Jozefowicz et al. 2015).
+        """
+        init = self.auto if init == AUTO else init
+        vector = np.zeros(self.size, np.float32)
+        layers = self.layers(vector)
+        matrices = draw_initial_weights(self.shapes, self.gain, seed, init)
+        for (weights, _), drawn in zip(layers, matrices, strict=True):
+            weights[...] = drawn
+        for number, gate in self.forget.items():
+            layers[number][1][gate] = init != "zero"
+        for scale, _ in self.scales(vector):
+            scale[...] = 1
+        return vector
 
 
-def stacked_product(x: Floats, weights: Floats) -> Floats:
-    """float32[B, d] and float32[B, d, outputs] -> x[b] @ weights[b], with the same bits as one by
-    one.
+def affine(x: Floats, layer: Layer) -> Floats:
+    """float32[B, rows] and a layer of each individual -> x[b] @ W[b] + b[b], with the same bits as
+    one by one.
 
     vecmat is ``matmul(x[:, None, :], weights)[:, 0]`` with less overhead. One matrix shared by all
     rows, its transpose, or einsum would give other bits.
     """
-    product: Floats = np.vecmat(x, weights)
+    product: Floats = np.vecmat(x, layer[0])
+    if layer[1].size:
+        product += layer[1]
     return product
+
+
+def make_dense(layer: Layer) -> Forward:
+    """x -> x @ W + b for one row by the fastest call.
+
+    ``x.dot`` costs 0.4 us less than ``x @ weights`` and gives the same bits, except for a 1x1
+    matrix: there it keeps the sign of a zero that the stacked product loses.
+    """
+    weights, bias = layer
+    if weights.size == 1:
+        return lambda x: x @ weights + bias if len(bias) else x @ weights
+    if not len(bias):
+        return lambda x: x.dot(weights)
+
+    def dense(x: Floats) -> Floats:
+        x = x.dot(weights)
+        x += bias
+        return x
+
+    return dense
+
+
+class SelectedInputsPolicy(Policy):
+    """``--observe``: ``policy`` on some numbers of an observation; the flat vector is that of
+    ``policy``.
+
+    policy:  made for that number of inputs
+    whole:   the same kind of policy, for the whole observation
+    numbers: indices into the observation, in the order in which ``policy`` receives them
+    """
+
+    numbers: NDArray[np.intp]
+
+    def __init__(self, policy: Policy, whole: Policy, numbers: tuple[int, ...]) -> None:
+        self.policy = policy
+        self.whole = whole
+        self.numbers = np.array(numbers)
+        self.observation_size = whole.observation_size
+        self.outputs = policy.outputs
+        self.size = policy.size
+        self.memory_size = policy.memory_size
+
+    def initial(self, seed: int, init: str) -> Floats:
+        return self.policy.initial(seed, init)
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        bound = self.policy.bind(parameters)
+
+        def act_one(observation: Floats) -> Floats:
+            return bound.act_one(observation[self.numbers])
+
+        def act_many(observations: Floats) -> Floats:
+            return bound.act_many(np.take(observations, self.numbers, axis=1))
+
+        return BoundPolicy(bound.count, act_one, act_many, bound.memory)
+
+    def for_whole(self, parameters: Floats) -> Floats:
+        """float32[whole.size], with which ``whole`` acts like this policy with ``parameters``
+        [size], up to rounding.
+        """
+        weights = parameters[: len(self.numbers) * self.whole.row_length]
+        first = np.zeros((self.observation_size, self.whole.row_length), np.float32)
+        first[self.numbers] = weights.reshape(len(self.numbers), self.whole.row_length)
+        return np.concatenate([first.ravel(), parameters[len(weights) :]])
+
+
+class ConstantPolicy(Policy):
+    """The policy of an objective: outputs = the flat vector itself, whatever it observes."""
+
+    def __init__(self, size: int) -> None:
+        self.observation_size = 1
+        self.outputs = self.size = size
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        return "vector", self.size
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size]: zeros for auto and zero, standard normal numbers for normal."""
+        return draw_unlayered(self.size, seed, init, "a vector has no layers").astype(np.float32)
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        rows = self.checked(parameters)
+        return BoundPolicy(len(rows), lambda _: rows[0].copy(), lambda _: rows.copy())
+
+
+# --- initial weights, from raw Philox words: equal on every numpy, unlike ``Generator.normal``
+
+# Second word of the Philox key: far above those of es_queue.slot_plan, so that no stream
+# is shared.
+DOMAIN = int.from_bytes(b"initial.")
+LAST_LAYER = 0.01  # near-zero first outputs: no action is saturated before anything is learnt
+
+
+def draw_normals(generator: np.random.Philox, count: int) -> Doubles:
+    """float64[count] of the standard normal distribution (Box and Muller 1958) from raw 64-bit
+    words.
+    """
+    pairs = (count + 1) // 2
+    words = np.asarray(generator.random_raw(2 * pairs), dtype=np.uint64) >> np.uint64(11)
+    uniform = words.astype(np.float64) * 2.0**-53
+    # 1 - u lies in (0, 1], so the logarithm is finite.
+    radius = np.sqrt(-2.0 * np.log(1.0 - uniform[:pairs]))
+    angle = (2.0 * math.pi) * uniform[pairs:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+
+def seeded_generator(seed: int) -> np.random.Philox:
+    """Raw words for the first parameters of a seed."""
+    return np.random.Philox(key=np.array([seed, DOMAIN], dtype=np.uint64))
+
+
+def draw_unlayered(size: int, seed: int, init: str, reason: str) -> Doubles:
+    """float64[size] for a policy whose layers are unknown: zeros for auto and zero, standard normal
+    numbers for normal. Raises UsageError with the ``reason`` for another init.
+    """
+    if init in (AUTO, "zero"):
+        return np.zeros(size)
+    if init != "normal":
+        raise UsageError(f"init is {init}, but {reason}: use auto, zero or normal")
+    return draw_normals(seeded_generator(seed), size)
+
+
+def draw_initial_weights(
+    shapes: list[tuple[int, int]], gain: float, seed: int, init: str
+) -> list[Floats]:
+    """The first matrices, float32[rows, columns] each, of consecutive layers.
+
+    gain: factor of all layers except the last, which has LAST_LAYER
+    init: zero, orthogonal (Saxe et al. 2014: orthonormal columns, or rows if there are fewer), or
+    normal (deviation 1/sqrt(rows), so that outputs are as large as inputs)
+    """
+    if init == "zero":
+        return [np.zeros(shape, np.float32) for shape in shapes]
+    generator = seeded_generator(seed)
+    matrices = []
+    for number, (rows, columns) in enumerate(shapes, start=1):
+        drawn = draw_normals(generator, rows * columns).reshape(rows, columns)
+        if init == "orthogonal":
+            # QR, with the signs of R's diagonal moved to Q, which makes it uniform.
+            wide = columns > rows
+            q, r = np.linalg.qr(drawn.T if wide else drawn)
+            q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+            drawn = q.T if wide else q
+        else:
+            drawn = drawn / math.sqrt(rows)
+        factor = LAST_LAYER if number == len(shapes) else gain
+        matrices.append((factor * drawn).astype(np.float32))
+    return matrices

@@ -1,145 +1,286 @@
-"""Published convolutional policies for images, by name, with their layers and parameter counts."""
+"""Published convolutional policies for images, by name, with their layers.
+
+A convolution is a matrix product: the patches of an image times the filters, in BLAS.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from es_queue.config.run_config import RunConfig
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
+    BiasSettings,
     BoundPolicy,
     Forward,
-    NormSettings,
+    Layer,
+    LayeredPolicy,
     Policy,
-    PolicyInputs,
-    row_product,
+    make_dense,
 )
-from es_queue.policies.layers.activations import ACTIVATIONS, GAINS
-from es_queue.policies.layers.cells import Cell
-from es_queue.policies.layers.conv_layout import ARCHITECTURES, ConvLayout, Layer
-from es_queue.policies.layers.convolution import PatchExtractor
-from es_queue.policies.layers.image_shape import ImageShape, image_shape_of
-from es_queue.policies.layers.initial_weights import draw_initial_weights
-from es_queue.policies.layers.virtual_norm import (
-    fold_normalisation,
-    require_reference,
-)
+from es_queue.policies.linear_mlp import ACTIVATIONS, GAINS
+from es_queue.policies.recurrent import CELLS
+from es_queue.policies.virtual_norm import NormSettings, fold_normalisation
+
+SAME = -1
 
 
-class ConvPolicy(Policy):
+@dataclass(frozen=True)
+class Filters:
+    """A convolution as papers define it: ``count`` filters of ``kernel`` x ``kernel`` pixels,
+    ``stride`` apart.
+
+    padding: zeros on each side, or SAME for ceil(length / stride) places, with an odd zero at the
+    end (as in TensorFlow)
+    """
+
+    count: int
+    kernel: int
+    stride: int
+    padding: int = 0
+
+    def padding_for(self, length: int) -> tuple[int, int]:
+        """Zeros before and after a side of that length."""
+        if self.padding != SAME:
+            return self.padding, self.padding
+        missing = max((-(-length // self.stride) - 1) * self.stride + self.kernel - length, 0)
+        return missing // 2, missing - missing // 2
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The layers of a convolutional policy.
+
+    stack:      its convolutions, in order
+    units:      width of the hidden layer or cell after the last convolution
+    activation: after each convolution and the hidden layer
+    biases:     whether its layers can have one
+    cell:       name of the recurrent cell in place of the hidden layer; empty for none
+    """
+
+    stack: tuple[Filters, ...]
+    units: int
+    activation: str = "relu"
+    biases: bool = True
+    cell: str = ""
+
+
+ARCHITECTURES = {
+    # Mnih et al. 2015, "Human-level control through deep reinforcement learning"
+    "nature": Architecture((Filters(32, 8, 4), Filters(64, 4, 2), Filters(64, 3, 1)), 512),
+    # Such et al. 2017, arXiv:1712.06567, and Salimans et al. 2017, arXiv:1703.03864, in the code of
+    # the former
+    "uber": Architecture((Filters(16, 8, 4, SAME), Filters(32, 4, 2, SAME)), 256),
+    "uber-large": Architecture(
+        (Filters(32, 8, 4, SAME), Filters(64, 4, 2, SAME), Filters(64, 3, 1, SAME)), 512
+    ),
+    # github.com/cshenton/neuroevolution; its constant batch normalisation only scales the outputs,
+    # which moves no argmax
+    "cshenton": Architecture((Filters(16, 8, 4, SAME), Filters(32, 4, 2, SAME)), 256, biases=False),
+    # github.com/atgambardella/pytorch-es
+    "conv-lstm": Architecture((Filters(32, 3, 2, 1),) * 4, 256, "selu", cell="lstm"),
+}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Filters over images [height, width, channels]; weights are [kernel, kernel, channels,
+    count] in C order.
+    """
+
+    filters: Filters
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def padding(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Pixels of zeros above and below the image, and before and after its rows."""
+        return self.filters.padding_for(self.height), self.filters.padding_for(self.width)
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        """Height and width of the output [height, width, count]."""
+        (top, bottom), (left, right) = self.padding
+        kernel, stride = self.filters.kernel, self.filters.stride
+        return (
+            (top + self.height + bottom - kernel) // stride + 1,
+            (left + self.width + right - kernel) // stride + 1,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the filters as one matrix."""
+        return self.filters.kernel**2 * self.channels, self.filters.count
+
+    def make_gather(self) -> Forward:
+        """float32[height, width, channels], or as many numbers in that order -> float32[places,
+        kernel · kernel · channels]: the inputs of each position, one row each. The next call
+        overwrites the result.
+        """
+        kernel, stride = self.filters.kernel, self.filters.stride
+        (top, bottom), (left, right) = self.padding
+        image_shape = self.height, self.width, self.channels
+        padded = np.zeros(
+            (top + self.height + bottom, left + self.width + right, self.channels), np.float32
+        )
+        inside = padded[top : top + self.height, left : left + self.width]
+        # Points of a row and their channels lie side by side, so that long runs are copied.
+        row_stride, column_stride, item_stride = padded.strides
+        shape = (*self.output_shape, kernel, kernel * self.channels)
+        strides = (stride * row_stride, stride * column_stride, row_stride, item_stride)
+        windows = as_strided(padded, shape, strides, writeable=False)
+        rows: Floats = np.empty((shape[0] * shape[1], self.shape[0]), np.float32)
+        gathered = rows.reshape(shape)
+
+        def gather(image: Floats) -> Floats:
+            inside[...] = image.reshape(image_shape)
+            np.copyto(gathered, windows)
+            return rows
+
+        return gather
+
+
+class ConvPolicy(LayeredPolicy):
     """Convolutions, then a hidden layer or a recurrent cell, then x @ W + b. The activation follows
     each layer except the last.
 
-    The flat vector holds, layer by layer, a matrix in C order and then b (if there are biases). A
-    convolution's matrix is [kernel, kernel, channels, count], and its output is [height, width,
-    count] in C order. Other layers have W transposed, [columns, rows], which BLAS multiplies up to
-    three times as fast here. A cell has W_in [rows, gates · units], b_in, W_state [units, gates ·
-    units] and b_state, with each W transposed (see :mod:`es_queue.policies.layers.cells`).
+    A convolution's W is [kernel, kernel, channels, count], and its output is [height, width, count]
+    in C order. Other layers have W transposed, [columns, rows], which BLAS multiplies up to three
+    times as fast here. A cell has W_in [rows, gates · units], b_in, W_state [units, gates · units]
+    and b_state, with each W transposed (see :mod:`es_queue.policies.recurrent`).
 
-    With virtual batch normalisation (see :mod:`es_queue.policies.layers.virtual_norm`), scale and
-    shift [columns each] of each convolution follow, and those of the hidden layer if there is no
-    cell.
+    With virtual batch normalisation, the convolutions are normalised, and the hidden layer if there
+    is no cell.
 
-    layout:     the position of each part in the flat vector
-    activation: as in the architecture
-    reference:  float32[N, observation_size], the batch for normalisation; None if nothing is bound
+    shape:     of the observation, an image: [h, w], or with channels (colours, or the frames of a
+    stack) in the smaller of the first and the last dimension
+    reference: float32[N, observation_size], the batch for normalisation; None if nothing is bound
     """
 
-    Settings = NormSettings
+    class Settings(BiasSettings, NormSettings):
+        pass
+
     kinds = tuple(ARCHITECTURES)
+    auto = "normal"  # orthogonal weights take many seconds for millions of them
     takes_pixels = True
 
     @classmethod
-    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
+    def make(
+        cls,
+        config: RunConfig,
+        observation_size: int,
+        outputs: int,
+        shape: tuple[int, ...] = (),
+        reference: Floats | None = None,
+    ) -> Policy:
         return cls(
             config.policy,
-            image_shape_of(inputs.shape, config.policy),
-            inputs.outputs,
+            shape,
+            outputs,
+            biases=config.biases,
             normalised=config.has_virtual_norm,
-            reference=inputs.reference,
+            reference=reference,
         )
 
     def __init__(
         self,
         kind: str,
-        image_shape: ImageShape,
+        shape: tuple[int, ...],
         outputs: int,
         *,
+        biases: bool = True,
         normalised: bool = False,
         reference: Floats | None = None,
     ) -> None:
-        self.layout = ConvLayout(kind, image_shape, outputs, normalised)
-        self.observation_size = image_shape.height * image_shape.width * image_shape.channels
-        self.outputs, self.activation = outputs, ARCHITECTURES[kind].activation
-        self.size, self.memory_size = self.layout.size, self.layout.memory_size
-        self.reference = reference
+        if len(shape) not in (2, 3):
+            described = f"arrays of shape {list(shape)}" if shape else "vectors"
+            raise UsageError(
+                f"policy is {kind}, which takes images of shape [stack, height, width] or "
+                f"[height, width, colours], "
+                f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
+            )
+        self.kind, self.outputs, self.reference = kind, outputs, reference
+        self.architecture = architecture = ARCHITECTURES[kind]
+        self.cell = CELLS[architecture.cell] if architecture.cell else None
+        self.activation, self.gain = architecture.activation, GAINS[architecture.activation]
+        #: Whether the flat observation is [channels, height, width] in C order.
+        self.channels_first = len(shape) == 2 or shape[0] < shape[2]
+        channels, height, width = (1, *shape) if len(shape) == 2 else shape
+        if not self.channels_first:
+            height, width, channels = shape
+        self.image_shape = height, width, channels
+        self.observation_size = height * width * channels
+        self.convolutions: list[Convolution] = []
+        for filters in architecture.stack:
+            layer = Convolution(filters, height, width, channels)
+            (height, width), channels = layer.output_shape, filters.count
+            if min(height, width) < 1:
+                raise UsageError(
+                    f"policy is {kind}, whose convolutions need larger images than "
+                    f"{self.image_shape[0]} x {self.image_shape[1]} pixels: use another policy, or "
+                    f"reduce the images less"
+                )
+            self.convolutions.append(layer)
+        units, depth = architecture.units, len(self.convolutions)
+        gates = self.cell.gates if self.cell else 1
+        shapes = [layer.shape for layer in self.convolutions]
+        shapes.append((height * width * channels, gates * units))
+        if self.cell:
+            shapes.append((units, gates * units))
+            self.memory_size = self.cell.states * units
+        norms = [columns for _, columns in shapes[: depth + (self.cell is None)]]
+        self.set_layers(
+            [*shapes, (units, outputs)],
+            architecture.biases and biases,
+            norms if normalised else None,
+            transposed=depth,
+            forget={depth: self.cell.forget_bias(units)} if self.cell else None,
+        )
 
     @property
     def description(self) -> tuple[object, ...]:
-        layout = self.layout
-        return layout.kind, layout.image_shape, layout.outputs, layout.normalised
+        image = self.image_shape, self.channels_first
+        return self.kind, image, self.outputs, bool(self.norms), self.biases
 
-    def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is normal. Biases are zero (one for a forget gate), and the last
-        layer is small.
-        """
-        # Orthogonal weights take many seconds for millions of them.
-        init = "normal" if init == "auto" else init
-        vector, layout = np.zeros(self.size, np.float32), self.layout
-        layers = layout.layers(vector)
-        matrices = draw_initial_weights(layout.shapes, GAINS[self.activation], seed, init)
-        for (weights, _), drawn in zip(layers, matrices, strict=True):
-            weights[...] = drawn
-        if layout.cell and layout.cell.forget is not None and init != "zero":
-            bias = layers[len(layout.convolutions)][1].reshape(-1, layout.architecture.units)
-            bias[layout.cell.forget] = 1
-        for scale, _ in layout.scales(vector):
-            scale[...] = 1
-        return vector
+    def upright(self, flat: Floats) -> Floats:
+        """float32[d] as float32[height, width, channels], a view."""
+        height, width, channels = self.image_shape
+        if self.channels_first:
+            return flat.reshape(channels, height, width).transpose(1, 2, 0)
+        return flat.reshape(height, width, channels)
 
     def acting_layers(self, vector: Floats) -> list[Layer]:
-        """Like ``layers``, for the plain policy equal to float32[size]: the normalisation is folded
-        into weights and biases.
-        """
-        layers = self.layout.layers(vector)
-        if not self.layout.normalised:
+        """See :meth:`LayeredPolicy.acting_layers`; normalisation is folded into W and b."""
+        layers = self.layers(vector)
+        if not self.norms:
             return layers
+        assert self.reference is not None
+        images = [self.upright(observation) for observation in self.reference]
         with np.errstate(all="ignore"):  # a policy that breaks down is noticed by its outputs
-            return [
-                *self._normalised_layers(layers, self.layout.scales(vector)),
-                *layers[len(self.layout.norms) :],
-            ]
-
-    def _normalised_layers(self, layers: list[Layer], scales: list[Layer]) -> list[Layer]:
-        """The normalised layers, each by the outputs of the layers before it for the reference
-        batch.
-        """
-        images = [
-            self.layout.image_shape.upright(observation)
-            for observation in require_reference(self.reference, self.observation_size)
-        ]
-        settled: list[Layer] = []
-        for layer, (weights, _), scale in zip(
-            self.layout.convolutions, layers, scales, strict=False
-        ):
-            patches = PatchExtractor(layer)
-            products = np.stack([patches(image) @ weights for image in images])
-            settled.append(fold_normalisation(weights, products, *scale))
-            images = [
-                make_convolution(patches, settled[-1], self.activation)(image) for image in images
-            ]
-        if len(scales) > len(settled):
-            weights = layers[len(settled)][0]
-            products = np.stack([image.reshape(-1).dot(weights) for image in images])
-            settled.append(fold_normalisation(weights, products, *scales[-1]))
-        return settled
+            for number, scale in enumerate(self.scales(vector)):
+                weights = layers[number][0]
+                if number == len(self.convolutions):  # the hidden layer, which is the last
+                    products = np.stack([image.reshape(-1).dot(weights) for image in images])
+                    layers[number] = fold_normalisation(weights, products, *scale)
+                    break
+                gather = self.convolutions[number].make_gather()
+                products = np.stack([gather(image) @ weights for image in images])
+                layers[number] = fold_normalisation(weights, products, *scale)
+                convolve = make_convolution(gather, layers[number], self.activation)
+                images = [convolve(image) for image in images]
+        return layers
 
     def bind(self, parameters: Floats) -> BoundPolicy:
         rows = self.checked(parameters)
         memory = np.zeros((len(rows), self.memory_size), np.float32)
-        gather = [PatchExtractor(layer) for layer in self.layout.convolutions]
+        gathers = [layer.make_gather() for layer in self.convolutions]
         each = [
-            self._network(gather, self.acting_layers(row), row_memory)
+            self._network(gathers, self.acting_layers(row), row_memory)
             for row, row_memory in zip(rows, memory, strict=True)
         ]
 
@@ -149,42 +290,33 @@ class ConvPolicy(Policy):
 
         return BoundPolicy(len(rows), each[0], act_many, memory)
 
-    def _network(
-        self, gather: list[PatchExtractor], layers: list[Layer], memory: Floats
-    ) -> Forward:
-        """float32[d] -> float32[outputs] for one individual; ``gather`` is shared by all,
-        ``memory`` its own.
+    def _network(self, gathers: list[Forward], layers: list[Layer], memory: Floats) -> Forward:
+        """float32[d] -> float32[outputs] for one individual; ``gathers`` are shared by all,
+        ``memory`` is its own.
         """
-        depth = len(gather)
+        depth, upright, cell = len(gathers), self.upright, self.cell
         convolutions = [
-            make_convolution(patches, layer, self.activation)
-            for patches, layer in zip(gather, layers[:depth], strict=True)
+            make_convolution(gather, layer, self.activation)
+            for gather, layer in zip(gathers, layers[:depth], strict=True)
         ]
-        hidden, last = self._hidden(layers[depth:-1], memory), make_dense(layers[-1])
-        upright = self.layout.image_shape.upright
+        first, *states, last = map(make_dense, layers[depth:])
+        activate, h = ACTIVATIONS[self.activation], memory[: self.architecture.units]
 
         def act(observation: Floats) -> Floats:
             image = upright(observation)
             for convolve in convolutions:
                 image = convolve(image)
-            return last(hidden(image.reshape(-1)))
+            x = first(image.reshape(-1))
+            if cell:
+                cell.step(x, states[0](h), memory)
+                return last(h)
+            activate(x, x)
+            return last(x)
 
         return act
 
-    def _hidden(self, layers: list[Layer], memory: Floats) -> Forward:
-        if self.layout.cell:
-            return make_cell_step(self.layout.cell, layers, memory)
-        product, activate = make_dense(layers[0]), ACTIVATIONS[self.activation]
 
-        def hidden(x: Floats) -> Floats:
-            x = product(x)
-            activate(x, x)
-            return x
-
-        return hidden
-
-
-def make_convolution(gather: PatchExtractor, layer: Layer, activation: str) -> Forward:
+def make_convolution(gather: Forward, layer: Layer, activation: str) -> Forward:
     """float32[height, width, channels] -> float32[places, count], after the activation."""
     (weights, bias), activate = layer, ACTIVATIONS[activation]
 
@@ -196,30 +328,3 @@ def make_convolution(gather: PatchExtractor, layer: Layer, activation: str) -> F
         return x
 
     return convolve
-
-
-def make_dense(layer: Layer) -> Forward:
-    """x -> x @ W + b for one row."""
-    weights, bias = layer
-    product = row_product(weights)
-    if not len(bias):
-        return product
-
-    def plus_bias(x: Floats) -> Floats:
-        x = product(x)
-        x += bias
-        return x
-
-    return plus_bias
-
-
-def make_cell_step(cell: Cell, layers: list[Layer], memory: Floats) -> Forward:
-    """x -> h of a cell, whose memory float32[states · units] changes in place."""
-    input_product, state_product = map(make_dense, layers)
-    h = memory[: len(layers[1][0])]
-
-    def step(x: Floats) -> Floats:
-        cell.step(input_product(x), state_product(h), memory)
-        return h
-
-    return step

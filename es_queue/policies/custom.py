@@ -1,22 +1,93 @@
-"""Users' own policies: imported by name, constructed, and tested before training."""
+"""Users' own policies (docs/policies.md): ``NumpyPolicy`` to extend, and how a class is imported by
+name, constructed, and tested before training.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from es_queue.errors import EsQueueError, UsageError
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import MAX_PARAMETERS, Policy
+from es_queue.policies.base import (
+    MAX_PARAMETERS,
+    BoundPolicy,
+    Policy,
+    bind_rows,
+    draw_unlayered,
+)
 from es_queue.policies.torch_module import TorchPolicy
-from es_queue.user_code import describe_error, load_attribute
+from es_queue.user_code import describe_error, load_attribute, load_function
 
 MAX_MEMORY = 2**20
 TRIED_INDIVIDUALS, TRIED_STEPS = 3, 3
 TORCH_HINT = ": pip install 'es-queue[torch]'"
+
+
+class NumpyPolicy(Policy):
+    """Extend it and define ``act``. ``__init__`` takes (observation_size, outputs) and declares the
+    number of parameters.
+
+    If it also takes ``observation_shape``, it gets the shape of the observation array, () for a
+    vector.
+    """
+
+    def __init__(
+        self, observation_size: int, outputs: int, size: int, memory_size: int = 0
+    ) -> None:
+        self.observation_size, self.outputs, self.size = observation_size, outputs, size
+        self.memory_size = memory_size
+
+    @property
+    def description(self) -> tuple[object, ...]:
+        kind = type(self)
+        return (
+            f"{kind.__module__}:{kind.__qualname__}",
+            self.observation_size,
+            self.outputs,
+            self.size,
+            self.memory_size,
+        )
+
+    @abstractmethod
+    def act(self, parameters: Floats, observation: Floats, memory: Floats) -> Any:
+        """The raw outputs [outputs] of one individual.
+
+        parameters:  float32[size], read-only
+        observation: float32[observation_size]
+        memory:      float32[memory_size], zeros when an episode begins; write to it what the next
+        step needs
+        """
+
+    def initial(self, seed: int, init: str) -> Floats:
+        """float32[size], the first parameters, which depend only on (seed, init). auto: zeros;
+        normal: standard normal numbers / √size.
+        """
+        drawn = draw_unlayered(self.size, seed, init, "your own policy has no known layers")
+        first: Floats = (drawn / np.sqrt(self.size)).astype(np.float32)
+        return first
+
+    def bind(self, parameters: Floats) -> BoundPolicy:
+        rows = self.checked(parameters).view()
+        rows.flags.writeable = False
+        memory = np.zeros((len(rows), self.memory_size), np.float32)
+
+        def act_row(row: int, observation: Floats) -> Floats:
+            raw = self.act(rows[row], observation, memory[row])
+            flat = np.array(raw, np.float32).reshape(-1)
+            if len(flat) != self.outputs:
+                raise ValueError(
+                    f"act returned {len(flat)} numbers, but must return {self.outputs}"
+                )
+            return flat
+
+        return bind_rows(act_row, memory)
 
 
 def load_custom_policy(
@@ -28,11 +99,32 @@ def load_custom_policy(
     It is created with (observation_size, outputs), and with observation_shape if it takes that
     argument. Raises UsageError if it cannot be imported, created or trained.
     """
-    kind = load_policy_class(path)
+    kind = _load_class(path)
     try:
-        policy = build_policy(path, kind, observation_size, outputs, shape)
-        validate_sizes(path, policy, observation_size, outputs)
-        validate_actions(path, policy)
+        shaped = "observation_shape" in inspect.signature(kind).parameters
+        named: dict[str, Any] = {"observation_shape": shape} if shaped else {}
+
+        def build() -> Any:
+            return kind(observation_size, outputs, **named)
+
+        if issubclass(kind, Policy):
+            policy: Policy = build()
+        else:
+            inputs = shape if shaped else ()
+            policy = TorchPolicy(path, build, observation_size, outputs, inputs)
+        for name, least, most in (
+            ("observation_size", observation_size, observation_size),
+            ("outputs", outputs, outputs),
+            ("size", 1, MAX_PARAMETERS),
+            ("memory_size", 0, MAX_MEMORY),
+        ):
+            value = getattr(policy, name, None)
+            if type(value) is not int or not least <= value <= most:
+                expected = str(least) if least == most else f"a whole number from {least} to {most}"
+                raise UsageError(
+                    f"the policy {path} has the {name} {value!r}, but must have {expected}"
+                )
+        _validate_actions(path, policy)
     except EsQueueError:
         raise
     except Exception as error:  # whatever a user's class raises
@@ -40,76 +132,33 @@ def load_custom_policy(
     return policy
 
 
-def load_policy_class(path: str) -> type[Any]:
+def _load_class(path: str) -> type[Any]:
     """Raises UsageError if it cannot be imported or is not a policy."""
     try:
-        candidate = load_attribute(f"policy {path}", path, UsageError)
+        kind = load_attribute(f"policy {path}", path, UsageError)
     except UsageError as error:
-        lacks_torch = (
-            isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == "torch"
-        )
-        raise UsageError(f"{error}{TORCH_HINT if lacks_torch else ''}") from error.__cause__
-    if (
-        not isinstance(candidate, type)
-        or inspect.isabstract(candidate)
-        or not (issubclass(candidate, Policy) or is_torch_module(candidate))
-    ):
+        missing = error.__cause__
+        lacks_torch = isinstance(missing, ModuleNotFoundError) and missing.name == "torch"
+        raise UsageError(f"{error}{TORCH_HINT if lacks_torch else ''}") from missing
+    torch: Any = sys.modules.get("torch")  # a module's class has imported it
+    bases = (Policy, torch.nn.Module) if torch else (Policy,)
+    if not isinstance(kind, type) or inspect.isabstract(kind) or not issubclass(kind, bases):
         raise UsageError(
             f"the policy {path} is neither a class that extends "
             "es_queue.policies.NumpyPolicy and defines act, nor a torch.nn.Module"
         )
-    return candidate
+    return kind
 
 
-def is_torch_module(kind: type[Any]) -> bool:
-    """Whether it is a torch.nn.Module, without importing torch."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and issubclass(kind, torch.nn.Module)
-
-
-def build_policy(
-    path: str, kind: type[Any], observation_size: int, outputs: int, shape: tuple[int, ...]
-) -> Policy:
-    shaped = "observation_shape" in inspect.signature(kind).parameters
-    named: dict[str, Any] = {"observation_shape": shape} if shaped else {}
-
-    def build() -> Any:
-        return kind(observation_size, outputs, **named)
-
-    if is_torch_module(kind):
-        return TorchPolicy(path, build, observation_size, outputs, shape if shaped else ())
-    policy: Policy = build()
-    return policy
-
-
-def validate_sizes(path: str, policy: Policy, observation_size: int, outputs: int) -> None:
-    """Raises UsageError for invalid sizes."""
-    for name, least, most in (
-        ("observation_size", observation_size, observation_size),
-        ("outputs", outputs, outputs),
-        ("size", 1, MAX_PARAMETERS),
-        ("memory_size", 0, MAX_MEMORY),
-    ):
-        value = getattr(policy, name, None)
-        if type(value) is not int or not least <= value <= most:
-            expected = str(least) if least == most else f"a whole number from {least} to {most}"
-            raise UsageError(
-                f"the policy {path} has the {name} {value!r}, but must have {expected}"
-            )
-
-
-def validate_actions(path: str, policy: Policy) -> None:
+def _validate_actions(path: str, policy: Policy) -> None:
     """Raises UsageError if it has no first parameters, or if individuals act differently in a
     batch.
     """
     first = [np.asarray(policy.initial(seed, "auto")) for seed in (1, 1)]
-    if (
-        first[0].dtype != np.float32
-        or first[0].shape != (policy.size,)
-        or not np.isfinite(first[0]).all()
-    ):
+    given, shape = first[0], (policy.size,)
+    if given.dtype != np.float32 or given.shape != shape or not np.isfinite(given).all():
         raise UsageError(
-            f"the policy {path} has initial parameters {first[0].dtype}{list(first[0].shape)}, "
+            f"the policy {path} has initial parameters {given.dtype}{list(given.shape)}, "
             f"but must have {policy.size} finite float32"
         )
     if first[0].tobytes() != first[1].tobytes():
@@ -119,17 +168,13 @@ def validate_actions(path: str, policy: Policy) -> None:
         )
     bump = np.cos(np.arange(policy.size, dtype=np.float32))
     rows: Floats = np.stack(
-        [first[0] + np.float32(0.1 * row) * bump for row in range(TRIED_INDIVIDUALS)]
-    ).astype(np.float32)
+        [given + np.float32(0.1 * row) * bump for row in range(TRIED_INDIVIDUALS)]
+    )
     with np.errstate(all="ignore"):
-        together = probe_outputs(policy, rows)
-        alone = [probe_outputs(policy, rows[row : row + 1]) for row in range(TRIED_INDIVIDUALS)]
-    if together.dtype != np.float32 or together.shape != (
-        2,
-        TRIED_STEPS,
-        TRIED_INDIVIDUALS,
-        policy.outputs,
-    ):
+        together = _probe_outputs(policy, rows)
+        alone = [_probe_outputs(policy, rows[row : row + 1]) for row in range(TRIED_INDIVIDUALS)]
+    expected = (2, TRIED_STEPS, TRIED_INDIVIDUALS, policy.outputs)
+    if together.dtype != np.float32 or together.shape != expected:
         raise UsageError(
             f"the policy {path} returns {together.dtype}{list(together.shape[2:])} for "
             f"{TRIED_INDIVIDUALS} individuals, but must return float32[{TRIED_INDIVIDUALS}, "
@@ -147,24 +192,48 @@ def validate_actions(path: str, policy: Policy) -> None:
         )
 
 
-def probe_outputs(policy: Policy, rows: Floats) -> Floats:
+def _probe_outputs(policy: Policy, rows: Floats) -> Floats:
     """float32[2, TRIED_STEPS, B, outputs] of two episodes with the same few observations."""
     bound = policy.bind(rows)
-    observations = np.sin(
-        np.arange(TRIED_STEPS * policy.observation_size, dtype=np.float32)
-    ).reshape(TRIED_STEPS, -1)
+    count = TRIED_STEPS * policy.observation_size
+    observations = np.sin(np.arange(count, dtype=np.float32)).reshape(TRIED_STEPS, -1)
     episodes = []
     for _ in range(2):
-        bound.memory.fill(0)
-        single = bound.begin() if len(rows) == 1 else None
+        one = bound.begin()
         episodes.append(
             [
-                np.copy(
-                    bound(np.stack([observation] * len(rows)))
-                    if single is None
-                    else single(observation)[None]
-                )
-                for observation in observations
+                np.copy(one(seen)[None] if len(rows) == 1 else bound(np.stack([seen] * len(rows))))
+                for seen in observations
             ]
         )
     return np.array(episodes)
+
+
+# --- an objective's function and first vector
+
+
+def load_objective(path: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names. Raises EnvironmentFailure in one sentence."""
+    return load_function("objective", path, EnvironmentFailure)
+
+
+def initial_vector(request: EnvironmentRequest) -> Floats:
+    """The function's ``initial``, else zeros; float32 [parameters]. Raises EnvironmentFailure if it
+    does not fit.
+    """
+    initial = getattr(load_objective(request.id), "initial", None)
+    if initial is None:
+        return np.zeros(request.parameters, np.float32)
+    try:
+        vector = np.array(initial, np.float32)
+    except (TypeError, ValueError) as error:
+        raise EnvironmentFailure(
+            f"the initial vector of {request.id} is not an array of numbers: "
+            f"{describe_error(error)}"
+        ) from None
+    if vector.shape != (request.parameters,) or not np.isfinite(vector).all():
+        raise EnvironmentFailure(
+            f"the initial vector of {request.id} has the shape {list(vector.shape)} or numbers "
+            f"that are not finite: it must have {request.parameters} finite numbers"
+        )
+    return vector

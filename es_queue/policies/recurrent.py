@@ -1,98 +1,156 @@
 """Recurrent policies on vectors: layers of cells with memory within an episode, then a linear
 layer.
+
+A cell takes ``input_gates`` = x @ W_in + b_in, ``state_gates`` = h @ W_state + b_state,
+float32[..., gates · units], and its memory float32[..., states · units]. The first ``units`` of the
+memory are h; the cell updates the memory in place. The gates are in PyTorch's order, so W_in.T is
+its weight_ih, and W_state.T its weight_hh.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import (
-    BoundPolicy,
-    HiddenSettings,
-    Policy,
-    PolicyInputs,
-    stacked_product,
-)
-from es_queue.policies.layers.cells import CELLS
-from es_queue.policies.layers.initial_weights import draw_initial_weights
-from es_queue.policies.mlp import Layer, layer_views
+from es_queue.policies.base import BoundPolicy, HiddenSettings, LayeredPolicy, Policy, affine
+
+HALF, ONE = np.float32(0.5), np.float32(1)
 
 
-class RecurrentPolicy(Policy):
+@dataclass(frozen=True)
+class Cell:
+    """gates: their number; states: remembered vectors of ``units``; forget: the gate that begins
+    with bias 1, if any.
+    """
+
+    name: str
+    gates: int
+    states: int
+    step: Callable[[Floats, Floats, Floats], None]
+    forget: int | None = None
+
+    def forget_bias(self, units: int) -> slice:
+        """The forget gate's part of a bias."""
+        gate = self.forget or 0
+        return slice(gate * units, (gate + 1) * units if self.forget is not None else 0)
+
+
+def sigmoid(x: Floats) -> None:
+    """1 / (1 + exp(-x)), in place, as (1 + tanh(x/2)) / 2, which does not overflow."""
+    x *= HALF
+    np.tanh(x, x)
+    x += ONE
+    x *= HALF
+
+
+def rnn(input_gates: Floats, state_gates: Floats, memory: Floats) -> None:
+    """h <- tanh(seen + kept) (Elman 1990, "Finding structure in time")."""
+    np.add(input_gates, state_gates, input_gates)
+    np.tanh(input_gates, memory)
+
+
+def lstm(input_gates: Floats, state_gates: Floats, memory: Floats) -> None:
+    """c <- f · c + i · g, h <- o · tanh(c); gates i, f, g, o (Hochreiter and Schmidhuber 1997; f:
+    Gers et al. 2000).
+
+    The memory is h, then c.
+    """
+    units = memory.shape[-1] // 2
+    np.add(input_gates, state_gates, input_gates)
+    candidate = np.tanh(input_gates[..., 2 * units : 3 * units])
+    sigmoid(input_gates)
+    h, c = memory[..., :units], memory[..., units:]
+    c *= input_gates[..., units : 2 * units]
+    candidate *= input_gates[..., :units]
+    c += candidate
+    np.multiply(np.tanh(c), input_gates[..., 3 * units :], h)
+
+
+def gru(input_gates: Floats, state_gates: Floats, memory: Floats) -> None:
+    """n = tanh(seen_n + r · kept_n), h <- (1 - z) · n + z · h; gates r, z, n (Cho et al. 2014, in
+    PyTorch's form).
+
+    The reset gate r weighs the state's contribution, after its bias.
+    """
+    units = memory.shape[-1]
+    gates = input_gates[..., : 2 * units] + state_gates[..., : 2 * units]
+    sigmoid(gates)
+    r, z = gates[..., :units], gates[..., units:]
+    n = state_gates[..., 2 * units :] * r
+    n += input_gates[..., 2 * units :]
+    np.tanh(n, n)
+    memory -= n
+    memory *= z
+    memory += n
+
+
+CELLS = {
+    cell.name: cell
+    for cell in (Cell("rnn", 1, 1, rnn), Cell("lstm", 4, 2, lstm, forget=1), Cell("gru", 3, 1, gru))
+}
+
+
+class RecurrentPolicy(LayeredPolicy):
     """h <- cell(x @ W_in + b_in, h @ W_state + b_state) for each layer of cells, then h @ W + b.
 
-    The flat vector is W_in, b_in, W_state, b_state of each layer, then W, b. Each matrix is [rows,
-    columns] in C order: W_in [inputs, gates · units], W_state [units, gates · units]. The gates are
-    in PyTorch's order (see :mod:`es_queue.policies.layers.cells`). The memory is that of each layer
-    in turn.
+    The flat vector is W_in, b_in, W_state, b_state of each layer, then W, b: W_in [inputs, gates ·
+    units], W_state [units, gates · units]. The memory is that of each layer in turn.
 
-    kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer; shapes: rows and
-    columns of all matrices
+    kind: rnn, lstm or gru; cell: its equations; hidden: units of each layer
     """
 
     Settings = HiddenSettings
     kinds = tuple(CELLS)
 
     @classmethod
-    def make(cls, config: RunConfig, inputs: PolicyInputs) -> Policy:
-        return cls(config.policy, inputs.observation_size, inputs.outputs, tuple(config.hidden))
+    def make(
+        cls,
+        config: RunConfig,
+        observation_size: int,
+        outputs: int,
+        shape: tuple[int, ...] = (),
+        reference: Floats | None = None,
+    ) -> Policy:
+        hidden = tuple(config.hidden)
+        return cls(config.policy, observation_size, outputs, hidden, biases=config.biases)
 
     def __init__(
-        self, kind: str, observation_size: int, outputs: int, hidden: tuple[int, ...]
+        self,
+        kind: str,
+        observation_size: int,
+        outputs: int,
+        hidden: tuple[int, ...],
+        *,
+        biases: bool = True,
     ) -> None:
-        if not hidden or min(hidden) < 1:
-            raise UsageError(
-                f"policy is {kind}, which needs a layer of at least one cell: give --hidden "
-                "a width above zero"
-            )
         self.kind = kind
         self.cell = CELLS[kind]
         self.observation_size = observation_size
         self.outputs = outputs
         self.hidden = hidden
-        self.shapes: list[tuple[int, int]] = []
+        shapes: list[tuple[int, int]] = []
         for inputs, units in zip((observation_size, *hidden), hidden, strict=False):
-            self.shapes += [(inputs, self.cell.gates * units), (units, self.cell.gates * units)]
-        self.shapes.append((hidden[-1], outputs))
+            shapes += [(inputs, self.cell.gates * units), (units, self.cell.gates * units)]
+        forget = {2 * layer: self.cell.forget_bias(units) for layer, units in enumerate(hidden)}
+        self.set_layers([*shapes, (hidden[-1], outputs)], biases, forget=forget)
         self.row_length = self.shapes[0][1]
-        self.size = sum((rows + 1) * columns for rows, columns in self.shapes)
         self.memory_size = self.cell.states * sum(hidden)
 
     @property
     def description(self) -> tuple[object, ...]:
-        return self.kind, self.observation_size, self.hidden, self.outputs
-
-    def initial(self, seed: int, init: str) -> Floats:
-        """float32[size]; auto is orthogonal. Biases are zero, and the last layer is small.
-
-        A forget gate's b_in is one, so that it keeps its memory at first (Gers et al. 2000,
-        Jozefowicz et al. 2015).
-        """
-        init = "orthogonal" if init == "auto" else init
-        vector = np.zeros((1, self.size), np.float32)
-        layers = self.layers(vector)
-        for (weights, _), drawn in zip(
-            layers, draw_initial_weights(self.shapes, 1.0, seed, init), strict=True
-        ):
-            weights[...] = drawn
-        if self.cell.forget is not None and init != "zero":
-            for (_, bias), units in zip(layers[::2], self.hidden, strict=False):
-                bias.reshape(-1, units)[self.cell.forget] = 1
-        first: Floats = vector[0]
-        return first
-
-    def layers(self, parameters: Floats) -> list[Layer]:
-        """Views of each matrix and its bias in float32[B, size], in the flat vector's order."""
-        return layer_views(self.shapes, parameters)
+        return self.kind, self.observation_size, self.hidden, self.outputs, self.biases
 
     def bind(self, parameters: Floats) -> BoundPolicy:
-        layers = self.layers(self.checked(parameters))
+        *gates, last = self.layers(self.checked(parameters))
         memory = np.zeros((len(parameters), self.memory_size), np.float32)
-        cells = list(zip(layers[:-1:2], layers[1::2], self._memories(memory), strict=True))
-        last, step = layers[-1], self.cell.step
+        stops = np.cumsum([self.cell.states * units for units in self.hidden])
+        parts = np.split(memory, stops[:-1], axis=1)
+        cells = list(zip(gates[::2], gates[1::2], parts, strict=True))
+        step = self.cell.step
 
         def act_many(x: Floats) -> Floats:
             for input_layer, state_layer, layer_memory in cells:
@@ -106,15 +164,3 @@ class RecurrentPolicy(Policy):
             return outputs
 
         return BoundPolicy(len(parameters), act_one, act_many, memory)
-
-    def _memories(self, memory: Floats) -> list[Floats]:
-        """Views of each layer's memory, float32[B, states · units]."""
-        stops = np.cumsum([self.cell.states * units for units in self.hidden])
-        return np.split(memory, stops[:-1], axis=1)
-
-
-def affine(x: Floats, layer: Layer) -> Floats:
-    """x[b] @ W[b] + b[b] for every individual b."""
-    y = stacked_product(x, layer[0])
-    y += layer[1]
-    return y

@@ -15,8 +15,7 @@ import numpy as np
 
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import BoundPolicy, Policy, bind_rows
-from es_queue.policies.layers.initial_weights import draw_unlayered
+from es_queue.policies.base import BoundPolicy, Policy, bind_rows, draw_unlayered
 
 
 class TorchPolicy(Policy):

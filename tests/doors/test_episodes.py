@@ -20,8 +20,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments, sum_in_order
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import Policy
-from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.linear_mlp import LinearPolicy, MlpPolicy
 from es_queue.protocol.messages import TRAIN, Block
 from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies import make_strategy

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.vector import is_installed
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.policies.mlp import MlpPolicy
+from es_queue.policies.linear_mlp import MlpPolicy
 from tests.ring import NOISE, quick_config
 from tools.benchmarks.micro.rates import open_generation, rate
 from workers.episode import EpisodeControl

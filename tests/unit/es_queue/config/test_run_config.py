@@ -291,14 +291,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
         {"hidden": [32]},
         (
             "hidden is 32, but the policy linear does not use it: leave it out, or use the "
-            "policy mlp, rnn, lstm or gru"
-        ),
-    ),
-    (
-        {"biases": False},
-        (
-            "biases is False, but the policy linear does not use it: leave it out, "
-            "or use the policy mlp"
+            "policy gru, lstm, mlp or rnn"
         ),
     ),
     (

@@ -13,9 +13,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.errors import UsageError
 from es_queue.policies import Policy, make_policy
-from es_queue.policies.conv import ConvPolicy
-from es_queue.policies.layers.activations import ACTIVATIONS
-from es_queue.policies.layers.conv_layout import ARCHITECTURES
+from es_queue.policies.conv import ARCHITECTURES, ConvPolicy
+from es_queue.policies.linear_mlp import ACTIVATIONS
 from master.run.setup import MOST_NORMALISED, resolve_config
 from tests.cases import each_case
 
@@ -59,15 +58,15 @@ def test_each_has_as_many_parameters_as_the_published_one(kind: str, pong: int, 
 
 
 def padded(picture: np.ndarray, policy: ConvPolicy, number: int) -> np.ndarray:
-    layer = policy.layout.convolutions[number]
-    return np.pad(picture, (layer.vertical_padding, layer.horizontal_padding, (0, 0)))
+    layer = policy.convolutions[number]
+    return np.pad(picture, (*layer.padding, (0, 0)))
 
 
 def by_definition(policy: ConvPolicy, parameters: np.ndarray, picture: np.ndarray) -> np.ndarray:
     """The documented layout of a policy without a cell, read independently in float64, a place at a
     time.
     """
-    architecture = policy.layout.architecture
+    architecture = policy.architecture
     start, x = 0, picture.astype(np.float64)
 
     def take(*shape: int) -> np.ndarray:
@@ -79,7 +78,7 @@ def by_definition(policy: ConvPolicy, parameters: np.ndarray, picture: np.ndarra
         ACTIVATIONS[policy.activation](x, x)
         return x
 
-    for number, filters in enumerate(ARCHITECTURES[policy.layout.kind].stack):
+    for number, filters in enumerate(ARCHITECTURES[policy.kind].stack):
         size, stride, x = filters.kernel, filters.stride, padded(x, policy, number)
         weights, bias = (
             take(size, size, x.shape[2], filters.count),

@@ -17,7 +17,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
-from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.checkpoint import load_policy
 from es_queue.user_code import ALLOW, named_modules
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
@@ -201,7 +201,7 @@ def test_what_is_no_policy_is_refused_in_one_sentence(name: str, sentence: str) 
     "text", ["perceptron", "module", "a b:C", "module:", ":Class", "module:Class:more", "../x:C"]
 )
 def test_what_does_not_name_a_class_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"use linear, mlp.* or module:Class"):
+    with pytest.raises(UsageError, match=r"use conv-lstm, .* linear, .* or module:Class"):
         RunConfig.of({"env": "X-v0", "policy": text}, "the test")
 
 

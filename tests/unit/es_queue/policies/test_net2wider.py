@@ -11,11 +11,9 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import Policy, make_policy
-from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy
-from es_queue.policies.net2wider import widen
+from es_queue.policies.base import SelectedInputsPolicy
+from es_queue.policies.linear_mlp import LinearPolicy, MlpPolicy, widen
 from es_queue.policies.recurrent import RecurrentPolicy
-from es_queue.policies.selected_inputs import SelectedInputsPolicy
 from tests.cases import each_case
 
 RNG = np.random.default_rng(4)

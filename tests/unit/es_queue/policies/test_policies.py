@@ -11,8 +11,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy
-from es_queue.policies.linear import LinearPolicy
-from es_queue.policies.mlp import MlpPolicy, NormalisedMlpPolicy
+from es_queue.policies.linear_mlp import LinearPolicy, MlpPolicy
 from tests.cases import each_case
 
 ACTIVATIONS = ("tanh", "relu", "selu", "elu", "lrelu")
@@ -104,10 +103,9 @@ def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
 @each_case("hidden", [(7, 6), ()])
 @each_case("normalised", [False, True])
 def test_an_mlp_without_biases_is_the_one_whose_biases_are_zero(hidden, normalised):
-    batch = {"reference": random_floats(9, 12, 5)} if normalised else {}
-    kind = NormalisedMlpPolicy if normalised else MlpPolicy
-    bare = kind(5, 3, hidden, "tanh", **batch, biases=False)
-    whole = kind(5, 3, hidden, "tanh", **batch)
+    batch = {"reference": random_floats(9, 12, 5), "normalised": normalised}
+    bare = MlpPolicy(5, 3, hidden, "tanh", **batch, biases=False)
+    whole = MlpPolicy(5, 3, hidden, "tanh", **batch)
     vector, wide, start = random_floats(1, bare.size), [], 0
     for rows, columns in bare.shapes:
         wide += [vector[start : start + rows * columns], np.zeros(columns, np.float32)]
@@ -125,19 +123,6 @@ def test_what_is_not_a_number_stays_visible_through_every_activation(activation)
     policy = MlpPolicy(2, 1, (4,), activation)
     parameters = policy.initial(1, "normal")[None]
     assert np.isnan(policy.bind(parameters).act_one(np.array([np.nan, 1], np.float32))).all()
-
-
-@each_case(
-    ("changes", "word"),
-    [
-        ({"policy": "conv"}, "conv"),
-        ({"policy": "mlp", "activation": "sin"}, "sin"),
-        ({"policy": "mlp", "hidden": (0,)}, "unit"),
-    ],
-)
-def test_a_policy_that_cannot_be_is_refused_with_a_sentence(changes, word):
-    with pytest.raises(UsageError, match=word):
-        make_policy(RunConfig(**changes), 24, BOX)
 
 
 @each_case("kind", ["mlp", "lstm"])

@@ -9,9 +9,8 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.policies import make_policy
-from es_queue.policies.checkpoint_policy import SavedPolicy
-from es_queue.policies.layers.cells import CELLS
-from es_queue.policies.recurrent import RecurrentPolicy
+from es_queue.policies.checkpoint import SavedPolicy
+from es_queue.policies.recurrent import CELLS, RecurrentPolicy
 from tests.cases import each_case
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}

@@ -13,8 +13,6 @@ import pytest
 from es_queue import testing
 from es_queue.config.run_config import RunConfig, every_setting, own_settings
 from es_queue.errors import UsageError
-from es_queue.policies.layers.activations import ACTIVATIONS
-from es_queue.policies.layers.initial_weights import INITS
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
 from es_queue.strategies.map_elites import ISO_LINE
 from es_queue.strategies.map_elites_archive import CVT, GRID
@@ -80,7 +78,5 @@ def test_what_cannot_be_is_refused_in_one_sentence(
 def test_the_choices_of_a_setting_are_all_that_there_is() -> None:
     choices = {name: one.choices for name, one in every_setting().items()}
     assert choices["shaping"] == tuple(SHAPINGS)
-    assert choices["activation"] == tuple(ACTIVATIONS)
-    assert choices["init"] == ("auto", *INITS)
     assert choices["archive"] == (GRID, CVT)
     assert choices["emitter"] == (ISO_LINE, "gaussian")

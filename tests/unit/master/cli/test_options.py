@@ -124,7 +124,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         ),
     }
     for name, one in every_setting().items():
-        allowed = one.choices or [samples.get(one.kind, "auto")]
+        allowed = [*one.choices] or [samples.get(one.kind, "auto")]
         if one.kind in ("int", "float") and (one.low or 0) > 0:
             allowed = [str(one.low)]
         sample = special.get(name) or allowed[0]

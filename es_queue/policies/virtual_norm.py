@@ -12,15 +12,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.errors import UsageError
+from es_queue.config.run_config import VIRTUAL
+from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Floats
+from es_queue.policies.base import Layer, Policy
 
 EPSILON = 1e-5
 
 
-def fold_normalisation(
-    weights: Floats, products: Floats, scale: Floats, shift: Floats
-) -> tuple[Floats, Floats]:
+class NormSettings(Policy.Settings):
+    batch_norm = setting(
+        "none",
+        "virtual: normalise units or convolutions with a reference batch of observations, which "
+        "depends only on the seed",
+        choices=("none", VIRTUAL),
+    )
+
+
+def fold_normalisation(weights: Floats, products: Floats, scale: Floats, shift: Floats) -> Layer:
     """Weights [rows, columns] and bias [columns] of the plain layer equal to a normalised one.
 
     products: float32[..., columns], x @ W for the whole reference batch (b shifts the mean equally,
@@ -30,18 +39,3 @@ def fold_normalisation(
     mean, variance = flat.mean(0, dtype=np.float64), flat.var(0, dtype=np.float64)
     gain = scale / np.sqrt(variance + EPSILON)
     return (weights * gain).astype(np.float32), (shift - mean * gain).astype(np.float32)
-
-
-def require_reference(reference: Floats | None, size: int) -> Floats:
-    """The reference batch float32[N, d]. Raises UsageError if it is missing or has another size."""
-    if reference is None:
-        raise UsageError(
-            "batch_norm is virtual, but the checkpoint has no reference batch: use one that "
-            "this version wrote"
-        )
-    if reference.ndim != 2 or not len(reference) or reference.shape[1] != size:
-        raise UsageError(
-            f"the reference batch has the shape {list(reference.shape)}, but observations "
-            f"have {size} numbers"
-        )
-    return np.ascontiguousarray(reference, np.float32)

@@ -20,10 +20,10 @@ from es_queue.environments.factory import (
 )
 from es_queue.errors import EnvironmentFailure, RunFolderError
 from es_queue.policies import Policy, make_policy
-from es_queue.policies.checkpoint_policy import load_policy
+from es_queue.policies.checkpoint import load_policy
 from es_queue.policies.conv import ConvPolicy
-from es_queue.policies.layers.virtual_norm import EPSILON
-from es_queue.policies.mlp import NormalisedMlpPolicy
+from es_queue.policies.linear_mlp import MlpPolicy
+from es_queue.policies.virtual_norm import EPSILON
 from master.loop.checkpoint import Checkpoints, encode, encode_best
 from master.loop.state import Best
 from master.run.setup import prepare_run
@@ -58,7 +58,7 @@ def test_uber_s_network_has_its_published_number_of_parameters() -> None:
     assert conv("uber", (4, 84, 84), choices=18).size == 1_009_058
 
 
-def mlp_by_definition(policy: NormalisedMlpPolicy, vector: np.ndarray, x: np.ndarray) -> np.ndarray:
+def mlp_by_definition(policy: MlpPolicy, vector: np.ndarray, x: np.ndarray) -> np.ndarray:
     """scale · (z - mean) / deviation + shift, in float64, of the batch and of x side by side."""
     batch = policy.reference.astype(np.float64)
     layers = [
@@ -75,7 +75,7 @@ def mlp_by_definition(policy: NormalisedMlpPolicy, vector: np.ndarray, x: np.nda
 
 
 def test_a_hidden_layer_is_normalised_by_its_statistics_over_the_batch() -> None:
-    policy = NormalisedMlpPolicy(3, 2, (6, 5), "tanh", drawn(1, 40, 3))
+    policy = MlpPolicy(3, 2, (6, 5), "tanh", normalised=True, reference=drawn(1, 40, 3))
     vector, x = restless(policy, 1)[0], drawn(2, 3)
     np.testing.assert_allclose(
         policy.bind(vector[None]).act_one(x),

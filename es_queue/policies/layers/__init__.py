@@ -1,1 +1,0 @@
-"""Building blocks of the policies: convolutions, cells, activations, initial weights."""
