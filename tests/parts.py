@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.interface import EnvironmentSpec
+from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import RunningMoments
@@ -44,6 +44,12 @@ def config_of(**values: Any) -> RunConfig:
             **values,
         }
     )
+
+
+def built(kind: str, size: int, outputs: int, reference: Any = None, **values: Any) -> Any:
+    """A built-in policy from float32[size] to ``outputs`` numbers."""
+    action = ActionSpec("box", (outputs,), (-1.0,) * outputs, (1.0,) * outputs)
+    return make_policy(RunConfig(policy=kind, **values), size, action, (), reference)
 
 
 def player(world: Script, spec: EnvironmentSpec | None = None, **values: Any) -> Player:

@@ -31,7 +31,7 @@ def make_policy(
 ) -> Policy:
     """The policy that ``config`` names, for float32[observation_size] and ``action``.
 
-    shape, reference: see ``Policy.make``
+    shape, reference: see ``Policy.kinds``
 
     Raises UsageError for spaces without numbers, for an image policy without images, for
     ``observe`` numbers that the observation lacks, and for more parameters than a run can have.
@@ -46,8 +46,8 @@ def make_policy(
     elif ":" in config.policy:
         policy = load_custom_policy(config.policy, observation_size, action.outputs, shape)
     else:
-        kind: type[Policy] = POLICIES[config.policy]
-        policy = kind.make(config, observation_size, action.outputs, shape, reference)
+        kind = POLICIES[config.policy]
+        policy = kind(config, observation_size, action.outputs, shape, reference)
     if policy.size > MAX_PARAMETERS:
         raise UsageError(
             f"the policy {config.policy_name} has {policy.size:,} parameters, but at "
@@ -66,8 +66,7 @@ def make_policy(
             f"observe is {config.observe[:60]}, but policies on images, your own policies and "
             "batch_norm virtual need the whole observation: set observe to all"
         )
-    selected = kind.make(config, len(numbers), action.outputs)
-    return SelectedInputsPolicy(selected, policy, numbers)
+    return SelectedInputsPolicy(kind(config, len(numbers), action.outputs), policy, numbers)
 
 
 def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Floats:

@@ -16,7 +16,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import RunConfig
 from es_queue.config.settings import AUTO, setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats
@@ -108,7 +107,9 @@ class Policy(ABC):
             choices=(AUTO, "zero", "orthogonal", "normal"),
         )
 
-    #: Names under ``--policy``; a class without any is not registered.
+    #: Names under ``--policy``. A class that has some is made from (config, observation_size,
+    #: outputs, shape, reference). shape: see ``EnvironmentSpec.observation_shape``. reference:
+    #: float32[N, observation_size], the batch of ``batch_norm virtual``, which ``bind`` needs.
     kinds: ClassVar[tuple[str, ...]] = ()
 
     observation_size: int
@@ -126,23 +127,6 @@ class Policy(ABC):
         if unknown.
         """
         return ()
-
-    @classmethod
-    def make(
-        cls,
-        config: RunConfig,
-        observation_size: int,
-        outputs: int,
-        shape: tuple[int, ...] = (),
-        reference: Floats | None = None,
-    ) -> Policy:
-        """The configured policy, of a class that has ``kinds``. Raises UsageError.
-
-        shape:     see ``EnvironmentSpec.observation_shape``
-        reference: float32[N, observation_size], the batch of ``batch_norm virtual``; None if the
-        policy is not to be bound
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def initial(self, seed: int, init: str) -> Floats:
@@ -208,7 +192,7 @@ class LayeredPolicy(Policy):
         self,
         shapes: list[tuple[int, int]],
         biases: bool,
-        norms: list[int] | None = None,
+        norms: list[int],
         transposed: int | None = None,
         forget: dict[int, slice] | None = None,
     ) -> None:

@@ -19,7 +19,6 @@ from es_queue.policies.base import (
     Forward,
     Layer,
     LayeredPolicy,
-    Policy,
     make_dense,
 )
 from es_queue.policies.linear_mlp import ACTIVATIONS, GAINS
@@ -169,34 +168,15 @@ class ConvPolicy(LayeredPolicy):
     auto = "normal"  # orthogonal weights take many seconds for millions of them
     takes_pixels = True
 
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         config: RunConfig,
         observation_size: int,
         outputs: int,
         shape: tuple[int, ...] = (),
         reference: Floats | None = None,
-    ) -> Policy:
-        return cls(
-            config.policy,
-            shape,
-            outputs,
-            biases=config.biases,
-            normalised=config.has_virtual_norm,
-            reference=reference,
-        )
-
-    def __init__(
-        self,
-        kind: str,
-        shape: tuple[int, ...],
-        outputs: int,
-        *,
-        biases: bool = True,
-        normalised: bool = False,
-        reference: Floats | None = None,
     ) -> None:
+        self.kind = kind = config.policy
         if len(shape) not in (2, 3):
             described = f"arrays of shape {list(shape)}" if shape else "vectors"
             raise UsageError(
@@ -204,7 +184,7 @@ class ConvPolicy(LayeredPolicy):
                 f"[height, width, colours], "
                 f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
             )
-        self.kind, self.outputs, self.reference = kind, outputs, reference
+        self.outputs, self.reference = outputs, reference
         self.architecture = architecture = ARCHITECTURES[kind]
         self.cell = CELLS[architecture.cell] if architecture.cell else None
         self.activation, self.gain = architecture.activation, GAINS[architecture.activation]
@@ -236,8 +216,8 @@ class ConvPolicy(LayeredPolicy):
         norms = [columns for _, columns in shapes[: depth + (self.cell is None)]]
         self.set_layers(
             [*shapes, (units, outputs)],
-            architecture.biases and biases,
-            norms if normalised else None,
+            architecture.biases and config.biases,
+            norms if config.has_virtual_norm else [],
             transposed=depth,
             forget={depth: self.cell.forget_bias(units)} if self.cell else None,
         )

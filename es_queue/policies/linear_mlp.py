@@ -89,10 +89,8 @@ GAINS = {
 
 
 class MlpPolicy(LayeredPolicy):
-    """x -> activation(x @ W + b) for each hidden layer, then x @ W + b.
-
-    normalised: whether the hidden layers are normalised by ``reference``, float32[N,
-    observation_size]; None if nothing is bound
+    """x -> activation(x @ W + b) for each hidden layer, then x @ W + b. With virtual batch
+    normalisation, the hidden layers are normalised.
     """
 
     kinds = ("mlp",)
@@ -104,43 +102,23 @@ class MlpPolicy(LayeredPolicy):
             choices=tuple(ACTIVATIONS),
         )
 
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         config: RunConfig,
         observation_size: int,
         outputs: int,
         shape: tuple[int, ...] = (),
         reference: Floats | None = None,
-    ) -> Policy:
-        return cls(
-            observation_size,
-            outputs,
-            tuple(config.hidden),
-            config.activation,
-            biases=config.biases,
-            normalised=config.has_virtual_norm,
-            reference=reference,
-        )
-
-    def __init__(
-        self,
-        observation_size: int,
-        outputs: int,
-        hidden: tuple[int, ...],
-        activation: str,
-        *,
-        biases: bool = True,
-        normalised: bool = False,
-        reference: Floats | None = None,
     ) -> None:
-        self.observation_size = observation_size
-        self.outputs = outputs
-        self.hidden = hidden
-        self.activation, self.gain = activation, GAINS[activation]
+        own = dict(config.own)  # a linear policy has no such settings
+        self.hidden: tuple[int, ...] = tuple(own.get("hidden", ()))
+        self.activation: str = own.get("activation", "tanh")
+        self.gain = GAINS[self.activation]
+        self.observation_size, self.outputs = observation_size, outputs
         self.reference = reference
-        shapes = list(pairwise((observation_size, *hidden, outputs)))
-        self.set_layers(shapes, biases, list(hidden) if normalised else None)
+        shapes = list(pairwise((observation_size, *self.hidden, outputs)))
+        normalised = config.has_virtual_norm
+        self.set_layers(shapes, own.get("biases", False), list(self.hidden) if normalised else [])
         self.row_length = 0 if normalised else shapes[0][1]
 
     @property
@@ -193,23 +171,9 @@ class MlpPolicy(LayeredPolicy):
 class LinearPolicy(MlpPolicy):
     """outputs = x @ W: an mlp without hidden layers, which begins with zeros."""
 
+    Settings = Policy.Settings  # type: ignore[assignment]
     kinds = ("linear",)
     auto = "zero"
-    Settings = Policy.Settings  # type: ignore[assignment]
-
-    @classmethod
-    def make(
-        cls,
-        config: RunConfig,
-        observation_size: int,
-        outputs: int,
-        shape: tuple[int, ...] = (),
-        reference: Floats | None = None,
-    ) -> Policy:
-        return cls(observation_size, outputs)
-
-    def __init__(self, observation_size: int, outputs: int, *, biases: bool = False) -> None:
-        super().__init__(observation_size, outputs, (), "tanh", biases=biases)
 
 
 # --- growth (net2wider, Chen, Goodfellow, Shlens 2016)

@@ -16,7 +16,7 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.base import BoundPolicy, HiddenSettings, LayeredPolicy, Policy, affine
+from es_queue.policies.base import BoundPolicy, HiddenSettings, LayeredPolicy, affine
 
 HALF, ONE = np.float32(0.5), np.float32(1)
 
@@ -106,37 +106,23 @@ class RecurrentPolicy(LayeredPolicy):
     Settings = HiddenSettings
     kinds = tuple(CELLS)
 
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         config: RunConfig,
         observation_size: int,
         outputs: int,
         shape: tuple[int, ...] = (),
         reference: Floats | None = None,
-    ) -> Policy:
-        hidden = tuple(config.hidden)
-        return cls(config.policy, observation_size, outputs, hidden, biases=config.biases)
-
-    def __init__(
-        self,
-        kind: str,
-        observation_size: int,
-        outputs: int,
-        hidden: tuple[int, ...],
-        *,
-        biases: bool = True,
     ) -> None:
-        self.kind = kind
-        self.cell = CELLS[kind]
-        self.observation_size = observation_size
-        self.outputs = outputs
-        self.hidden = hidden
+        self.kind: str = config.policy
+        self.cell = CELLS[self.kind]
+        self.observation_size, self.outputs = observation_size, outputs
+        self.hidden = hidden = tuple(config.hidden)
         shapes: list[tuple[int, int]] = []
         for inputs, units in zip((observation_size, *hidden), hidden, strict=False):
             shapes += [(inputs, self.cell.gates * units), (units, self.cell.gates * units)]
         forget = {2 * layer: self.cell.forget_bias(units) for layer, units in enumerate(hidden)}
-        self.set_layers([*shapes, (hidden[-1], outputs)], biases, forget=forget)
+        self.set_layers([*shapes, (hidden[-1], outputs)], config.biases, [], forget=forget)
         self.row_length = self.shapes[0][1]
         self.memory_size = self.cell.states * sum(hidden)
 

@@ -20,12 +20,11 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments, sum_in_order
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import Policy
-from es_queue.policies.linear_mlp import LinearPolicy, MlpPolicy
 from es_queue.protocol.messages import TRAIN, Block
 from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies import make_strategy
 from tests.cases import each_case
-from tests.parts import config_of, task_of
+from tests.parts import built, config_of, task_of
 from tests.tiny import BOX, Script, spec_of
 from workers.episode import (
     Episode,
@@ -212,7 +211,7 @@ def test_a_policy_sees_normalised_observations(
     statistics: FrozenStatistics | None, first: float
 ) -> None:
     parameters = np.array([0.5, 3.5], np.float32)
-    config, spec, policy = RunConfig(env="Script"), spec_of(action=WIDE), LinearPolicy(2, 1)
+    config, spec, policy = RunConfig(env="Script"), spec_of(action=WIDE), built("linear", 2, 1)
     world = Script([1.0])
     player = EpisodePlayer(config, spec, policy, EpisodeControl(), world)
     list(player.play([EpisodeSpec(parameters, 7)], 1, rules(), statistics))
@@ -263,7 +262,7 @@ def test_an_observation_of_another_shape_fails_the_episode_although_numpy_would_
 
 # --- many at once
 
-POLICY = MlpPolicy(2, 1, (5,), "tanh")
+POLICY = built("mlp", 2, 1, hidden=(5,))
 STATISTICS = FrozenStatistics(np.array([1, -1], np.float32), np.array([2, 0.5], np.float32), 5.0)
 SEEDS = list(range(11, 24))
 
@@ -577,7 +576,7 @@ def test_an_environment_that_exits_fails_only_its_own_episode(at_once: bool) -> 
 
 def test_a_process_that_grew_too_large_answers_with_all_that_was_played_at_once() -> None:
     config = config_of(population=8)
-    policy = LinearPolicy(2, 1)
+    policy = built("linear", 2, 1)
     control, worlds = EpisodeControl(), Many(partial(Script, (1.0,) * 3), 100)
     player = Player(
         config,

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from es_queue.environments.vector import is_installed
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.policies.linear_mlp import MlpPolicy
 from tests.ring import NOISE, quick_config
 from tools.benchmarks.micro.rates import open_generation, rate
 from workers.episode import EpisodeControl
@@ -53,10 +52,10 @@ def wandering(policy: Any) -> Floats:
 def balancing(policy: Any) -> Floats:
     """Weights of a linear policy, or of one unit in each layer, that hold CartPole's pole up."""
     published: Floats = np.zeros((1, policy.size), np.float32)
-    if not isinstance(policy, MlpPolicy):
-        published.reshape(4, 2)[:] = BALANCE[:, None] * np.array([-10, 10], np.float32)
-        return published.reshape(-1)
     layers = policy.layers(published)
+    if len(layers) == 1:
+        layers[0][0][0] = BALANCE[:, None] * np.array([-10, 10], np.float32)
+        return published.reshape(-1)
     layers[0][0][0, :, 0] = BALANCE
     for weights, _ in layers[1:-1]:
         weights[0, 0, 0] = 2

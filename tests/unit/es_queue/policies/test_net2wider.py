@@ -12,9 +12,9 @@ from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import Policy, make_policy
 from es_queue.policies.base import SelectedInputsPolicy
-from es_queue.policies.linear_mlp import LinearPolicy, MlpPolicy, widen
-from es_queue.policies.recurrent import RecurrentPolicy
+from es_queue.policies.linear_mlp import widen
 from tests.cases import each_case
+from tests.parts import built
 
 RNG = np.random.default_rng(4)
 
@@ -39,7 +39,7 @@ def acts_alike(small: Policy, large: Policy) -> np.ndarray:
 def test_a_linear_policy_of_more_observations_acts_as_before(
     observations: int, more: int, out: int
 ) -> None:
-    acts_alike(LinearPolicy(observations, out), LinearPolicy(observations + more, out))
+    acts_alike(built("linear", observations, out), built("linear", observations + more, out))
 
 
 @settings(max_examples=30, deadline=None)
@@ -52,48 +52,47 @@ def test_a_linear_policy_of_more_observations_acts_as_before(
 def test_a_wider_perceptron_of_more_observations_acts_as_before(
     observations: int, more: int, units: list[tuple[int, int]], activation: str
 ) -> None:
-    small = MlpPolicy(observations, 2, tuple(old for old, _ in units), activation)
-    acts_alike(
-        small, MlpPolicy(observations + more, 2, tuple(old + new for old, new in units), activation)
-    )
+    old, new = (tuple(before + wider * each for before, each in units) for wider in (0, 1))
+    small = built("mlp", observations, 2, hidden=old, activation=activation)
+    acts_alike(small, built("mlp", observations + more, 2, hidden=new, activation=activation))
 
 
 @each_case(
     ("small", "large", "sentence"),
     [
         (
-            LinearPolicy(3, 2),
-            MlpPolicy(3, 2, (4,), "tanh"),
+            built("linear", 3, 2),
+            built("mlp", 3, 2, hidden=(4,)),
             "a linear policy cannot become a mlp one",
         ),
         (
-            RecurrentPolicy("gru", 3, 2, (4,)),
-            RecurrentPolicy("gru", 3, 2, (8,)),
+            built("gru", 3, 2, hidden=(4,)),
+            built("gru", 3, 2, hidden=(8,)),
             "a gru policy cannot grow: observations, layers and actions must be equal",
         ),
         (
-            LinearPolicy(3, 2),
-            LinearPolicy(3, 3),
+            built("linear", 3, 2),
+            built("linear", 3, 3),
             "returns 2 numbers for an action, but this environment takes 3",
         ),
         (
-            LinearPolicy(4, 2),
-            LinearPolicy(3, 2),
+            built("linear", 4, 2),
+            built("linear", 3, 2),
             "takes 4 observations, but this environment has only 3",
         ),
         (
-            MlpPolicy(3, 2, (4,), "tanh"),
-            MlpPolicy(3, 2, (3,), "tanh"),
+            built("mlp", 3, 2, hidden=(4,)),
+            built("mlp", 3, 2, hidden=(3,)),
             "hidden layers have 4 units, which do not fit into 3",
         ),
         (
-            MlpPolicy(3, 2, (4,), "tanh"),
-            MlpPolicy(3, 2, (4,), "tanh", biases=False),
+            built("mlp", 3, 2, hidden=(4,)),
+            built("mlp", 3, 2, hidden=(4,), biases=False),
             "its layers have biases: use --biases",
         ),
         (
-            MlpPolicy(3, 2, (4,), "tanh"),
-            MlpPolicy(3, 2, (4,), "relu"),
+            built("mlp", 3, 2, hidden=(4,)),
+            built("mlp", 3, 2, hidden=(4,), activation="relu"),
             "activation is tanh, not relu",
         ),
     ],

@@ -11,8 +11,8 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.policies import make_policy
-from es_queue.policies.linear_mlp import LinearPolicy, MlpPolicy
 from tests.cases import each_case
+from tests.parts import built
 
 ACTIVATIONS = ("tanh", "relu", "selu", "elu", "lrelu")
 BOX = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
@@ -51,12 +51,12 @@ def assert_single_and_batched_agree(policy, count, seed):
 def test_an_mlp_gives_the_same_bits_for_any_number_at_once(
     observation_size, outputs, hidden, activation, count, seed
 ):
-    policy = MlpPolicy(observation_size, outputs, tuple(hidden), activation)
+    policy = built("mlp", observation_size, outputs, hidden=tuple(hidden), activation=activation)
     assert_single_and_batched_agree(policy, count, seed)
 
 
 def test_the_linear_layout_is_one_matrix_in_c_order():
-    policy = LinearPolicy(3, 2)
+    policy = built("linear", 3, 2)
     weights = np.arange(6, dtype=np.float32)
     assert policy.size == 6
     x = np.array([1, 10, 100], np.float32)
@@ -88,7 +88,7 @@ FORMULAS = {
 
 @each_case("activation", ACTIVATIONS)
 def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
-    policy = MlpPolicy(5, 3, (7, 6), activation)
+    policy = built("mlp", 5, 3, hidden=(7, 6), activation=activation)
     assert policy.size == 5 * 7 + 7 + 7 * 6 + 6 + 6 * 3 + 3
     parameters = 0.5 * random_floats(1, policy.size)
     x = random_floats(2, 5)
@@ -103,9 +103,10 @@ def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
 @each_case("hidden", [(7, 6), ()])
 @each_case("normalised", [False, True])
 def test_an_mlp_without_biases_is_the_one_whose_biases_are_zero(hidden, normalised):
-    batch = {"reference": random_floats(9, 12, 5), "normalised": normalised}
-    bare = MlpPolicy(5, 3, hidden, "tanh", **batch, biases=False)
-    whole = MlpPolicy(5, 3, hidden, "tanh", **batch)
+    values = {"hidden": hidden, "batch_norm": "virtual" if normalised else "none"}
+    batch = random_floats(9, 12, 5)
+    bare = built("mlp", 5, 3, batch, biases=False, **values)
+    whole = built("mlp", 5, 3, batch, **values)
     vector, wide, start = random_floats(1, bare.size), [], 0
     for rows, columns in bare.shapes:
         wide += [vector[start : start + rows * columns], np.zeros(columns, np.float32)]
@@ -120,7 +121,7 @@ def test_an_mlp_without_biases_is_the_one_whose_biases_are_zero(hidden, normalis
 
 @each_case("activation", ACTIVATIONS)
 def test_what_is_not_a_number_stays_visible_through_every_activation(activation):
-    policy = MlpPolicy(2, 1, (4,), activation)
+    policy = built("mlp", 2, 1, hidden=(4,), activation=activation)
     parameters = policy.initial(1, "normal")[None]
     assert np.isnan(policy.bind(parameters).act_one(np.array([np.nan, 1], np.float32))).all()
 

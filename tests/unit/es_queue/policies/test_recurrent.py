@@ -12,6 +12,7 @@ from es_queue.policies import make_policy
 from es_queue.policies.checkpoint import SavedPolicy
 from es_queue.policies.recurrent import CELLS, RecurrentPolicy
 from tests.cases import each_case
+from tests.parts import built
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 BOX = ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2)
@@ -47,7 +48,7 @@ def by_definition(
 
 @each_case("kind", CELLS)
 def test_a_policy_is_its_equations_in_the_documented_layout(kind: str) -> None:
-    policy = RecurrentPolicy(kind, 3, 2, (4,))
+    policy = built(kind, 3, 2, hidden=(4,))
     parameters, act = restless(policy, 1), None
     wide = GATES[kind] * 4
     cuts = np.cumsum([3 * wide, wide, 4 * wide, wide, 4 * 2])

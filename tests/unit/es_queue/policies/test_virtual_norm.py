@@ -28,6 +28,7 @@ from master.loop.checkpoint import Checkpoints, encode, encode_best
 from master.loop.state import Best
 from master.run.setup import prepare_run
 from tests.cases import each_case
+from tests.parts import built
 from tests.ring import quick_config
 from tests.unit.es_queue.policies.test_conv import SMALL, discrete, drawn
 
@@ -75,7 +76,7 @@ def mlp_by_definition(policy: MlpPolicy, vector: np.ndarray, x: np.ndarray) -> n
 
 
 def test_a_hidden_layer_is_normalised_by_its_statistics_over_the_batch() -> None:
-    policy = MlpPolicy(3, 2, (6, 5), "tanh", normalised=True, reference=drawn(1, 40, 3))
+    policy = built("mlp", 3, 2, drawn(1, 40, 3), hidden=(6, 5), batch_norm="virtual")
     vector, x = restless(policy, 1)[0], drawn(2, 3)
     np.testing.assert_allclose(
         policy.bind(vector[None]).act_one(x),
