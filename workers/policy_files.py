@@ -117,7 +117,7 @@ def read_contents(path: Path, elite: Elite | None = None) -> Contents:
 def load_policy_from(path: Path, arrays: dict[str, Any], meta: dict[str, Any]) -> SavedPolicy:
     """The policy of a file from ``read_contents``. Raises RunFolderError."""
     try:
-        return SavedPolicy.from_arrays(arrays, meta, trust=True)
+        return SavedPolicy(arrays, meta, trust=True)
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
 

@@ -30,7 +30,7 @@ class ActionMap:
     bound: how a box is kept inside its bounds: "clip" to the finite ones, or "tanh" onto all of
     them
 
-    Raises UsageError for an unknown kind of space or bound, and for tanh with infinite bounds.
+    Raises UsageError for an unknown kind of space, and for tanh with infinite bounds.
     """
 
     def __init__(self, spec: ActionSpec, bound: str) -> None:
@@ -38,9 +38,8 @@ class ActionMap:
         self._is_box = spec.kind == "box"
         self._is_discrete = spec.kind == "discrete"
         self._act = make_action_function(spec, bound)
-        self._noisy_clip = (
-            box_clip(spec, "clip") if spec.bins else None
-        )  # by noise, which then follows the choice
+        # The noise of bins follows the choice.
+        self._noisy_clip = box_clip(spec) if spec.bins else None
         # A one-dimensional box has its shape already.
         flat = len(spec.low) if self._is_box else spec.outputs
         self._shape = None if spec.shape == (flat,) or self._is_discrete else spec.shape
@@ -85,16 +84,20 @@ class ActionMap:
 
 def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
     """The function from finite float32[..., outputs] to flat actions [..., n] of ``spec``
-    (discrete: [...]).
+    (discrete: [...]). Of equal outputs, the lowest position counts.
     """
     if spec.bins:
         return box_bins(spec, bound)
     if spec.kind == "box":
-        return box_tanh(spec) if bound == "tanh" else box_clip(spec, bound)
-    if spec.kind == "discrete":
-        return discrete(spec)
-    if spec.kind == "multidiscrete":
-        return multidiscrete(spec)
+        return box_tanh(spec) if bound == "tanh" else box_clip(spec)
+    if spec.kind == "discrete":  # position of the largest output, counted from the space's start
+        start = spec.starts[0]
+        return lambda raw: raw.argmax(axis=-1) + start
+    if spec.kind == "multidiscrete":  # the same for each group of outputs, int64[..., groups]
+        stops = np.cumsum(spec.sizes).tolist()
+        groups = [slice(stop - size, stop) for size, stop in zip(spec.sizes, stops, strict=True)]
+        starts = np.array(spec.starts, np.int64)
+        return lambda raw: starts + np.stack([raw[..., each].argmax(-1) for each in groups], -1)
     if spec.kind == "vector":
         return lambda raw: raw
     if spec.kind == "multibinary":
@@ -102,10 +105,8 @@ def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
     raise UsageError(f"there is no policy for an action space of kind {spec.kind!r}")
 
 
-def box_clip(spec: ActionSpec, bound: str) -> ActionFunction:
+def box_clip(spec: ActionSpec) -> ActionFunction:
     """Clips to the bounds, float32; an infinite bound has no effect."""
-    if bound != "clip":
-        raise UsageError(f"there is no action bound {bound!r}; choose clip or tanh")
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
     return lambda raw: np.minimum(np.maximum(raw, low), high)
 
@@ -129,9 +130,7 @@ def box_tanh(spec: ActionSpec) -> ActionFunction:
 
 
 def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
-    """The value low + (v + 1)/2 · (high - low) of the bin v with the largest output, per number;
-    the lowest of equal ones.
-    """
+    """The value low + (v + 1)/2 · (high - low) of the bin v with the largest output, per number."""
     if bound != "clip":
         raise UsageError(
             f"action_bound is {bound}, but bins stay inside their bounds: leave it at clip"
@@ -143,23 +142,5 @@ def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
     def act(raw: Floats) -> NDArray[Any]:
         chosen: Floats = values[rows, raw.reshape(*raw.shape[:-1], *shape).argmax(axis=-1)]
         return chosen
-
-    return act
-
-
-def discrete(spec: ActionSpec) -> ActionFunction:
-    """Index of the largest output, counted from the space's start; the lowest of equal ones."""
-    start = spec.starts[0]
-    return lambda raw: raw.argmax(axis=-1) + start
-
-
-def multidiscrete(spec: ActionSpec) -> ActionFunction:
-    """``discrete`` for each group of outputs, int64[..., groups]."""
-    stops = np.cumsum(spec.sizes).tolist()
-    groups = [slice(stop - size, stop) for size, stop in zip(spec.sizes, stops, strict=True)]
-    starts = np.array(spec.starts, np.int64)
-
-    def act(raw: Floats) -> NDArray[Any]:
-        return np.stack([raw[..., group].argmax(axis=-1) for group in groups], axis=-1) + starts
 
     return act

@@ -32,6 +32,8 @@ from es_queue.user_code import modules_named_by, require_trust
 REFERENCE = "reference"
 #: The arrays of a policy; a checkpoint of a generation also has those that a resume needs.
 POLICY_ARRAYS = ("parameters", "obs_mean", "obs_std", REFERENCE)
+#: What values of a meta raise that are not of their type, or do not fit together.
+MISFITS = (TypeError, ValueError, IndexError, OverflowError, AttributeError, UsageError)
 
 
 class SavedPolicy:
@@ -45,27 +47,8 @@ class SavedPolicy:
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        policy: Policy,
-        actions: ActionMap,
-        parameters: Floats,
-        statistics: FrozenStatistics,
-        observation: ObservationTree,
+        self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], trust: bool = False
     ) -> None:
-        self.config = config
-        self.action = actions.spec
-        self.parameters = parameters
-        self.statistics = statistics
-        self.policy = policy
-        self._encode = make_encoder(observation)
-        self._bound = policy.bind(parameters[None])
-        self._actions = actions
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], trust: bool = False
-    ) -> SavedPolicy:
         """The policy of ``parameters`` [size], ``obs_mean`` [d], ``obs_std`` [d] and ``meta``.
 
         meta: "config" (RunConfig.to_dict), "observation_size", "action" (ActionSpec.to_dict),
@@ -78,8 +61,8 @@ class SavedPolicy:
         Raises RunFolderError with one sentence if anything does not fit.
         """
         try:
-            config = RunConfig.of(meta["config"], "the checkpoint")
-            action = ActionSpec.from_dict(meta["action"])
+            self.config = config = RunConfig.of(meta["config"], "the checkpoint")
+            self.action = ActionSpec.from_dict(meta["action"])
             modules = modules_named_by({"policy": config.policy})
             unknown = [module for module in modules if module not in sys.modules]
             require_trust("the checkpoint", unknown, trust)
@@ -89,21 +72,14 @@ class SavedPolicy:
                 reference = typed_array(arrays, REFERENCE, np.float32, shape)
                 if not len(reference):
                     raise ValueError("its reference batch is empty")
-            policy = policy_from_meta(config, meta, reference)
+            self.policy = policy = policy_from_meta(config, meta, reference)
             # before anything is as large as the meta says
-            parameters = typed_array(arrays, "parameters", np.float32, (policy.size,))
-            observation = observation_parts(meta, policy.observation_size)
-            actions = ActionMap(action, config.action_bound)
+            self.parameters = typed_array(arrays, "parameters", np.float32, (policy.size,))
+            self._encode = make_encoder(observation_parts(meta, policy.observation_size))
+            self._actions = ActionMap(self.action, config.action_bound)
         except KeyError as error:
             raise RunFolderError(f"its meta has no {error}") from None
-        except (
-            TypeError,
-            ValueError,
-            IndexError,
-            OverflowError,
-            AttributeError,
-            UsageError,
-        ) as error:
+        except MISFITS as error:
             raise RunFolderError(f"its meta does not describe a policy: {error}") from None
         mean, std = (
             typed_array(arrays, name, np.float32, (policy.observation_size,))
@@ -111,8 +87,8 @@ class SavedPolicy:
         )
         if not (std > 0).all():
             raise RunFolderError("its array 'obs_std' holds a deviation that is not above zero")
-        statistics = FrozenStatistics(mean, std, config.obs_clip)
-        return cls(config, policy, actions, parameters, statistics, observation)
+        self.statistics = FrozenStatistics(mean, std, config.obs_clip)
+        self._bound = policy.bind(self.parameters[None])
 
     def begin(self) -> None:
         """Begin an episode: clear the policy's memory."""
@@ -159,7 +135,7 @@ def read_policy(path: Path, trust: bool = False) -> SavedPolicy:
             f"that can be loaded"
         )
     try:
-        return SavedPolicy.from_arrays(*read_npz(path, POLICY_ARRAYS), trust)
+        return SavedPolicy(*read_npz(path, POLICY_ARRAYS), trust)
     except RunFolderError as error:
         raise RunFolderError(f"{path}: {error}") from None
 

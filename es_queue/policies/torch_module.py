@@ -42,7 +42,17 @@ class TorchPolicy(Policy):
         self._module = self._build_module(0)
         self.name, self.observation_size, self.outputs = name, observation_size, outputs
         self.memory_size = getattr(self._module, "memory_size", 0)
-        self._validate_module()
+        if buffers := [buffer for buffer, _ in self._module.named_buffers()]:
+            raise UsageError(
+                f"the policy {name} has buffers ({', '.join(buffers[:3])}), which are not "
+                f"parameters: use layers without buffers, such as LayerNorm instead of BatchNorm"
+            )
+        for part, parameter in self._module.named_parameters():
+            if parameter.dtype != self._torch.float32 or parameter.device.type != "cpu":
+                raise UsageError(
+                    f"the policy {name} has a parameter that is not float32 in the main memory: "
+                    f"{part} is {parameter.dtype} on {parameter.device}"
+                )
         self.size = sum(parameter.numel() for parameter in self._module.parameters())
 
     @property
@@ -57,33 +67,29 @@ class TorchPolicy(Policy):
         elsewhere.
         """
         if init == "auto":
-            return self._vector(self._build_module(seed))
+            parameters = self._build_module(seed).parameters()
+            flat = self._torch.nn.utils.parameters_to_vector(parameters)
+            return np.array(flat.numpy(), np.float32)
         drawn = draw_unlayered(self.size, seed, init, "your own module initialises itself")
-        units = np.concatenate(
-            [
-                np.full(parameter.numel(), self._deviation(parameter))
-                for parameter in self._module.parameters()
-            ]
-        )
-        first: Floats = (drawn * units).astype(np.float32)
-        return first
+        start = 0
+        for one in self._module.parameters():
+            count = one.numel()
+            drawn[start : start + count] *= (len(one) / count) ** 0.5 if one.dim() > 1 else 0.0
+            start += count
+        return drawn.astype(np.float32)
 
     def bind(self, parameters: Floats) -> BoundPolicy:
         """See :meth:`Policy.bind`; the weights are copied."""
         rows = self.checked(parameters)
         memory = np.zeros((len(rows), self.memory_size), np.float32)
-        modules = [self.module_with(row) for row in rows]
+        modules = [copy.deepcopy(self._module) for _ in rows]
+        for module, row in zip(modules, rows, strict=True):
+            self._torch.nn.utils.vector_to_parameters(self._torch.tensor(row), module.parameters())
 
         def act_row(row: int, observation: Floats) -> Floats:
             return self._outputs(modules[row], observation, memory[row : row + 1])
 
         return bind_rows(act_row, memory)
-
-    def module_with(self, row: Floats) -> Any:
-        """A new module with the parameters float32[size]."""
-        module = copy.deepcopy(self._module)
-        self._torch.nn.utils.vector_to_parameters(self._torch.tensor(row), module.parameters())
-        return module
 
     def _outputs(self, module: Any, observation: Floats, memory: Floats) -> Floats:
         tensor = self._torch.tensor
@@ -110,30 +116,3 @@ class TorchPolicy(Policy):
         with self._torch.random.fork_rng(devices=[]):
             self._torch.manual_seed(seed)
             return self._build().eval().requires_grad_(False)
-
-    def _vector(self, module: Any) -> Floats:
-        return np.array(
-            self._torch.nn.utils.parameters_to_vector(module.parameters()).numpy(), np.float32
-        )
-
-    @staticmethod
-    def _deviation(parameter: Any) -> float:
-        return float(len(parameter) / parameter.numel()) ** 0.5 if parameter.dim() > 1 else 0.0
-
-    def _validate_module(self) -> None:
-        buffers = [name for name, _ in self._module.named_buffers()]
-        if buffers:
-            raise UsageError(
-                f"the policy {self.name} has buffers ({', '.join(buffers[:3])}), which are not "
-                f"parameters: use layers without buffers, such as LayerNorm instead of BatchNorm"
-            )
-        odd = [
-            f"{name} is {parameter.dtype} on {parameter.device}"
-            for name, parameter in self._module.named_parameters()
-            if parameter.dtype != self._torch.float32 or parameter.device.type != "cpu"
-        ]
-        if odd:
-            raise UsageError(
-                f"the policy {self.name} has a parameter that is not float32 in the main "
-                f"memory: {odd[0]}"
-            )

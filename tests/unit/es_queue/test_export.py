@@ -88,7 +88,7 @@ def saved_policy(
         "observation": None,
         "state": {"large": 1},
     }
-    return SavedPolicy.from_arrays(arrays, meta), arrays, meta
+    return SavedPolicy(arrays, meta), arrays, meta
 
 
 def by_onnx(data: bytes) -> Any:

@@ -93,7 +93,7 @@ def test_a_loaded_policy_acts_as_the_run_did(tmp_path, config, action):
 
 def test_an_observation_of_any_shape_and_type_is_flattened():
     arrays, meta = checkpoint()
-    policy = SavedPolicy.from_arrays(arrays, meta)
+    policy = SavedPolicy(arrays, meta)
     flat = policy.act(np.array([1, 2, 3, 4], np.float32))
     assert policy.act(np.array([[1, 2], [3, 4]])).tobytes() == flat.tobytes()
     assert policy.act([1, 2, 3, 4]).tobytes() == flat.tobytes()
@@ -101,7 +101,7 @@ def test_an_observation_of_any_shape_and_type_is_flattened():
 
 def test_a_discrete_observation_is_one_hot_from_its_start():
     arrays, meta = checkpoint(changes={"discrete_observation": 4, "observation_start": 1})
-    policy = SavedPolicy.from_arrays(arrays, meta)
+    policy = SavedPolicy(arrays, meta)
     expected = by_hand(CONFIG, BOX, arrays, np.array([0, 0, 1, 0], np.float32))
     assert policy.act(3).tobytes() == expected.tobytes()
     assert policy.act(np.int64(3)).tobytes() == expected.tobytes()
@@ -151,7 +151,7 @@ def test_a_meta_that_tells_of_vast_actions_takes_no_memory_for_them():
     tracemalloc.start()
     try:
         with pytest.raises(RunFolderError, match="'parameters' is"):
-            SavedPolicy.from_arrays(arrays, meta)
+            SavedPolicy(arrays, meta)
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()

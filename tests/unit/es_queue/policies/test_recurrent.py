@@ -73,7 +73,7 @@ def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_t
         "obs_mean": np.zeros(3, np.float32),
         "obs_std": np.ones(3, np.float32),
     }
-    saved = SavedPolicy.from_arrays(
+    saved = SavedPolicy(
         arrays,
         {
             "config": config.to_dict(),
