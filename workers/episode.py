@@ -36,8 +36,7 @@ from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
-from es_queue.policies.base import BoundPolicy, Forward, Policy
-from es_queue.policies.selected_inputs import SelectedInputsPolicy
+from es_queue.policies.base import BoundPolicy, Forward, Policy, SelectedInputsPolicy
 
 #: Follows the steps of an episode: how many there were, and the return so far.
 OnStep = Callable[[int, float], None]
