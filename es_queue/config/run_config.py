@@ -58,6 +58,7 @@ ROLLBACK_EPISODES = 50
 STRATEGIES: LazyClasses = LazyClasses(
     {
         "ars": "es_queue.strategies.ars:ARS",
+        "cem": "es_queue.strategies.cem:CEM",
         "cma_es": "es_queue.strategies.covariance:CMAES",
         "csa_es": "es_queue.strategies.covariance:CSAES",
         "ga": "es_queue.strategies.ga:GA",
@@ -69,6 +70,7 @@ STRATEGIES: LazyClasses = LazyClasses(
         "random_search": "es_queue.strategies.random_search:RandomSearch",
         "sep_cma_es": "es_queue.strategies.covariance:SepCMAES",
         "snes": "es_queue.strategies.snes:SNES",
+        "xnes": "es_queue.strategies.xnes:XNES",
     }
 )
 POLICIES = FoundClasses("es_queue.policies")

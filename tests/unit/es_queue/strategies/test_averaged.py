@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from es_queue import testing
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import STRATEGIES, RunConfig, own_settings
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.strategies import State, Strategy, make_strategy
@@ -19,7 +19,7 @@ from tests.cases import each_case
 
 SIZE, DECAY = testing.SIZE, 0.75
 FIRST = np.linspace(-1, 1, SIZE).astype(np.float32)
-PLAIN = ["ars", "openai_es", "pgpe", "snes", "csa_es", "sep_cma_es", "cma_es", "lm_ma_es"]
+PLAIN = [name for name in STRATEGIES if "average_decay" in own_settings("strategy", name)]
 
 
 def made(name: str, decay: float = DECAY, **settings: int) -> Strategy:
