@@ -29,7 +29,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> bool:
 
 
 def spec_of(size: int = 2, limit: int | None = None, action: ActionSpec = BOX) -> EnvironmentSpec:
-    return EnvironmentSpec("Script", size, action, limit, None, None, "stock", clean_reset=True)
+    return EnvironmentSpec("Script", size, action, limit, None, None, "stock")
 
 
 class Script:

@@ -4,7 +4,6 @@ and the reference batch of virtual batch normalisation.
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import isfinite
@@ -33,7 +32,6 @@ from es_queue.environments.registry import (
     MARVIN,
     WALKER_V2,
     WALKER_V3,
-    RegisteredEnvironment,
     find_environment,
     format_missing_package,
 )
@@ -61,8 +59,6 @@ from es_queue.policies.actions import ActionMap
 from es_queue.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.user_code import describe_error
 
-_WALKER_ACTION = ActionSpec("box", shape=(4,), low=(-1.0,) * 4, high=(1.0,) * 4)
-_WALKER_OBSERVATION = 24
 _PROBE_SEED = 0
 
 
@@ -74,27 +70,29 @@ class ResolvedEnvironment:
 
     def __init__(self, request: EnvironmentRequest) -> None:
         self.request = request
-        self.entry = _find(request)
-        self.is_walker = _plays(
-            self.entry, request, {WALKER_V2, WALKER_V3}, {"hardcore"}
-        ) or _plays(self.entry, request, {MARVIN}, set())
-        self.is_cartpole = _plays(self.entry, request, {CARTPOLE}, CARTPOLE_ARGUMENTS)
+        if request.backend == GYM.name:
+            # start-up: few runs use the old gym
+            from es_queue.environments.old_gym import find_gym_environment
+
+            self.entry = entry = find_gym_environment(request)
+        else:
+            self.entry = entry = find_environment(request)
+        point, arguments = entry.entry_point, entry.arguments.keys()
+        is_plain = not (entry.module or request.wrappers or entry.spec.additional_wrappers)
+        self.is_walker = is_plain and (
+            (point in (WALKER_V2, WALKER_V3) and arguments <= {"hardcore"})
+            or (point == MARVIN and not arguments)
+        )
+        self.is_cartpole = is_plain and point == CARTPOLE and arguments <= CARTPOLE_ARGUMENTS
+        #: Whether lean and EnvPool are known to play the same episodes to the bit: EnvPool has no
+        #: lidar of version 2.
+        self.has_equal_backends = self.is_walker and point == WALKER_V3
+        self.is_hardcore = bool(entry.arguments.get("hardcore", False))
 
     @property
     def is_stock(self) -> bool:
         """Whether a library's own environment plays it."""
         return self.backend in (STOCK.name, GYM.name)
-
-    @property
-    def is_vector_cartpole(self) -> bool:
-        return self.backend == LEAN.name and self.is_cartpole
-
-    @property
-    def has_equal_backends(self) -> bool:
-        """Whether lean and EnvPool are known to play the same episodes to the bit: BipedalWalker-v3
-        only, because EnvPool has no lidar of version 2.
-        """
-        return self.is_walker and self.entry.entry_point == WALKER_V3
 
     @cached_property
     def behaviour(self) -> str:
@@ -117,7 +115,14 @@ class ResolvedEnvironment:
             validate_contacts(self.entry, self.request)
         if looks_inside:
             lean = self.is_walker and self.behaviour in (POSITION, FEET)
-            self._validate_behaviour(lean)
+            readers = [name for name, backend in BACKENDS.items() if backend.reads_inside]
+            allowed = (AUTO, STOCK.name, LEAN.name) if lean else (AUTO, *readers)
+            if requested not in allowed:
+                raise UsageError(
+                    f"the {requested} back end does not report the {self.behaviour} of "
+                    f"{self.entry.id}: use --backend {' or '.join(allowed)}, or the behaviour "
+                    "last-observation"
+                )
         if requested == AUTO:
             if self.has_equal_backends and is_installed() and not looks_inside:
                 return ENVPOOL.name
@@ -138,79 +143,48 @@ class ResolvedEnvironment:
             self._validate_envpool()
         return requested
 
-    def _validate_behaviour(self, lean: bool) -> None:
-        """Raises UsageError if the back end cannot read a behaviour inside the environment."""
-        readers = [name for name, backend in BACKENDS.items() if backend.reads_inside]
-        allowed = (AUTO, STOCK.name, LEAN.name) if lean else (AUTO, *readers)
-        if self.request.backend not in allowed:
-            raise UsageError(
-                f"the {self.request.backend} back end does not report the {self.behaviour} of "
-                f"{self.entry.id}: use --backend {' or '.join(allowed)}, or the behaviour "
-                "last-observation"
-            )
-
     def _validate_envpool(self) -> None:
-        if self.is_walker and self.walker_variant == (True, True):
+        entry = self.entry
+        if self.is_walker and self.is_hardcore and entry.entry_point == WALKER_V2:
             raise UsageError(
-                f"the envpool back end does not play {self.entry.id}: EnvPool has only the lidar "
+                f"the envpool back end does not play {entry.id}: EnvPool has only the lidar "
                 "of version 3; use lean"
             )
-        plain = self.is_walker or not (
-            self.entry.module or self.request.wrappers or self.request.arguments
-        )
-        if not plain or self.envpool_task not in load_envpool(self.entry.id).list_all_envs():
+        changed = entry.module or self.request.wrappers or self.request.arguments
+        if (changed and not self.is_walker) or (
+            self._envpool_task not in load_envpool(entry.id).list_all_envs()
+        ):
             raise UsageError(
                 f"the envpool back end does not play {self.request.id} with these settings: it "
                 "plays EnvPool's own ids, without wrappers and arguments"
             )
 
     @property
-    def walker_variant(self) -> tuple[bool, bool]:
-        """Whether it is Hardcore, and whether it has the lidar of version 2."""
-        hardcore = bool(self.entry.arguments.get("hardcore", False))
-        return hardcore, self.entry.entry_point == WALKER_V2
-
-    @property
-    def envpool_task(self) -> str:
+    def _envpool_task(self) -> str:
         if self.entry.entry_point in (WALKER_V2, WALKER_V3):
-            return "BipedalWalkerHardcore-v3" if self.walker_variant[0] else "BipedalWalker-v3"
+            return "BipedalWalkerHardcore-v3" if self.is_hardcore else "BipedalWalker-v3"
         return self.entry.spec.id
 
     # --- what plays it
 
-    def walker_spec(self) -> EnvironmentSpec:
-        """The spec of a walker, without creating it."""
-        return EnvironmentSpec(
-            id=self.entry.id,
-            observation_size=_WALKER_OBSERVATION,
-            action=_WALKER_ACTION,
-            step_limit=self.entry.spec.max_episode_steps,
-            reward_threshold=self.entry.reward_threshold,
-            highest_reward=None,
-            backend=self.backend,
-            clean_reset=True,
-            note=self.entry.note,
-        )
-
     def open(self) -> Environment:
+        """One episode after the other."""
+        env: Environment
         if self.is_stock:
-            return self.with_contacts(StockEnvironment(self.entry, self.request))
-        envs = self.open_vector()
-        return (
-            self.with_contacts(self._open_walker()) if envs is None else UnbatchedEnvironment(envs)
-        )
-
-    def with_contacts(self, env: Environment) -> Environment:
-        """The environment that also counts the contacts of feet, if they are the behaviour."""
+            env = StockEnvironment(self.entry, self.request)
+        elif (envs := self.open_vector()) is not None:
+            return UnbatchedEnvironment(envs)
+        else:
+            env = self._open_walker()
         return ContactShares(env) if self.behaviour == FEET else env
 
     def open_vector(self) -> VectorEnvironment | None:
-        """A VectorEnvironment; None if this back end plays episodes one by one."""
+        """Many episodes at once; None if this back end plays them one by one."""
         if resolve_backend(self.backend) == ENVPOOL.name:
-            return EnvPoolVectorEnvironment(self.envpool_task)
-        if not self.is_vector_cartpole:
-            return None
-        return CartPoleVectorEnvironment(self.entry.arguments)
+            return EnvPoolVectorEnvironment(self._envpool_task)
+        if self.backend == LEAN.name and self.is_cartpole:
+            return CartPoleVectorEnvironment(self.entry.arguments)
+        return None
 
     def _open_walker(self) -> Environment:
         try:
@@ -223,7 +197,7 @@ class ResolvedEnvironment:
             seen = (*LIDAR,)
         if self.entry.entry_point == MARVIN:
             return LeanMarvin(seen)
-        return LeanWalker(*self.walker_variant, seen)
+        return LeanWalker(self.is_hardcore, self.entry.entry_point == WALKER_V2, seen)
 
     def open_rendered(self, render_mode: str) -> RenderedEnvironment:
         """Open the environment for rendered episodes; Gymnasium's own one in place of EnvPool's."""
@@ -236,16 +210,7 @@ class ResolvedEnvironment:
             raise MissingPackage(format_missing_package(self.entry, error)) from error
         if self.entry.entry_point == MARVIN:
             return RenderedMarvin(render_mode)
-        return RenderedWalker(*self.walker_variant, render_mode)
-
-
-def _find(request: EnvironmentRequest) -> RegisteredEnvironment:
-    if request.backend != GYM.name:
-        return find_environment(request)
-    # start-up: few runs use the old gym
-    from es_queue.environments.old_gym import find_gym_environment
-
-    return find_gym_environment(request)
+        return RenderedWalker(self.is_hardcore, self.entry.entry_point == WALKER_V2, render_mode)
 
 
 def describe(request: EnvironmentRequest) -> EnvironmentSpec:
@@ -259,18 +224,32 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
         return describe_objective(request)
     resolved = ResolvedEnvironment(request)
     backend = resolved.backend
-    if resolved.is_walker and not resolved.is_stock:
-        spec, env = resolved.walker_spec(), resolved.open()
-    else:
-        stock = StockEnvironment(resolved.entry, request)
-        spec = replace(stock.spec, backend=backend)
-        env = resolved.with_contacts(stock) if resolved.is_stock else _open_beside(stock, resolved)
+    stock = StockEnvironment(resolved.entry, request)  # describes the spaces for all back ends
+    spec = stock.spec
+    if not resolved.is_stock:
+        stock.close()
+        if (
+            spec.discrete_start is not None
+            or spec.observation is not None
+            or spec.action.kind not in ("box", "discrete")
+            or any(spec.action.starts)
+        ):
+            raise UsageError(
+                f"the envpool back end does not play {spec.id}: it supports array observations, "
+                "and box or discrete actions"
+            )
+    env = stock if resolved.is_stock and resolved.behaviour != FEET else resolved.open()
     try:
         _probe_environment(env, spec)
-        if isinstance(env, StockEnvironment):
-            spec = replace(spec, lives=env.lives())
-        spec = replace(spec, action=with_bins(spec.action, request.action_bins))
-        return _with_behaviour(env, spec, resolved.behaviour)
+        size = _behaviour_size(env, spec, resolved.behaviour)
+        return replace(
+            spec,
+            backend=backend,
+            lives=stock.lives() if env is stock else 0,
+            action=with_bins(spec.action, request.action_bins),
+            behaviour=resolved.behaviour,
+            behaviour_size=size,
+        )
     finally:
         env.close()
 
@@ -286,23 +265,6 @@ def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
             f"into bins: leave it out"
         )
     return replace(spec, bins=bins)
-
-
-def _open_beside(stock: StockEnvironment, resolved: ResolvedEnvironment) -> Environment:
-    """The environment that plays in place of Gymnasium's, which only described the spaces."""
-    stock.close()
-    spec = stock.spec
-    if (
-        spec.discrete_start is not None
-        or spec.observation is not None
-        or spec.action.kind not in ("box", "discrete")
-        or any(spec.action.starts)
-    ):
-        raise UsageError(
-            f"the envpool back end does not play {spec.id}: it supports array observations, and "
-            "box or discrete actions"
-        )
-    return resolved.open()
 
 
 @overload
@@ -340,7 +302,7 @@ def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[
     kind: type[VectorEnvironment]
     if resolved.backend in (ENVPOOL.name, ANY.name):
         kind = EnvPoolVectorEnvironment
-    elif resolved.is_vector_cartpole:
+    elif resolved.backend == LEAN.name and resolved.is_cartpole:
         kind = CartPoleVectorEnvironment
     else:
         return None
@@ -371,18 +333,10 @@ def resolve_backend(backend: str) -> str:
     return ENVPOOL.name if is_installed() else LEAN.name
 
 
-def _plays(
-    entry: RegisteredEnvironment, request: EnvironmentRequest, points: Set[str], known: Set[str]
-) -> bool:
-    """Whether it is an environment of ``points`` without other settings than ``known``."""
-    changed = entry.module or request.wrappers or entry.spec.additional_wrappers
-    return entry.entry_point in points and not (changed or entry.arguments.keys() - known)
-
-
-def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> EnvironmentSpec:
-    """The spec with the behaviour's size, measured on the episode that has just begun."""
+def _behaviour_size(env: Environment, spec: EnvironmentSpec, behaviour: str) -> int:
+    """Numbers of the behaviour, measured on the episode that has just begun; 0 without one."""
     if not behaviour:
-        return spec
+        return 0
     try:
         size = (
             len(cast(BehaviourEnvironment, env).behaviour())
@@ -395,7 +349,7 @@ def _with_behaviour(env: Environment, spec: EnvironmentSpec, behaviour: str) -> 
             f"{behaviour} of {spec.id} cannot be read: "
             f"{error if isinstance(error, EnvironmentFailure) else describe_error(error)}"
         ) from error
-    return replace(spec, behaviour=behaviour, behaviour_size=size)
+    return size
 
 
 def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:

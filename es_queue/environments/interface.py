@@ -181,7 +181,6 @@ class EnvironmentSpec:
     reward_threshold: the registered return at which the task counts as solved
     highest_reward: the largest reward of one step, if the environment declares it
     backend: one of BACKENDS ("any": each host decides), never "auto"
-    clean_reset: whether one object can play many episodes that do not depend on each other
     behaviour, behaviour_size: the behaviour that is compared; empty and 0 for none
     lives: at the start of an episode; 0 if there are none, or the number is unknown
     note: a sentence for the user who starts a run; empty for none
@@ -197,7 +196,6 @@ class EnvironmentSpec:
     reward_threshold: float | None
     highest_reward: float | None
     backend: str
-    clean_reset: bool
     discrete_start: int | None = None
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""

@@ -97,5 +97,5 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
             f"{request.id} returned {value} for its first vector: it must return a finite number"
         )
     action = ActionSpec("vector", shape=(request.parameters,))
-    spec = EnvironmentSpec(request.id, 1, action, 1, None, None, "stock", clean_reset=True)
+    spec = EnvironmentSpec(request.id, 1, action, 1, None, None, "stock")
     return replace(spec, behaviour=request.behaviour, behaviour_size=size)

@@ -59,18 +59,14 @@ def current_id(name: str) -> tuple[str, str]:
     newest = _newest(bare)
     if name == newest or version > (find_highest_version(None, bare) or 0):
         return name, ""
-    hint = f" (--env gymnasium:{name} plays the old version)" if _is_playable(name) else ""
+    # For ids that it has removed, Gymnasium registers a function that raises.
+    playable = isinstance(getattr(gymnasium.registry.get(name), "entry_point", None), str)
+    hint = f" (--env gymnasium:{name} plays the old version)" * playable
     return newest, f"{name} is an old version: this run uses the current one, {newest}{hint}"
 
 
 def _newest(bare: str) -> str:
     return get_env_id(None, bare, find_highest_version(None, bare))
-
-
-def _is_playable(name: str) -> bool:
-    """Whether Gymnasium still plays it; for removed ids it registers a function that raises."""
-    spec = gymnasium.registry.get(name)
-    return spec is not None and isinstance(spec.entry_point, str)
 
 
 WALKER_V3 = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
@@ -156,18 +152,29 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
     if atari is not None:
         return RegisteredEnvironment(*atari, None)
     note = ""
+    makers: dict[str, Any] = {}
     if module:
         import_user_module(module, request.id)
+        makers = {
+            own: thing
+            for own, thing in vars(sys.modules[module]).items()
+            if isinstance(thing, FunctionType)
+            or (isinstance(thing, type) and issubclass(thing, gymnasium.Env))
+        }
     else:
         name, note = current_id(name)
     if name.startswith("ALE/"):
         rom_ids(name)
-    spec = find_spec(gymnasium.envs.registration, name) or _find_maker(module, name)
+    spec = find_spec(gymnasium.envs.registration, name)
+    if spec is None and name in makers:
+        spec = EnvSpec(name, entry_point=f"{module}:{name}")
     if spec is None:
-        raise EnvironmentFailure(
-            _format_known_to_gym(name)
-            or format_unknown_id(name, [*_makers_of(module), *gymnasium.registry], module)
-        )
+        gym = getattr(sys.modules.get("gym"), "envs", None)
+        if name in getattr(getattr(gym, "registration", None), "registry", {}):
+            raise EnvironmentFailure(
+                f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
+            )
+        raise EnvironmentFailure(format_unknown_id(name, [*makers, *gymnasium.registry], module))
     return RegisteredEnvironment(
         spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note
     )
@@ -202,27 +209,6 @@ def find_spec(registration: Any, name: str) -> Any:
     return registration.registry.get(name)
 
 
-def _find_maker(module: str, name: str) -> EnvSpec | None:
-    """The spec of an environment's class in the user's module, or of a function that makes one."""
-    maker = getattr(sys.modules.get(module), name, None)
-    if not (isinstance(maker, FunctionType) or _is_environment_class(maker)):
-        return None
-    return EnvSpec(name, entry_point=f"{module}:{name}")
-
-
-def _is_environment_class(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, gymnasium.Env)
-
-
-def _makers_of(module: str) -> list[str]:
-    """The names of the environments' classes and of the functions in an imported module."""
-    return [
-        name
-        for name, thing in (vars(sys.modules[module]) if module else {}).items()
-        if isinstance(thing, FunctionType) or _is_environment_class(thing)
-    ]
-
-
 def validate_reserved_arguments(request: EnvironmentRequest) -> None:
     """Raises UsageError for an argument that users may not set."""
     for argument, _ in request.arguments:
@@ -230,15 +216,6 @@ def validate_reserved_arguments(request: EnvironmentRequest) -> None:
             raise UsageError(
                 f"the environment argument {argument} is not allowed: es-queue sets it itself"
             )
-
-
-def _format_known_to_gym(name: str) -> str:
-    """The error for an id that the user's module registered with the old gym; empty for others."""
-    gym = sys.modules.get("gym")
-    registry = getattr(getattr(getattr(gym, "envs", None), "registration", None), "registry", {})
-    if name not in registry:
-        return ""
-    return f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
 
 
 def format_unknown_id(name: str, known: list[str], module: str = "") -> str:

@@ -1,7 +1,5 @@
 """The walkers on Gymnasium's classes: the lean ones rendered, Marvin-v0 and BipedalWalker-v2."""
 
-# ruff: noqa: N802 - Box2D calls its listeners by these names.
-
 from __future__ import annotations
 
 import math
@@ -21,6 +19,7 @@ from es_queue.environments.walker import (
     SCALE,
     LeanMarvin,
     LeanWalker,
+    LidarV2,
     Polygon,
     draw_clouds,
 )
@@ -228,21 +227,6 @@ class MarvinEnv(gymnasium.Env[Floats, Floats]):
 # --- BipedalWalker-v2: version 3 with the lidar of version 2 (gym 0.15.4)
 
 
-class LidarCallback(Box2D.b2RayCastCallback):  # type: ignore[misc]
-    """Ends the ray at the first ground that Box2D's tree reports, near or far; other bodies do not
-    count.
-    """
-
-    fraction = 1.0
-
-    def ReportFixture(self, fixture: Any, point: Any, normal: Any, fraction: float) -> float:
-        if fixture.filterData.categoryBits & 1 == 0:
-            return 1.0
-        self.p2 = point
-        self.fraction = fraction
-        return 0.0
-
-
 class LidarV2Mixin:
     """Precedes a BipedalWalker of version 3, Gymnasium's or gym's, and gives it the lidar of
     version 2.
@@ -264,8 +248,8 @@ class LidarV2Mixin:
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         # Gymnasium's reset puts the lidar of version 3 in place and ends with a step: this one.
-        if not isinstance(self.lidar[0], LidarCallback):
-            self.lidar = [LidarCallback() for _ in range(10)]
+        if not isinstance(self.lidar[0], LidarV2):
+            self.lidar = [LidarV2(()) for _ in RAYS]
         parent: Any = super()
         outcome: tuple[Floats, float, bool, bool, dict[str, Any]] = parent.step(action)
         return outcome

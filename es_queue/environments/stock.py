@@ -37,6 +37,7 @@ from es_queue.environments.registry import (
     MARVIN,
     WALKER_V2,
     WALKER_V3,
+    GymEnvironment,
     RegisteredEnvironment,
     format_missing_package,
 )
@@ -45,7 +46,6 @@ from es_queue.numerics.arrays import Floats
 from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
 from es_queue.user_code import describe_error, load_attribute, load_function
 
-GymEnvironment = gymnasium.Env[Any, Any]
 Measure = Callable[[GymEnvironment], Any]
 
 # --- behaviours: a few numbers of an episode, read at its end
@@ -264,31 +264,32 @@ class StockEnvironment:
         self._entry, self._request, self._render_mode = entry, request, render_mode
         self._environment = make_environment(entry, request, render_mode)
         self._was_reset = False
+        made = type(self._environment.unwrapped)
+        # Atari's wrappers of images remember nothing.
+        wrapped = entry.spec.additional_wrappers and entry.entry_point != ATARI
+        #: Whether one object plays many episodes that do not depend on each other.
+        self.resets_cleanly = not (entry.module or request.wrappers or wrapped) and (
+            f"{made.__module__}.{made.__qualname__}".startswith(CLEAN_MODULES)
+        )
         self._measure = make_measure(resolve_behaviour(entry, request))
         tree = observation_tree(self._environment.observation_space, entry.id)
-        is_array = isinstance(tree, ObservationLeaf) and not tree.choices
-        self._encode = flatten if is_array else make_encoder(tree)
+        is_leaf, choices = isinstance(tree, ObservationLeaf), getattr(tree, "choices", ())
+        self._encode = flatten if is_leaf and not choices else make_encoder(tree)
         self._adapt = action_adapter(self._environment.action_space)
-        self.spec = self._describe(tree)
-
-    def _describe(self, tree: ObservationTree) -> EnvironmentSpec:
-        entry, space = self._entry, self._environment.observation_space
-        shape = space.shape if isinstance(space, gymnasium.spaces.Box) else ()
-        return EnvironmentSpec(
+        space = self._environment.observation_space
+        shape = space.shape if isinstance(space, spaces.Box) else ()
+        self.spec = EnvironmentSpec(
             id=entry.id,
             observation_size=tree.size,
             action=action_spec(self._environment.action_space, entry.id),
             step_limit=entry.spec.max_episode_steps,
             reward_threshold=entry.reward_threshold,
             highest_reward=self._highest_reward(),
-            backend=GYM.name if self._request.backend == GYM.name else STOCK.name,
-            clean_reset=_resets_cleanly(self._environment, entry, self._request),
+            backend=GYM.name if request.backend == GYM.name else STOCK.name,
             note=entry.note,
-            discrete_start=(
-                int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
-            ),
+            discrete_start=int(space.start) if isinstance(space, spaces.Discrete) else None,
             observation_shape=shape if len(shape) > 1 else (),
-            observation=composite_tree(tree),
+            observation=None if is_leaf and len(choices) < 2 else tree,
         )
 
     def _highest_reward(self) -> float | None:
@@ -300,7 +301,7 @@ class StockEnvironment:
         return None if changed else HIGHEST_REWARDS.get(self._entry.spec.id)
 
     def reset(self, seed: int) -> Floats:
-        if self._was_reset and not self.spec.clean_reset:
+        if self._was_reset and not self.resets_cleanly:
             self._environment.close()
             self._environment = make_environment(self._entry, self._request, self._render_mode)
         self._was_reset = True
@@ -332,16 +333,17 @@ class StockEnvironment:
         self._environment.close()
 
 
-def composite_tree(tree: ObservationTree) -> ObservationTree | None:
-    """The parts of observations; None for an array and for one Discrete."""
-    return None if isinstance(tree, ObservationLeaf) and len(tree.choices) < 2 else tree
-
-
 def make_environment(
     entry: RegisteredEnvironment, request: EnvironmentRequest, render_mode: str | None
 ) -> GymEnvironment:
     """``gymnasium.make`` without a step limit and without checkers, then the request's wrappers."""
-    wrappers = [_load_wrapper(path) for path in request.wrappers]
+    wrappers = []
+    for path in request.wrappers:
+        if not all(path.partition(":")):
+            raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
+        wrappers.append(load_attribute(f"wrapper {path!r}", path, UsageError))
+        if not callable(wrappers[-1]):
+            raise UsageError(f"the wrapper {path!r} is not a class")
     try:
         if request.backend == GYM.name:
             # start-up: few runs use the old gym
@@ -349,7 +351,11 @@ def make_environment(
 
             return make_gym_environment(entry, wrappers, render_mode)
         if "gymnasium.envs.mujoco." in entry.entry_point:
-            _silence_mujoco()
+            # Keep MuJoCo's warnings from the terminal and from MUJOCO_LOG.TXT in the current
+            # folder. The handler is a C function: an exception in it (by a signal's handler)
+            # would end the process.
+            with suppress(ImportError):  # making the environment says what to install
+                importlib.import_module("mujoco").set_mju_user_warning(operator.not_)
         environment = _make_gymnasium(entry, render_mode)
         for wrapper in wrappers:
             environment = wrapper(environment)
@@ -358,19 +364,14 @@ def make_environment(
     except UsageError:
         raise
     except Exception as error:
-        raise EnvironmentFailure(_format_make_error(entry, request, error)) from error
+        trouble = "cannot be created"
+        if isinstance(error, TypeError) and request.arguments:
+            given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
+            trouble = f"does not accept the arguments {given}"
+        raise EnvironmentFailure(f"{entry.id} {trouble}: {describe_error(error)}") from error
     if not isinstance(environment, gymnasium.Env):
         raise EnvironmentFailure(f"the wrappers of {entry.id} do not return a gymnasium.Env")
     return environment
-
-
-def _silence_mujoco() -> None:
-    """Keep MuJoCo's warnings from the terminal and from MUJOCO_LOG.TXT in the current folder.
-
-    The handler is a C function: an exception in it (by a signal's handler) would end the process.
-    """
-    with suppress(ImportError):  # making the environment says what to install
-        importlib.import_module("mujoco").set_mju_user_warning(operator.not_)
 
 
 def _make_gymnasium(entry: RegisteredEnvironment, render_mode: str | None) -> GymEnvironment:
@@ -379,7 +380,10 @@ def _make_gymnasium(entry: RegisteredEnvironment, render_mode: str | None) -> Gy
     options: dict[str, Any] = {"max_episode_steps": -1, "disable_env_checker": True}
     if render_mode is None:
         return gymnasium.make(spec, **options)
-    modes = _render_modes(spec.entry_point)
+    point: Any = spec.entry_point
+    creator = load_env_creator(point) if isinstance(point, str) else point
+    metadata = getattr(creator, "metadata", None)
+    modes = (isinstance(metadata, dict) and metadata.get("render_modes")) or []
     if render_mode in modes:
         return _follow_robot(gymnasium.make(spec, render_mode=render_mode, **options))
     if render_mode == "human" and "rgb_array" in modes:
@@ -399,39 +403,3 @@ def _follow_robot(environment: GymEnvironment) -> GymEnvironment:
         mujoco: Any = importlib.import_module("mujoco")
         renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
     return environment
-
-
-def _render_modes(entry_point: Any) -> list[str]:
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    metadata = getattr(creator, "metadata", {})
-    return list(metadata.get("render_modes") or []) if isinstance(metadata, dict) else []
-
-
-def _format_make_error(
-    entry: RegisteredEnvironment, request: EnvironmentRequest, error: Exception
-) -> str:
-    if isinstance(error, TypeError) and request.arguments:
-        given = ", ".join(f"{name}={value!r}" for name, value in request.arguments)
-        return f"{entry.id} does not accept the arguments {given}: {describe_error(error)}"
-    return f"{entry.id} cannot be created: {describe_error(error)}"
-
-
-def _load_wrapper(path: str) -> Any:
-    """The class that ``module:Class`` names. Raises UsageError if there is none."""
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise UsageError(f"the wrapper {path!r} is not of the form module:Class")
-    wrapper = load_attribute(f"wrapper {path!r}", path, UsageError)
-    if not callable(wrapper):
-        raise UsageError(f"the wrapper {path!r} is not a class")
-    return wrapper
-
-
-def _resets_cleanly(
-    environment: GymEnvironment, entry: RegisteredEnvironment, request: EnvironmentRequest
-) -> bool:
-    known = entry.entry_point == ATARI  # Gymnasium's wrappers of images remember nothing
-    if entry.module or request.wrappers or (entry.spec.additional_wrappers and not known):
-        return False
-    kind = type(environment.unwrapped)
-    return f"{kind.__module__}.{kind.__qualname__}".startswith(CLEAN_MODULES)

@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -52,6 +53,11 @@ class Terrain:
 
     def edges(self) -> list[tuple[Point, Point]]:
         return list(pairwise((i * STEP, y) for i, y in enumerate(self.heights)))
+
+    @cached_property
+    def shapes(self) -> list[Any]:
+        """The polygons as Box2D's, for several worlds."""
+        return [polygonShape(vertices=polygon) for polygon in self.polygons]
 
 
 def generate_terrain(stream: Mt19937, hardcore: bool) -> Terrain:
@@ -289,10 +295,11 @@ def build_walker(ground: Terrain, stream: Mt19937, shape: WalkerShape) -> Walker
 def build_ground(world: Any, ground: Terrain) -> Any:
     """The whole ground as one static body: Gymnasium's 200 bodies give the same bits."""
     floor = world.CreateStaticBody()
-    for vertices in ground.polygons:
-        floor.CreateFixture(fixtureDef(shape=polygonShape(vertices=vertices), friction=FRICTION))
-    definition = fixtureDef(shape=edgeShape(), friction=FRICTION)
-    edge, add = definition.shape, floor._b2Body__CreateFixture  # CreateFixture checks its arguments
+    definition, edge = fixtureDef(friction=FRICTION), edgeShape()
+    add = floor._b2Body__CreateFixture  # CreateFixture checks its arguments
+    for definition.shape in ground.shapes:
+        add(definition)
+    definition.shape = edge
     for edge.vertex1, edge.vertex2 in ground.edges():  # at half the price of ``vertices``
         add(definition)
     return floor
@@ -379,7 +386,7 @@ class LidarV2(Lidar):
         # Friction tells ground (2.5) from walker (at most 0.2), cheaper than the category bits.
         if fixture.friction < 2.0:
             return 1.0
-        self.fraction = fraction
+        self.p2, self.fraction = point, fraction  # Gymnasium draws to the point
         return 0.0
 
 
@@ -392,8 +399,9 @@ def build_lidar_world(ground: Terrain) -> Any:
         corner.Set(i * STEP, y)
         corners[i] = corner
     chain._b2ChainShape__create(corners, len(ground.heights), False)
-    for shape in (chain, *(polygonShape(vertices=polygon) for polygon in ground.polygons)):
-        floor.CreateFixture(fixtureDef(shape=shape))
+    definition = fixtureDef()
+    for definition.shape in (chain, *ground.shapes):
+        floor.CreateFixture(definition)
     return world
 
 

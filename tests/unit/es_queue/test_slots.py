@@ -16,7 +16,7 @@ ROW = 2
 def make_table() -> Slots:
     config = quick_config(env="Pendulum-v1", strategy="ars", population=8, obs_norm=False)
     action = ActionSpec("box", (1,), (-2.0,), (2.0,))
-    spec = EnvironmentSpec(config.env, 3, action, 200, None, None, "stock", clean_reset=True)
+    spec = EnvironmentSpec(config.env, 3, action, 200, None, None, "stock")
     return Slots(config, make_strategy(config, 3), spec, 0, [Span(TRAIN, 0, 4)])
 
 

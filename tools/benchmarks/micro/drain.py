@@ -36,9 +36,7 @@ def open_table(rows: int) -> Slots:
         env="BipedalWalker-v3", strategy="ars", population=min(1_000_000, 2 * rows)
     )
     action = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
-    spec = EnvironmentSpec(
-        config.env, OBSERVATION, action, 1600, None, None, "stock", clean_reset=True
-    )
+    spec = EnvironmentSpec(config.env, OBSERVATION, action, 1600, None, None, "stock")
     strategy = make_strategy(config, 100)
     return Slots(config, strategy, spec, 0, [Span(TRAIN, 0, rows)], publication=PUBLICATION)
 

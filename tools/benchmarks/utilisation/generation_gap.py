@@ -74,9 +74,7 @@ class Size:
             **kind,
         )
         action = ActionSpec("box", (self.actions,), (-1.0,) * self.actions, (1.0,) * self.actions)
-        spec = EnvironmentSpec(
-            config.env, self.observations, action, 1600, None, None, "stock", clean_reset=True
-        )
+        spec = EnvironmentSpec(config.env, self.observations, action, 1600, None, None, "stock")
         policy = make_policy(config, self.observations, action)
         strategy = make_strategy(config, policy.size)
         learner = Learner(config, spec, strategy, table)

@@ -90,7 +90,7 @@ def test_a_users_environment_is_found_by_its_module(own: str) -> None:
         3.0,
     )
     assert (spec.action.kind, spec.action.sizes, spec.action.starts) == ("discrete", (3,), (1,))
-    assert (spec.backend, spec.clean_reset, spec.highest_reward) == ("stock", False, None)
+    assert (spec.backend, spec.highest_reward) == ("stock", None)
 
 
 @each_case(
