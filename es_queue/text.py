@@ -37,17 +37,22 @@ SIMILAR, MARGIN = 0.66, 0.1
 
 def nearest_names(word: str, known: Iterable[str]) -> list[str]:
     """At most three known names, the nearest first: those that begin with ``word``, else those
-    about as similar as the nearest one. A flag's dashes do not count.
+    about as similar as the nearest one or with which ``word`` begins. A flag's dashes and capital
+    letters do not count.
     """
-    names = list(known)
-    beginning = [name for name in names if len(word.strip("-")) > 1 and name.startswith(word)]
-    matcher = difflib.SequenceMatcher(b=word.lstrip("-"))
+    word, names = word.strip("-").lower(), {name: name.lstrip("-").lower() for name in known}
+    matcher = difflib.SequenceMatcher(b=word)
     ratios: dict[str, float] = {}
-    for name in names:
-        matcher.set_seq1(name.lstrip("-"))
+    for name, plain in names.items():
+        matcher.set_seq1(plain)
         ratios[name] = matcher.ratio()
     least = max(SIMILAR, max(ratios.values(), default=0) - MARGIN)
-    near = beginning or [name for name in names if ratios[name] >= least]
+    near = [name for name, plain in names.items() if len(word) > 1 and plain.startswith(word)]
+    near = near or [
+        name
+        for name, plain in names.items()
+        if ratios[name] >= least or (len(plain) > 2 and word.startswith(plain))
+    ]
     return sorted(near, key=lambda name: -ratios[name])[:MOST_SUGGESTIONS]
 
 

@@ -22,6 +22,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.text import format_suggestion
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
@@ -210,10 +211,14 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
     """The object ``module:name``. Raises ``error_type``, whose sentence names ``what``."""
     module, _, name = path.partition(":")
+    loaded: object = None
     try:
-        return getattr(importlib.import_module(module), name)
+        loaded = importlib.import_module(module)
+        return getattr(loaded, name)
     except (Exception, SystemExit) as error:  # a program's module may exit when imported
-        raise error_type(f"the {what} cannot be imported: {describe_error(error)}") from error
+        near = format_suggestion(name, vars(loaded) if loaded else ())
+        hint = near and f"; {near}"
+        raise error_type(f"the {what} cannot be imported: {describe_error(error)}{hint}") from error
 
 
 def describe_error(error: BaseException) -> str:

@@ -77,8 +77,8 @@ def flags_page() -> str:
         "for the environment, else from the default. The settings, all groups after the control "
         "of a run, have the same names in a TOML file (with `-` or `_`) "
         "and in Python's `RunConfig` (with `_`); the last column has their types. A default such "
-        "as `auto (0)` is a word for a number: flags and TOML files take both, Python takes the "
-        "number.\n",
+        "as `auto (0)` is a word for a number: flags, TOML files and "
+        "Python take both. Flags also take `10k` and `2.5M`.\n",
         "## es-master: launch\n",
         *actions(flags.make_parser(), "launch"),
         "\n## es-master: control of a run\n",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from inspect import Parameter, Signature
 from typing import Any, Self
@@ -42,6 +42,7 @@ from es_queue.config.settings import (
     read_wrappers,
     setting,
     short,
+    without_numpy,
 )
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import parse_json
@@ -83,6 +84,24 @@ PARTS: dict[str, Mapping[str, Any]] = {
 OWN = LazyClasses(
     {"policy": "es_queue.policies.base:Policy", "strategy": "es_queue.strategies.base:Strategy"}
 )
+#: What other programs call a setting.
+SYNONYMS = {
+    "algo": "strategy",
+    "env_id": "env",
+    "layers": "hidden",
+    "lr": "learning_rate",
+    "n_iterations": "generations",
+    "n_timesteps": "max_steps",
+    "net_arch": "hidden",
+    "noise_std": "sigma",
+    "npop": "population",
+    "popsize": "population",
+    "std": "sigma",
+    "steps": "max_steps",
+    "timesteps": "max_steps",
+    "total_steps": "max_steps",
+    "total_timesteps": "max_steps",
+}
 #: Settings of environments and policies, which an objective does not have.
 OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
 #: Settings that need generations which close on their own slots.
@@ -114,6 +133,7 @@ class RunConfig:
 
     own: (name, value) of the settings of its policy and of its strategy; as keywords and as
     attributes they are beside the others
+    given: the names that had a value; a recipe may set the others
     """
 
     env: str = setting(
@@ -464,29 +484,57 @@ class RunConfig:
         False, "train even if the environment is not reproducible"
     )
     own: tuple[tuple[str, Any], ...] = ()
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     __signature__ = _Signature()
 
-    def __init__(self, own: Iterable[tuple[str, Any]] = (), **given: Any) -> None:
-        """``own``: as of another RunConfig; its settings that these classes lack are left out.
+    def __init__(
+        self,
+        own: Iterable[tuple[str, Any]] = (),
+        given: frozenset[str] | None = None,
+        **values: Any,
+    ) -> None:
+        """``own`` and ``given``: as of another RunConfig; of its own settings, those that these
+        classes lack are left out. What cannot be combined is refused by ``check``.
 
-        Raises TypeError for an unknown setting, with the nearest names, and UsageError for one that
-        only another strategy or policy has. Values are checked by ``of``.
+        Raises UsageError for an unknown setting and for a value that a setting cannot have.
         """
-        common = declared(RunConfig)
-        values = {name: given.get(name, one.default) for name, one in common.items()}
-        mine = self._known_own(values)
-        free = CUSTOM_NAME.fullmatch(values["strategy"])
-        found = {name: one.default for name, one in mine.items()}
-        found |= {name: value for name, value in own if name in mine or free}
-        for name in given.keys() - common.keys():
-            if name not in mine and not free:
-                raise self._unknown(name, given[name], values, TypeError, "RunConfig")
-            found[name] = given[name]
-        self.__dict__.update({**values, **found, "own": tuple(found.items())})
+        self._fill(values, "RunConfig", own)
+        if given is not None:  # of a copy, which is given all values
+            common = declared(RunConfig)
+            changed = {n for n, v in values.items() if n not in common or v != common[n].default}
+            self.__dict__["given"] = given | changed
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the settings of this run have no {name!r}")
+
+    def _fill(
+        self, values: Mapping[str, Any], source: str, own: Iterable[tuple[str, Any]] = ()
+    ) -> None:
+        common = declared(RunConfig)
+        checked = {
+            name: one.checked(values[name], source) if name in values else one.default
+            for name, one in common.items()
+        }
+        mine = self._known_own(checked)
+        free = CUSTOM_NAME.fullmatch(checked["strategy"])
+        found = {name: one.default for name, one in mine.items()}
+        found |= {name: value for name, value in own if name in mine or free}
+        for name in (name for name in values if name not in common):
+            value = values[name]
+            if name in mine:
+                value = mine[name].checked(value, source)
+            elif not free:
+                raise self._unknown(name, value, checked, source)
+            else:  # the user's own strategy has it, or refuses it when it is made
+                value = without_numpy(value)
+                value = tuple(value) if isinstance(value, list) else value
+                items = value if isinstance(value, tuple) else [value]
+                if not str(name).isidentifier() or not all(map(is_plain, items)):
+                    raise UsageError(f"{short(name)} is {short(value)} in {source}: leave it out")
+            found[name] = value
+        given = frozenset(values)
+        self.__dict__.update({**checked, **found, "own": tuple(found.items()), "given": given})
 
     @staticmethod
     def _known_own(values: Mapping[str, Any]) -> dict[str, Setting]:
@@ -495,9 +543,7 @@ class RunConfig:
         }
 
     @staticmethod
-    def _unknown(
-        name: str, value: Any, values: Mapping[str, Any], error: type[Exception], source: str
-    ) -> Exception:
+    def _unknown(name: str, value: Any, values: Mapping[str, Any], source: str) -> UsageError:
         """Why these classes have no such setting."""
         for part, users in ((part, users_of(name, part)) for part in PARTS):
             if users:
@@ -507,36 +553,17 @@ class RunConfig:
                     f"{name} is {shown}, but the {part} {values[part]} does not use it: "
                     f"leave it out, or use the {part} {join(users)}"
                 )
-        if error is TypeError:
-            hint = format_suggestion(name, every_setting())
-            return TypeError(f"RunConfig has no setting {name!r}{hint and f'; {hint}'}")
         return UsageError(format_unknown_option(name, source))
 
     @classmethod
     def of(cls, values: Any, source: str) -> Self:
-        """Checked settings from a mapping of plain values; ``source`` names their origin in errors.
-        Raises UsageError.
+        """Settings from a mapping of plain values that can be combined; ``source`` names their
+        origin in errors. Raises UsageError.
         """
         if not isinstance(values, dict):
             raise UsageError(f"the settings of {source} are not a JSON object")
-        common = declared(RunConfig)
-        checked = {
-            name: one.checked(values[name], source) if name in values else one.default
-            for name, one in common.items()
-        }
-        own = cls._known_own(checked)
-        for name, value in values.items():
-            if name in own:
-                checked[name] = own[name].checked(value, source)
-            elif name not in common and CUSTOM_NAME.fullmatch(checked["strategy"]):
-                # The user's own strategy has it, or refuses it when it is made.
-                items = value if isinstance(value, list | tuple) else [value]
-                if not str(name).isidentifier() or not all(map(is_plain, items)):
-                    raise UsageError(f"{short(name)} is {short(value)} in {source}: leave it out")
-                checked[name] = tuple(value) if isinstance(value, list) else value
-            elif name not in common:
-                raise cls._unknown(name, value, checked, UsageError, source)
-        config = cls(**checked)
+        config = cls.__new__(cls)
+        config._fill(values, source)
         config.check()
         return config
 
@@ -778,9 +805,11 @@ def changeable() -> tuple[str, ...]:
 
 
 def format_unknown_option(name: str, source: str) -> str:
-    hint = format_suggestion(str(name).replace("-", "_"), every_setting())
+    name = str(name).replace("-", "_")
+    known = SYNONYMS.get(name, "")
+    hint = f"use {known}" if known else format_suggestion(name, every_setting())
     return (
-        f"{source} has the unknown option {name!r}; "
+        f"{source} has the unknown option {short(name)}; "
         f"{hint or 'es-master --help-all lists all options'}"
     )
 

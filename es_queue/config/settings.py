@@ -67,7 +67,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        return format_flag(self.name)
 
     @property
     def kind(self) -> str:
@@ -82,6 +82,7 @@ class Setting:
         Lists and text with commas become tuples, whole floats (``1e6``) ints, the ``word`` the
         default. Raises UsageError with one sentence: name, value, ``source`` and fix.
         """
+        value = without_numpy(value)
         if self.word and value == self.word:
             return self.default
         if self.read:
@@ -107,9 +108,9 @@ class Setting:
         if isinstance(like, str):
             return self._text(value, source)
         if isinstance(like, bool):
-            if not isinstance(value, bool):
+            if not isinstance(value, int | float) or value not in (0, 1):
                 raise self.refused(value, source, "use true or false")
-            return value
+            return bool(value)
         number = value
         if isinstance(like, int) and isinstance(value, float) and abs(value) <= EXACT_FLOAT:
             number = int(value) if value.is_integer() else value
@@ -134,6 +135,9 @@ class Setting:
         if self.choices and value not in self.choices and not is_own:
             near = format_suggestion(str(value), self.choices)
             raise self.refused(value, source, f"use {self.allowed()}{near and f' ({near})'}")
+        if callable(value):
+            name = f"{getattr(value, '__module__', 'module')}:{getattr(value, '__name__', 'name')}"
+            raise self.refused(value, source, f"name it as text, {name!r}")
         # Settings are printed on terminals, so they must not contain escape sequences.
         if not isinstance(value, str) or not value.isprintable():
             raise self.refused(value, source, "use printable text")
@@ -240,14 +244,25 @@ class FoundClasses(Mapping[str, Any]):
 # --- values and words
 
 
+def format_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def number_or_text(text: str) -> int | float | str:
-    """A number on a command line (``64``, ``1e6``) as that number, other text unchanged."""
+    """A number on a command line (64, 1e6, 2.5M) as that number, other text unchanged."""
+    factor = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}.get(text[-1:], 1)
+    digits = text if factor == 1 else text[:-1]
     for read in (int, float):
         try:
-            return read(text)
+            return read(digits) * factor
         except ValueError:
             continue
     return text
+
+
+def without_numpy(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's, without an import of numpy."""
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 def join(words: tuple[str, ...] | list[str]) -> str:
@@ -299,7 +314,7 @@ def read_arguments(one: Setting, value: Any, source: str) -> tuple[tuple[str, An
             item = (key, _json_scalar(text))
         if not isinstance(item, list | tuple) or len(item) != 2:
             raise one.refused(item, source, "use key=value")
-        key, entry = item
+        key, entry = item[0], without_numpy(item[1])
         if not isinstance(key, str) or not key.isidentifier():
             raise one.refused(key, source, "use a Python argument name before the =")
         if not is_plain(entry):

@@ -21,12 +21,13 @@ from es_queue.config.run_config import (
     POLICIES,
     RESUMABLE,
     STRATEGIES,
+    SYNONYMS,
     changeable,
     every_setting,
     own_settings,
     users_of,
 )
-from es_queue.config.settings import Setting
+from es_queue.config.settings import Setting, format_flag
 from es_queue.errors import UsageError
 from es_queue.text import format_suggestion
 
@@ -75,7 +76,14 @@ UNIT_METAVARS = {"seconds": "SECONDS", "steps": "STEPS", "MB": "MB"}
 
 class _MasterParser(CommandParser):
     synonyms: ClassVar[Mapping[str, str]] = {
-        "--name": "--run to name a new run, or --resume to continue one"
+        **{format_flag(word): format_flag(name) for word, name in SYNONYMS.items()},
+        **dict.fromkeys(
+            ("--n-envs", "--num-envs", "--n-jobs", "--n-workers", "--num-workers", "--cores"),
+            "--workers for the number of processes, or --population for that of individuals",
+        ),
+        **dict.fromkeys(("--log-dir", "--logdir", "--save-dir", "--output"), "--runs-dir"),
+        "--name": "--run to name a new run, or --resume to continue one",
+        "--load": "--warm-start for a new run with its policy, or --resume to continue a run",
     }
 
     @property

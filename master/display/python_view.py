@@ -8,7 +8,7 @@ import html
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from es_queue.config.run_config import RunConfig
 from master.display.log_view import (
@@ -17,6 +17,7 @@ from master.display.log_view import (
     RunView,
     SafeStream,
     format_generation,
+    format_start,
     format_summary,
 )
 from master.status.curve import Series
@@ -45,8 +46,9 @@ Points = list[tuple[float, float]]
 
 
 class PythonView(RunView):
-    """``callback`` gets the figures of each generation, and notes become warnings. With ``show``,
-    the newest figures are shown, at most once per second.
+    """``callback`` gets the figures of each generation. With ``show``, the newest are shown, at
+    most once per second. ``say`` prints lines about the start, and notes, which become warnings
+    without it.
 
     keeps_going: False once the callback has returned False; it is not called again. The last
     generation of a run is only evaluated: its record repeats the training figures of the one before
@@ -58,14 +60,22 @@ class PythonView(RunView):
         config: RunConfig,
         show: Show | None = None,
         clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], object] | None = None,
+        run: str = "",
     ) -> None:
         self._callback, self._config, self._show, self._clock = callback, config, show, clock
+        self._say, self._run = say, run
         self.keeps_going = True
         self._trained: Record = {}
         self._pace, self._last_time = GenerationPace(clock), -LEAST_LINE_SECONDS
         names = ("return_mean", "eval_mean")
         self._series = [Series(name, parse=drawable_or_none) for name in names]
         self._fraction: float | None = 0.0
+
+    def started(self, about: Mapping[str, str]) -> None:
+        if self._say:
+            for line in format_start(self._run, self._config, about):
+                self._say(line)
 
     def resumed(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -85,7 +95,10 @@ class PythonView(RunView):
             self._rewrite(left)
 
     def note(self, text: str) -> None:
-        warnings.warn(text, stacklevel=2)
+        if self._say:
+            self._say(text)
+        else:
+            warnings.warn(text, stacklevel=2)
 
     def summary(self, record: Record) -> None:
         self._fraction = 1.0

@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from es_queue.config.run_config import RunConfig, every_setting
+from es_queue.config.recipes import named_recipe
+from es_queue.config.run_config import RunConfig, check_resume_changes, every_setting
+from es_queue.config.settings import NONE, short
 from es_queue.errors import UsageError
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
 from es_queue.text import format_suggestion, nearest_names
@@ -34,6 +36,7 @@ class TrainOptions(TypedDict, total=False):
     runs_dir: str | Path | None
     noise_dir: str | Path | None
     trust: bool
+    recipe: str
 
 
 class TrainResult(dict[str, Any]):
@@ -77,34 +80,32 @@ def train(
     is raised again.
 
     Args:
-        config: Settings of a new run. Zeros and "auto" become defaults, as on the command line.
-            Recipes are not applied, because every field of a RunConfig has a value.
+        config: Settings of a new run. As on the command line, those that it was not given come from
+            the recipe for its environment, else they are the defaults.
         on_generation: Called with the figures of each generation. If it returns False, the run ends
             after that generation.
         env: The environment, instead of the config's: an id, a class, a function that makes one,
-            or an environment. Workers must be able to import it. Without a config, the recipe for
-            that id applies.
+            or an environment. Workers must be able to import it.
         resume: Name, folder or checkpoint of a run to continue with its own configuration;
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
             ``es_queue.config.run_config.RESUMABLE``.
-        progress: Show a line that is rewritten while the run trains, in a notebook a bar and a
-            curve; by default only in a notebook.
+        progress: Show what is trained and where, and a line that is rewritten while the run trains;
+            in a notebook a bar and a curve. By default only in a notebook.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
-            ``noise_dir`` and ``trust``, as the flags. Without ``redis_url`` it starts a private
-            server and local workers, whatever the environment says. With ``resume`` it uses the
-            server that the run was on, unless ``redis_url`` names another one, or is "private".
+            ``noise_dir``, ``trust`` and ``recipe``, as the flags. Without ``redis_url`` it starts
+            a private server and local workers, whatever the environment says. With ``resume`` it uses
+            the server that the run was on, unless ``redis_url`` names another one, or is "private".
             ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password of another.
 
     Raises:
         EsQueueError: In one sentence.
     """
     if unknown := options.keys() - TrainOptions.__annotations__.keys():
-        raise TypeError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
+        raise UsageError(f"train() has no option {min(unknown)}{_format_fix(min(unknown))}")
     fix_numeric_environment()
     limit_blas_threads()
     # start-up: numpy, whose threads must be fixed before it loads
-    from es_queue.config.run_config import check_resume_changes
     from es_queue.credentials import with_password
     from es_queue.host import checked_workers
     from es_queue.protocol.connection import PRIVATE, URL_FLAG
@@ -116,9 +117,13 @@ def train(
     from master.run.launch import Launch, with_run_server
     from master.run.session import Session
 
+    if config is not None and not isinstance(config, RunConfig):
+        fix = "env=" if isinstance(config, str) or callable(config) else "RunConfig(**settings)"
+        raise UsageError(f"train() got {short(config)} as its config: use {fix}")
     if resume is None and ((config is None and env is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
+    recipe = given.get("recipe", "")
     if given.get("workers") is not None:
         given["workers"] = checked_workers(given["workers"], "train()")
     for name in ("run_dir", "runs_dir", "noise_dir"):
@@ -131,20 +136,22 @@ def train(
             if given["redis_url"] != PRIVATE
             else None
         )
-    checked = make_config(config, env) if resume is None else None
+    checked, notes = (None, ()) if resume else make_config(config, env, recipe)
     views: list[PythonView] = []
     reporters: list[Reporter] = []
 
     def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
-        show = None if progress is False else notebook_display()
+        out = SafeStream(sys.stdout)
+        show, say = None if progress is False else notebook_display(), None
         if progress and show is None:
-            show = line_display(SafeStream(sys.stdout))
-        views.append(PythonView(on_generation, config, show))
+            show, say = line_display(out), out.write_line
+        views.append(PythonView(on_generation, config, show, say=say, run=run.run))
         reporters.append(Reporter(run.folder, views[-1]))
         return reporters[-1]
 
     own_modules = () if checked is None else tuple(named_modules(checked))
-    launch = with_run_server(Launch(**given, own_modules=own_modules))
+    launch = Launch(**given, notes=notes if progress else (), own_modules=own_modules)
+    launch = with_run_server(launch)
     session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
     try:
         changes = check_resume_changes(changes or {})
@@ -166,16 +173,26 @@ def _format_fix(name: str) -> str:
     return near and f"; did you mean the setting {near}? Use {cure.format(near)}"
 
 
-def make_config(config: RunConfig | None, env: GivenEnvironment | None) -> RunConfig:
-    """The checked settings of a new run. Raises UsageError."""
+def make_config(
+    config: RunConfig | None, env: GivenEnvironment | None, recipe: str = ""
+) -> tuple[RunConfig, tuple[str, ...]]:
+    """The settings of a new run, and the line about those that come from recipes. Raises
+    UsageError.
+    """
     # start-up: numpy, whose threads must be fixed before it loads
-    from es_queue.config.resolution import resolve
-    from es_queue.config.run_config import RunConfig
+    from es_queue.config.resolution import format_recipe, resolve
     from es_queue.environments.registry import environment_settings
 
-    settings = {} if env is None else environment_settings(env)
-    if config is None:
-        return resolve(settings)
-    if env is not None and config.task:
-        raise UsageError(f"train() has env= and a config for {config.task}: leave one out")
-    return RunConfig.of({**config.to_dict(), **settings}, "the configuration")
+    values: dict[str, Any] = {}
+    if config is not None:
+        # A value without effect is not refused: a complete config has them.
+        used = config.given - config.useless().keys()
+        values = {name: getattr(config, name) for name in used}
+    if env is not None:
+        if config is not None and config.task:
+            raise UsageError(f"train() has env= and a config for {config.task}: leave one out")
+        values |= environment_settings(env)
+    inherited = {} if recipe in ("", NONE) else named_recipe(recipe)
+    extra = inherited.keys() - values.keys()
+    values = inherited | values
+    return resolve(values, extra, recipe != NONE), format_recipe(values, extra, recipe)

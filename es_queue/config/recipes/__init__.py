@@ -43,17 +43,17 @@ def recipe_for(env_id: str) -> dict[str, Any]:
     """Setting values tuned for this environment id, by field name of RunConfig, with the strategy
     that they were tuned for; empty without a recipe.
     """
-    return _settings(_recipes().get(env_id, {}))
+    return _settings(_recipe(env_id))
 
 
 def settings_for_all(env_id: str) -> frozenset[str]:
     """The names of the recipe's settings that hold with every strategy."""
-    return frozenset(_recipes().get(env_id, {}).get("options", {}))
+    return frozenset(_recipe(env_id).get("options", {}))
 
 
 def expected_points(env_id: str) -> tuple[Expectation, ...]:
     """Evaluation points of the recipe, by number of steps; empty if there are none."""
-    return tuple(Expectation(**point) for point in _recipes().get(env_id, {}).get("expect", ()))
+    return tuple(Expectation(**point) for point in _recipe(env_id).get("expect", ()))
 
 
 def recipe_names() -> list[str]:
@@ -77,6 +77,12 @@ def _settings(recipe: dict[str, Any]) -> dict[str, Any]:
         for setting, value in {"strategy": strategy, **recipe[strategy]}.items()
     }
     return {**recipe.get("options", {}), **tuned}
+
+
+def _recipe(env_id: str) -> dict[str, Any]:
+    """An id without a version is the newest version, as in Gymnasium."""
+    versions = sorted(one for one in _recipes() if one.rpartition("-v")[0] == env_id)
+    return _recipes().get(versions[-1] if versions else env_id, {})
 
 
 @cache

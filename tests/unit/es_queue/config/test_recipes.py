@@ -31,6 +31,15 @@ RECIPES: dict[str, dict[str, Any]] = {
 ENVIRONMENTS = [env for recipe in RECIPES.values() for env in recipe.get("environments", ())]
 
 
+@each_case(
+    ("env", "newest"),
+    [("CartPole", "CartPole-v1"), ("Hopper", "Hopper-v5"), ("Marvin", "Marvin-v0")],
+)
+def test_an_id_without_a_version_has_the_recipe_of_the_newest(env: str, newest: str) -> None:
+    assert recipe_for(env) == recipe_for(newest) != {}
+    assert expected_points(env) == expected_points(newest)
+
+
 @each_case("env", ENVIRONMENTS)
 def test_a_recipe_is_a_configuration_that_stands(env: str) -> None:
     config = RunConfig.of({"env": env, **recipe_for(env)}, env)

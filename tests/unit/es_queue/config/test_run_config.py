@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -150,7 +151,7 @@ BAD_VALUES: list[Any] = [
     ("wrapper", ["no_colon"]),
     ("wrapper", [3]),
     ("wrapper", ["a:b c"]),
-    ("obs_norm", 1),
+    ("obs_norm", 2),
     ("obs_norm", "true"),
     ("obs_sample", 1.01),
     ("population", 1),
@@ -397,9 +398,54 @@ def test_settings_that_fit_together_pass(values: dict[str, Any]) -> None:
     assert configured(**values).env == "X-v0"
 
 
+@each_case(
+    ("name", "value", "plain"),
+    [
+        ("seed", np.int64(3), 3),
+        ("sigma", np.float32(0.5), 0.5),
+        ("obs_norm", np.bool_(False), False),
+        ("obs_norm", 0, False),
+        ("population", 16.0, 16),
+        ("hidden", np.array([3, 4]), (3, 4)),
+        ("env_arg", {"size": np.int32(3)}, (("size", 3),)),
+    ],
+)
+def test_a_value_that_equals_a_valid_one_is_taken(name: str, value: Any, plain: Any) -> None:
+    taken = getattr(RunConfig(env="X-v0", policy="mlp", **{name: value}), name)
+    assert taken == plain and type(taken) is type(plain)
+    assert type(taken[-1]) is type(plain[-1]) if isinstance(plain, tuple) else True
+
+
+def mine() -> None:
+    """A user's own."""
+
+
+@each_case(
+    ("values", "sentence"),
+    [
+        ({"population": -3}, "population is -3 in RunConfig: use a whole number from 2 to 1000000"),
+        (
+            {"strategy": "pgpe", "linear_share": 0.5},
+            "linear_share is 0.5, but the strategy pgpe does not use it: leave it out, or use the "
+            "strategy snes",
+        ),
+        ({"lr": 0.1}, "RunConfig has the unknown option 'lr'; use learning_rate"),
+    ],
+)
+def test_a_config_is_checked_when_it_is_made(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunConfig(**values)
+    assert str(caught.value) == sentence
+
+
+def test_a_function_is_refused_with_the_text_that_names_it() -> None:
+    with pytest.raises(UsageError, match=r": name it as text, '.*test_run_config:mine'$"):
+        RunConfig(objective=mine)
+
+
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         UsageError,
-        match=r"^the test has the unknown option 'learning-rat'; did you mean learning_rate",
+        match=r"^the test has the unknown option 'learning_rat'; did you mean learning_rate",
     ):
         configured(**{"learning-rat": 1})

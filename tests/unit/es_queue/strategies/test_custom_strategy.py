@@ -125,6 +125,7 @@ class Forgetful(RandomSearch):
             "tests.nowhere:Strategy cannot be imported: ModuleNotFoundError",
         ),
         ("tests.tiny:Nothing", "tests.tiny:Nothing cannot be imported: AttributeError"),
+        ("tests.tiny:Scipt", "has no attribute 'Scipt'; did you mean Script?"),
         (
             "tests.tiny:Quad",
             (

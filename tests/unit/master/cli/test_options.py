@@ -78,6 +78,8 @@ def test_a_settings_file_that_names_code_needs_trust(
     ("words", "values"),
     [
         (["--max-steps", "1e7"], {"max_steps": 10_000_000}),
+        (["--max-steps", "2.5M", "--sigma", "0.1"], {"max_steps": 2_500_000, "sigma": 0.1}),
+        (["--population", "1k"], {"population": 1000}),
         (["--learning-rate=0.5"], {"learning_rate": 0.5}),
         (["--hidden", "32,16"], {"hidden": (32, 16)}),
         (["--obs-norm"], {"obs_norm": True}),
@@ -176,6 +178,23 @@ def test_an_unknown_flag_is_refused_with_the_nearest_ones() -> None:
     assert refused("--env", "CartPole-v1", "--name", "a").endswith(
         "unknown flag '--name'; use --run to name a new run, or --resume to continue one"
     )
+
+
+@each_case(
+    ("words", "says"),
+    [
+        (["--lr", "0.1"], "use --learning-rate"),
+        (["--total-timesteps", "9"], "use --max-steps"),
+        (["--n-envs", "4"], "use --workers for the number of processes, or --population"),
+        (["--policy", "MLP"], "(did you mean mlp?)"),
+        (["--policy", "MlpPolicy"], "(did you mean mlp?)"),
+        (["--environment", "X-v0"], "did you mean --env?"),
+    ],
+)
+def test_names_of_other_programs_are_answered_with_those_of_this_one(
+    words: list[str], says: str
+) -> None:
+    assert says in refused(*words)
 
 
 def test_flags_are_not_to_be_abbreviated() -> None:

@@ -81,5 +81,5 @@ def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None
         ("worker", r"no option worker; did you mean workers\?"),
         ("final_episodes", r"it is a setting, so use config=RunConfig\(.*final_episodes=\.\.\.\)"),
     ):
-        with pytest.raises(TypeError, match=sentence):
+        with pytest.raises(UsageError, match=sentence):
             train(SETUP.config, **{name: 5})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def test_the_record_of_the_last_evaluation_repeats_the_training_figures() -> Non
 @pytest.mark.parametrize("call", [RunConfig, train])
 def test_a_misspelt_setting_is_refused_with_the_nearest_one(call: Any) -> None:
     with pytest.raises(
-        TypeError, match=r"has no (setting|option) '?populaton'?; .*population"
+        UsageError, match=r"has (no|the unknown) option '?populaton'?; .*population"
     ) as no:
         call(populaton=3)
     assert str(no.value).count("\n") == 0
@@ -56,8 +57,31 @@ def test_a_result_is_a_mapping_with_attributes_and_shows_what_it_came_to() -> No
         _ = result.digest
 
 
+@pytest.mark.parametrize(
+    ("given", "fix"), [({"env": "X-v0"}, r"RunConfig\(\*\*settings\)"), ("X-v0", "use env=")]
+)
+def test_what_is_no_config_is_refused_with_the_fix(given: Any, fix: str) -> None:
+    with pytest.raises(UsageError, match=fix):
+        train(given)
+
+
+def made(*given: Any) -> RunConfig:
+    return make_config(*given)[0]
+
+
 def test_an_environment_beside_that_of_the_config_is_refused() -> None:
     with pytest.raises(UsageError, match="env= and a config for CartPole-v1"):
-        make_config(RunConfig(env="CartPole-v1"), "Pendulum-v1")
-    assert make_config(RunConfig(population=8), "Pendulum-v1").population == 8
-    assert make_config(None, "CartPole-v1") == resolve({"env": "CartPole-v1"})
+        made(RunConfig(env="CartPole-v1"), "Pendulum-v1")
+    assert made(RunConfig(population=8), "Pendulum-v1").population == 8
+
+
+def test_a_config_gets_what_it_was_not_given_from_the_recipe_as_on_the_command_line() -> None:
+    recipe = resolve({"env": "Pendulum-v1"})
+    assert made(None, "Pendulum-v1") == made(RunConfig(env="Pendulum-v1"), None) == recipe
+    given = RunConfig(env="Pendulum-v1", population=64)
+    assert made(given, None) == made(replace(given, env="Pendulum-v1"), None) != recipe
+    assert made(given, None).population == 64, "it was given, though it is the default"
+    plain = RunConfig.of({"env": "Pendulum-v1"}, "the test")
+    assert made(RunConfig(env="Pendulum-v1"), None, "none") == plain
+    assert made(RunConfig(**recipe.to_dict()), None) == recipe
+    assert made(None, "X-v0", "ars-v1").strategy == "ars"
