@@ -94,8 +94,9 @@ def train(
             in a notebook a bar and a curve. By default only in a notebook.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
             ``noise_dir``, ``trust`` and ``recipe``, as the flags. Without ``redis_url`` it starts
-            a private server and local workers, whatever the environment says. With ``resume`` it uses
-            the server that the run was on, unless ``redis_url`` names another one, or is "private".
+            a private server and local workers, whatever the environment says. With ``resume`` it
+            uses the server that the run was on, unless ``redis_url`` names another one, or is
+            "private".
             ES_QUEUE_REDIS_PASSWORD(_FILE) may hold the password of another.
 
     Raises:

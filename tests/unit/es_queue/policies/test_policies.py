@@ -43,7 +43,7 @@ def assert_single_and_batched_agree(policy, count, seed):
 @given(
     st.integers(1, 60),
     st.integers(1, 9),
-    st.lists(st.integers(1, 80), max_size=3),
+    st.lists(st.integers(1, 80), min_size=1, max_size=3),
     st.sampled_from(ACTIVATIONS),
     st.integers(1, 17),
     st.integers(0, 2**31),
@@ -100,7 +100,7 @@ def test_an_mlp_is_weights_bias_activation_layer_by_layer(activation):
     )
 
 
-@each_case("hidden", [(7, 6), ()])
+@each_case("hidden", [(7, 6), (4,)])
 @each_case("normalised", [False, True])
 def test_an_mlp_without_biases_is_the_one_whose_biases_are_zero(hidden, normalised):
     values = {"hidden": hidden, "batch_norm": "virtual" if normalised else "none"}
