@@ -40,6 +40,8 @@ class TorchPolicy(Policy):
         self._torch: Any = importlib.import_module("torch")
         self._build, self._shape = build, (1, *(shape or (observation_size,)))
         self._module = self._build_module(0)
+        #: Parameters with ``requires_grad = False`` keep what the constructor gives them.
+        self._trained = {part for part, one in self._module.named_parameters() if one.requires_grad}
         self.name, self.observation_size, self.outputs = name, observation_size, outputs
         self.memory_size = getattr(self._module, "memory_size", 0)
         if buffers := [buffer for buffer, _ in self._module.named_buffers()]:
@@ -53,7 +55,7 @@ class TorchPolicy(Policy):
                     f"the policy {name} has a parameter that is not float32 in the main memory: "
                     f"{part} is {parameter.dtype} on {parameter.device}"
                 )
-        self.size = sum(parameter.numel() for parameter in self._module.parameters())
+        self.size = sum(one.numel() for one in self._parameters(self._module))
 
     @property
     def description(self) -> tuple[object, ...]:
@@ -67,12 +69,12 @@ class TorchPolicy(Policy):
         elsewhere.
         """
         if init == "auto":
-            parameters = self._build_module(seed).parameters()
+            parameters = self._parameters(self._build_module(seed))
             flat = self._torch.nn.utils.parameters_to_vector(parameters)
-            return np.array(flat.numpy(), np.float32)
+            return np.array(flat.detach().numpy(), np.float32)
         drawn = draw_unlayered(self.size, seed, init, "your own module initialises itself")
         start = 0
-        for one in self._module.parameters():
+        for one in self._parameters(self._module):
             count = one.numel()
             drawn[start : start + count] *= (len(one) / count) ** 0.5 if one.dim() > 1 else 0.0
             start += count
@@ -84,7 +86,8 @@ class TorchPolicy(Policy):
         memory = np.zeros((len(rows), self.memory_size), np.float32)
         modules = [copy.deepcopy(self._module) for _ in rows]
         for module, row in zip(modules, rows, strict=True):
-            self._torch.nn.utils.vector_to_parameters(self._torch.tensor(row), module.parameters())
+            trained = self._parameters(module)
+            self._torch.nn.utils.vector_to_parameters(self._torch.tensor(row), trained)
 
         def act_row(row: int, observation: Floats) -> Floats:
             return self._outputs(modules[row], observation, memory[row : row + 1])
@@ -115,4 +118,8 @@ class TorchPolicy(Policy):
         """The module in evaluation mode; torch's generator is restored."""
         with self._torch.random.fork_rng(devices=[]):
             self._torch.manual_seed(seed)
-            return self._build().eval().requires_grad_(False)
+            return self._build().eval()
+
+    def _parameters(self, module: Any) -> list[Any]:
+        """Those that train, in torch's order."""
+        return [one for part, one in module.named_parameters() if part in self._trained]
