@@ -36,7 +36,7 @@ from es_queue.errors import (
     UsageError,
 )
 from es_queue.files import FORMAT, parse_json, read_file
-from es_queue.numerics.statistics import Interval, aggregate
+from es_queue.numerics.statistics import aggregate
 from es_queue.protocol import keys
 from es_queue.protocol.connection import ANY_ERROR, redacted_url
 from es_queue.protocol.keys import clocks_from_environment
@@ -44,12 +44,7 @@ from es_queue.run_folder import STUDY_FILE, NamedRun
 from es_queue.strategies.auto import with_chosen_strategy
 from es_queue.text import sanitize
 from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
-from master.display.log_view import (
-    SafeStream,
-    format_generation,
-    format_json_line,
-    format_labelled,
-)
+from master.display.log_view import SafeStream, format_generation, format_json_line, format_labelled
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.checkpoint import Checkpoints, write_atomically
 from master.processes import Child, ProcessGroup, module_command, signal_name
@@ -68,7 +63,6 @@ from master.status.figures import (
     format_whole,
 )
 
-MAIN = "master.cli.main"
 LONGEST_RUN_ID, TIME_AND_LETTERS = 40, len("-1120-143259-4f")
 LOOK_SECONDS, CHECK_SECONDS = 0.1, 1.0
 #: What a failing study grants its runs to leave their checkpoints.
@@ -83,7 +77,15 @@ WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", 
 STATES = (WAITING, RUNNING, FINISHED, STOPPED, FAILED)
 #: How a run's note begins that names its own command to resume.
 STOPPED_NOTE = "stopped at generation"
-STORED = ("seed", "state", "begun", "code", "why", "summary")
+#: What seeds.json has of each seed.
+STORED = {
+    "seed": int,
+    "state": str,
+    "begun": bool,
+    "code": int | None,
+    "why": str,
+    "summary": dict | None,
+}
 
 
 @dataclass(eq=False)
@@ -125,17 +127,88 @@ class Seed:
         return f"{mean}, min {format_score(summary.get('eval_min'))}, after {steps}"
 
 
-@dataclass(eq=False)
+def run_sweep(values: dict[str, Any], launch: Launch) -> int:
+    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
+
+    0 if all have finished, 130 if a person stopped them, else the code of the first that failed.
+    Raises UsageError, EnvironmentFailure, RedisError or RunFolderError before the first run is
+    started.
+    """
+    study = Study(launch)
+    config = resolve(values, launch.inherited, launch.recipe != NONE)
+    study.notes = format_recipe(values, launch.inherited, launch.recipe)
+    room = LONGEST_RUN_ID - len(f"-s{max(launch.seeds)}")
+    run = launch.run or derive_run_id(config.task[: room - TIME_AND_LETTERS])
+    if len(run) > room:
+        raise UsageError(
+            f"run is {run!r} in the command line, but -s{max(launch.seeds)} is added to it and an "
+            f"id has at most {LONGEST_RUN_ID}: use at most {room} letters"
+        )
+    paths = new_run(config.task, replace(launch, run=run))
+    study.run, study.config = run, study.prepare(config)
+    study.seeds = [Seed(seed) for seed in launch.seeds]
+    study.warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
+    is_new = not paths.folder.exists()
+    try:
+        return study.lead(paths)
+    except BaseException:
+        if is_new and not study.is_begun:
+            shutil.rmtree(paths.folder, ignore_errors=True)
+            with suppress(OSError):  # it holds other runs
+                paths.folder.parent.rmdir()
+        raise
+
+
+def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
+    """Continue the study ``launch.resume`` under ``changes``; codes and errors as for
+    ``run_sweep``.
+
+    Finished seeds are kept, unless ``changes`` extends their budget.
+    """
+    study = Study(launch)
+    paths = existing_run(launch.resume or "", launch)
+    study.load(paths.folder)
+    if study.run != paths.run:
+        raise UsageError(
+            f"{paths.folder} holds the study {study.run}, not {paths.run}: continue it with "
+            f"--resume {study.run}, or give the --run-dir of {paths.run}"
+        )
+    study.changes |= changes
+    study.config = replace(study.config, **study.changes)
+    require_trust(str(paths.folder), named_modules(study.config), launch.trust, launch.own_modules)
+    for seed in study.seeds:
+        if changes or seed.state != FINISHED:
+            seed.state, seed.code, seed.why = WAITING, None, ""
+    study.prepare(study.config)
+    return study.lead(paths)
+
+
 class Study:
-    """changes: settings that resumes have changed; target: the return that counts as solved."""
+    """changes: settings that resumes have changed; target: the return that counts as solved;
+    is_begun: an end must be an orderly one; way_back: the command that continues it
+    """
 
     run: str
     config: RunConfig
     seeds: list[Seed]
     warm_start: str | None = None
-    changes: dict[str, Any] = field(default_factory=dict)
     target: float | None = None
-    state: str = RUNNING
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self.is_begun, self.way_back = launch, False, ""
+        self.state, self.changes = RUNNING, dict[str, Any]()
+        self.out, self.notes = SafeStream(sys.stdout), tuple[str, ...]()
+        self.stop = StopSignals()
+        self.stop.install(lambda: self.is_begun, lambda: self.way_back)
+
+    def prepare(self, config: RunConfig) -> RunConfig:
+        """The settings with their strategy chosen. Raises EsQueueError if no run can begin with
+        them.
+        """
+        with allowing(named_modules(config)):
+            setup = prepare_run(replace(config, seed=0), self.launch.noise_dir)
+        self.target = setup.learner.target
+        return with_chosen_strategy(config, setup.policy.size)
 
     def to_dict(self) -> dict[str, Any]:
         """The event ``study`` of ``--json``, and half of seeds.json."""
@@ -162,134 +235,48 @@ class Study:
             ],
         }
 
-    def save(self, folder: Path) -> None:
+    def save(self) -> None:
         """Raises RunFolderError."""
         settings = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
         about = {"format": FORMAT, **self.to_dict(), "settings": settings}
         about |= {"changes": self.changes, "warm_start": self.warm_start}
-        write_atomically(folder / STUDY_FILE, json.dumps(about, indent=2, allow_nan=False).encode())
+        data = json.dumps(about, indent=2, allow_nan=False).encode()
+        write_atomically(self.folder / STUDY_FILE, data)
 
+    def load(self, folder: Path) -> None:
+        """Raises RunFolderError."""
+        path = folder / STUDY_FILE
+        try:
+            about = parse_json(read_file(path, MOST_BYTES), MOST_BYTES)
+            runs, settings, self.warm_start = about["runs"], about["settings"], about["warm_start"]
+            is_sound = (
+                about["format"] == FORMAT
+                and isinstance(self.warm_start, str | None)
+                and all(isinstance(one[name], STORED[name]) for one in runs for name in STORED)
+                and all(one["state"] in STATES and one["seed"] is not True for one in runs)
+                and 0 < len({one["seed"] for one in runs}) == len(runs) <= MOST_SEEDS
+                and all(0 <= one["seed"] < 2**63 for one in runs)
+            )
+            if not is_sound:
+                raise ValueError("a field is invalid")
+            self.run = keys.checked_run_id(about["run"])
+            self.config = RunConfig.of(settings, str(path))
+            changed = RunConfig.of({**settings, **about["changes"]}, str(path))
+            self.changes = {name: getattr(changed, name) for name in about["changes"]}
+            self.seeds = [Seed(**{name: one[name] for name in STORED}) for one in runs]
+            for seed in self.seeds:
+                seed.why = sanitize(seed.why)
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
+        except (DecodeError, ValueError, TypeError, KeyError, UsageError) as error:
+            raise RunFolderError(
+                f"{path} was changed or damaged ({type(error).__name__}: "
+                f"{str(error)[:200]}); restore it from a copy, or start again"
+            ) from None
 
-def load_study(folder: Path) -> Study:
-    """Raises RunFolderError."""
-    path = folder / STUDY_FILE
-    try:
-        about = parse_json(read_file(path, MOST_BYTES), MOST_BYTES)
-        settings, start = about["settings"], about["warm_start"]
-        changed = RunConfig.of({**settings, **about["changes"]}, str(path))
-        seeds = [Seed(**{name: one[name] for name in STORED}) for one in about["runs"]]
-        is_sound = (
-            about["format"] == FORMAT
-            and isinstance(start, str | None)
-            and 0 < len({seed.seed for seed in seeds}) == len(seeds) <= MOST_SEEDS
-            and all(type(seed.seed) is int and 0 <= seed.seed < 2**63 for seed in seeds)
-            and all(seed.state in STATES and isinstance(seed.begun, bool) for seed in seeds)
-            and all(isinstance(seed.code, int | None) for seed in seeds)
-            and all(isinstance(seed.summary, dict | None) for seed in seeds)
-        )
-        if not is_sound:
-            raise ValueError("a field is invalid")
-        for seed in seeds:
-            seed.why = sanitize(seed.why)
-        return Study(
-            keys.checked_run_id(about["run"]),
-            RunConfig.of(settings, str(path)),
-            seeds,
-            start,
-            {name: getattr(changed, name) for name in about["changes"]},
-        )
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
-    except (DecodeError, ValueError, TypeError, KeyError, UsageError) as error:
-        raise RunFolderError(
-            f"{path} was changed or damaged ({type(error).__name__}: "
-            f"{str(error)[:200]}); restore it from a copy, or start again"
-        ) from None
-
-
-# --- the loop
-
-
-def run_sweep(values: dict[str, Any], launch: Launch) -> int:
-    """Run ``launch.seeds`` under the settings ``values``; returns the exit code.
-
-    0 if all have finished, 130 if a person stopped them, else the code of the first that failed.
-    Raises UsageError, EnvironmentFailure, RedisError or RunFolderError before the first run is
-    started.
-    """
-    sweep = Sweep(launch)
-    config = resolve(values, launch.inherited, launch.recipe != NONE)
-    sweep.notes = format_recipe(values, launch.inherited, launch.recipe)
-    room = LONGEST_RUN_ID - len(f"-s{max(launch.seeds)}")
-    run = launch.run or derive_run_id(config.task[: room - TIME_AND_LETTERS])
-    if len(run) > room:
-        raise UsageError(
-            f"run is {run!r} in the command line, but -s{max(launch.seeds)} is added to it and an "
-            f"id has at most {LONGEST_RUN_ID}: use at most {room} letters"
-        )
-    paths = new_run(config.task, replace(launch, run=run))
-    start = None if launch.warm_start is None else str(launch.warm_start.absolute())
-    config, target = try_settings(config, launch)
-    study = Study(run, config, [Seed(seed) for seed in launch.seeds], start, target=target)
-    is_new = not paths.folder.exists()
-    try:
-        return sweep.lead(study, paths)
-    except BaseException:
-        if is_new and not sweep.is_begun:
-            shutil.rmtree(paths.folder, ignore_errors=True)
-            with suppress(OSError):  # it holds other runs
-                paths.folder.parent.rmdir()
-        raise
-
-
-def resume_sweep(launch: Launch, changes: dict[str, Any]) -> int:
-    """Continue the study ``launch.resume`` under ``changes``; codes and errors as for
-    ``run_sweep``.
-
-    Finished seeds are kept, unless ``changes`` extends their budget.
-    """
-    sweep = Sweep(launch)
-    paths = existing_run(launch.resume or "", launch)
-    study = load_study(paths.folder)
-    if study.run != paths.run:
-        raise UsageError(
-            f"{paths.folder} holds the study {study.run}, not {paths.run}: continue it with "
-            f"--resume {study.run}, or give the --run-dir of {paths.run}"
-        )
-    study.changes |= changes
-    study.config = replace(study.config, **study.changes)
-    require_trust(str(paths.folder), named_modules(study.config), launch.trust, launch.own_modules)
-    for seed in study.seeds:
-        if changes or seed.state != FINISHED:
-            seed.state, seed.code, seed.why = WAITING, None, ""
-    study.target = try_settings(study.config, launch)[1]
-    return sweep.lead(study, paths)
-
-
-def try_settings(config: RunConfig, launch: Launch) -> tuple[RunConfig, float | None]:
-    """The settings with their strategy chosen, and their target. Raises EsQueueError if no run can
-    begin with them.
-    """
-    with allowing(named_modules(config)):
-        setup = prepare_run(replace(config, seed=0), launch.noise_dir)
-    return with_chosen_strategy(config, setup.policy.size), setup.learner.target
-
-
-class Sweep:
-    """Leads one study. is_begun: an end must be an orderly one; way_back: the command that
-    continues it
-    """
-
-    def __init__(self, launch: Launch) -> None:
-        self.launch, self.is_begun, self.way_back = launch, False, ""
-        self.out = SafeStream(sys.stdout)
-        self.notes: tuple[str, ...] = ()
-        self.stop = StopSignals()
-        self.stop.install(lambda: self.is_begun, lambda: self.way_back)
-
-    def lead(self, study: Study, paths: NamedRun) -> int:
+    def lead(self, paths: NamedRun) -> int:
         """Run what has not finished."""
-        launch, self.study, self.folder = self.launch, study, paths.folder
+        launch, seeds, self.folder = self.launch, self.seeds, paths.folder
         named = launch.redis_url
         flags = "" if named is None else redis_flags(named, launch.redis_password_file)
         self.way_back = f"{format_command('es-master')} --resume {paths.word}{flags}"
@@ -303,47 +290,47 @@ class Sweep:
             with (
                 NoteHandler(lambda text: print(text, file=sys.stderr, flush=True), TERMINAL),
                 NoteHandler(self.note),
-                allowing(named_modules(study.config)),
+                allowing(named_modules(self.config)),
             ):
-                if any(seed.state == WAITING for seed in study.seeds):
+                if any(seed.state == WAITING for seed in seeds):
                     self.begin(paths)
                     with ProcessGroup(LEAVE_SECONDS) as runs:
                         failure = self.watch(runs)
-                states = {seed.state for seed in study.seeds}
+                states = {seed.state for seed in seeds}
                 failed = FAILED in states and not self.stop.requested
-                study.state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
-                study.save(self.folder)
-                if launch.json:
-                    self.write_event({"event": "study", **study.to_dict()})
+                self.state = FINISHED if states == {FINISHED} else FAILED if failed else STOPPED
+                self.save()
                 lock.mark_ended()
-                for line in () if launch.json else format_result(study):
-                    self.out.write_line(line)
-                if study.state != FINISHED:
+                self.emit({"event": "study", **self.to_dict()}, *self.format_result())
+                if self.state != FINISHED:
                     self.note(f"continue with: {self.way_back}")
         finally:
             self.services.stop()
             lock.release()
         if failed:
             return failure
-        return EXIT_DONE if {seed.code for seed in study.seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
+        return EXIT_DONE if {seed.code for seed in seeds} <= {EXIT_DONE} else EXIT_INTERRUPTED
 
     def begin(self, paths: NamedRun) -> None:
         """Start the private server, if any, and the workers. Raises RedisError or
         RunFolderError.
         """
-        launch, services = self.launch, self.services
+        launch, services, config = self.launch, self.services, self.config
         self.url, self.client = services.connect(self.folder)
         services.start_workers(self.folder / "logs", self.url)
-        self.study.save(self.folder)
-        about = start_lines(
-            self.url,
-            launch.queue,
-            paths,
-            services.server,
-            loose_modules(self.study.config),
-            launch.redis_password_file,
+        self.save()
+        password_file, modules = launch.redis_password_file, loose_modules(config)
+        more = start_lines(self.url, launch.queue, paths, services.server, modules, password_file)
+        about = {"redis": redacted_url(self.url), "folder": str(self.folder), **more}
+        what = (
+            f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
+            f"population {scaled(config).population}, {format_count(len(self.seeds), 'seed')}"
         )
-        self.show_start({"redis": redacted_url(self.url), "folder": str(self.folder), **about})
+        if not launch.quiet:
+            head = {"event": "study", "run": self.run, "state": self.state}
+            numbers = {"seeds": [seed.seed for seed in self.seeds]}
+            lines = format_labelled(f"study {self.run}", what, about)
+            self.emit({**head, **numbers, **about}, *lines)
         for text in self.notes:
             self.note(text)
         self.is_begun = True
@@ -354,7 +341,7 @@ class Sweep:
         There are no more runs at a time than workers: one without would only wait, and its
         --max-seconds would run out.
         """
-        seeds, stop = self.study.seeds, self.stop
+        seeds, stop = self.seeds, self.stop
         failure, next_check, places, is_told = EXIT_DONE, 0.0, 1, False
         for seed in seeds:
             seed.child = self.make_child(seed)
@@ -376,7 +363,7 @@ class Sweep:
                 seed.child.log.unlink(missing_ok=True)
                 runs.start(seed.child)
                 seed.begun, seed.state = True, RUNNING
-                self.study.save(self.folder)
+                self.save()
             runs.watch()
             for seed in seeds:
                 self.read_events(seed)
@@ -388,14 +375,14 @@ class Sweep:
                 elif seed.state == RUNNING and child.is_over:
                     self.judge_end(seed)
                     failure = failure or (seed.state == FAILED and (seed.code or 1)) or EXIT_DONE
-                    self.study.save(self.folder)
+                    self.save()
             if all(child.is_over for child in runs.children) and (stop.requested or not waiting):
                 return failure
             time.sleep(LOOK_SECONDS)
 
     def make_child(self, seed: Seed) -> Child:
-        launch, study = self.launch, self.study
-        name, folder = f"{study.run}-s{seed.seed}", self.folder / f"s{seed.seed}"
+        launch = self.launch
+        run, folder = f"{self.run}-s{seed.seed}", self.folder / f"s{seed.seed}"
         words = ["--json", "--workers", "0", "--queue", launch.queue, "--run-dir", str(folder)]
         # The study has warned about a server that others can reach.
         words += ["--insecure"] * (launch.redis_url is not None) + ["--shared"] * launch.shared
@@ -403,16 +390,16 @@ class Sweep:
         words += [] if launch.noise_dir is None else ["--noise-dir", str(launch.noise_dir)]
 
         def command() -> list[str]:
-            if seed.begun and self.has_checkpoint(folder, name):
-                changes = study.changes.items()
-                settings = [f"--{name.replace('_', '-')}={value}" for name, value in changes]
-                return module_command(MAIN, *words, "--resume", name, *settings)
+            if seed.begun and self.has_checkpoint(folder, run):
+                changes = self.changes.items()
+                more = [f"--{name.replace('_', '-')}={value}" for name, value in changes]
+                return module_command("master.cli.main", *words, "--resume", run, *more)
             if seed.begun:
                 (folder / "config.json").unlink(missing_ok=True)  # it had no checkpoint
-            start = None if study.warm_start is None else Path(study.warm_start)
-            config = replace(study.config, seed=seed.seed)
-            flags = shlex.split(repro_command(config, start, with_recipe=False))[1:]
-            return module_command(MAIN, *words, "--run", name, *flags)
+            start = None if self.warm_start is None else Path(self.warm_start)
+            config = replace(self.config, seed=seed.seed)
+            more = shlex.split(repro_command(config, start, with_recipe=False))[1:]
+            return module_command("master.cli.main", *words, "--run", run, *more)
 
         def comes_back(code: int) -> bool:
             """It was killed, or a killed one still holds the lease, or Redis is away."""
@@ -444,19 +431,34 @@ class Sweep:
         return int(count)
 
     def read_events(self, seed: Seed) -> None:
+        """What a run's es-master has printed: lines of JSON, among an environment's own words."""
         for line in seed.child.lines():
             try:
                 event = json.loads(line)
                 kind = event["event"]
-            except (ValueError, TypeError, KeyError, RecursionError):  # an environment's own words
+            except (ValueError, TypeError, KeyError, RecursionError):
                 continue
-            if kind == "summary":
+            is_text = not self.launch.quiet and not self.launch.json
+            if kind == "note":
+                text = str(event.get("text"))
+                # How to resume a stopped run is the study's to say.
+                if not (self.stop.requested and text.startswith(STOPPED_NOTE)):
+                    self.note(text, seed)
+            elif kind == "summary":
                 seed.summary = {name: value for name, value in event.items() if name != "event"}
-            if kind != "note":
-                self.show_event(seed, event)
-            # How to resume a stopped run is the study's to say.
-            elif not (self.stop.requested and str(event.get("text")).startswith(STOPPED_NOTE)):
-                self.note(str(event.get("text")), seed)
+                if is_text:
+                    ended = replace(seed, state=str(event.get("state")))
+                    self.note(f"{ended.state}: {ended.outcome()}", seed)
+            elif kind == "generation" and is_text:
+                is_evaluated = finite_or_none(event.get("eval_mean")) is not None
+                is_due = time.monotonic() - seed.shown >= LINE_SECONDS
+                if is_due or (is_evaluated and not self.out.is_terminal):
+                    seed.shown = time.monotonic()
+                    self.note(format_generation(event, self.config), seed)
+            if self.launch.json and (
+                kind == "summary" or (kind != "note" and not self.launch.quiet)
+            ):
+                self.out.write_line(format_json_line({**event, "seed": seed.seed}))
 
     def judge_end(self, seed: Seed) -> None:
         """The state of a run whose es-master has ended for good."""
@@ -475,76 +477,52 @@ class Sweep:
 
     # --- what people read
 
-    def show_start(self, about: Mapping[str, str]) -> None:
-        study, config = self.study, self.study.config
-        if self.launch.json and not self.launch.quiet:
-            head = {"event": "study", "run": study.run, "state": study.state}
-            self.write_event({**head, "seeds": [seed.seed for seed in study.seeds], **about})
-        elif not self.launch.quiet:
-            what = (
-                f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
-                f"population {scaled(config).population}, {format_count(len(study.seeds), 'seed')}"
-            )
-            for line in format_labelled(f"study {study.run}", what, about):
-                self.out.write_line(line)
-
-    def show_event(self, seed: Seed, event: dict[str, Any]) -> None:
-        """An event of a run's es-master."""
-        is_summary, now = event["event"] == "summary", time.monotonic()
-        if self.launch.quiet and not (self.launch.json and is_summary):
-            return
-        if self.launch.json:
-            self.out.write_line(format_json_line({**event, "seed": seed.seed}))
-        elif is_summary:
-            ended = replace(seed, state=str(event.get("state")))
-            self.note(f"{ended.state}: {ended.outcome()}", seed)
-        elif event["event"] == "generation" and (
-            now - seed.shown >= LINE_SECONDS
-            or (finite_or_none(event.get("eval_mean")) is not None and not self.out.is_terminal)
-        ):
-            seed.shown = now
-            self.note(format_generation(event, self.study.config), seed)
-
     def note(self, text: str, seed: Seed | None = None) -> None:
         text, number = sanitize(text, 1000), None if seed is None else seed.seed
-        if self.launch.json:
-            self.write_event({"event": "note", "text": text, "seed": number})
-        else:
-            self.out.write_line(text if number is None else f"seed {number}: {text}")
+        line = text if number is None else f"seed {number}: {text}"
+        self.emit({"event": "note", "text": text, "seed": number}, line)
 
-    def write_event(self, event: dict[str, Any]) -> None:
-        self.out.write_line(json.dumps(event, allow_nan=False))
+    def emit(self, event: Mapping[str, Any], *lines: str) -> None:
+        """The event for programs, or the lines for people."""
+        for line in [json.dumps(event, allow_nan=False)] if self.launch.json else lines:
+            self.out.write_line(line)
+
+    def format_result(self) -> list[str]:
+        """Each seed, then figures over them, and over how many."""
+        about, seeds = self.to_dict(), self.seeds
+        runs = format_count(len(seeds), "run")
+        width = max(len(str(seed.seed)) for seed in seeds)
+        finished = sum(seed.state == FINISHED for seed in seeds)
+        lines = [f"study {self.run} {self.state}: {finished} of {runs} finished"]
+        for seed in seeds:
+            lines.append(f"  seed {seed.seed:<{width}}  {sanitize(seed.outcome())}")
+            if digest := (seed.summary or {}).get("digest"):
+                lines.append(f"       {'':<{width}}  digest {sanitize(digest, 40)}")
+        counted = about["runs_counted"]
+        if not counted:
+            return [*lines, "  no run has a final evaluation, so there is no figure to quote"]
+        rest = f"{counted} of {runs}: the others are missing, not counted as 0"
+        lines.append(f"  final evaluations of {runs if counted == len(seeds) else rest}")
+        for label in ("IQM", "mean", "median", "worst"):
+            between = about.get(f"{label.lower()}_interval")
+            low, high = map(format_score, between or (None, None))
+            interval = f", 95 % interval {low} to {high}" if between else ""
+            lines.append(f"  {label:<8}{format_score(about[label.lower()])}{interval}")
+        if about["iqm_interval"] is None:
+            why = "fewer than 3 runs show nothing about the variation of others"
+            lines.append(f"  no interval: {why}")
+        if self.target is not None:
+            reached = f"{about['reached_target']} of {runs}"
+            lines.append(f"  {'target':<8}{format_score(self.target)} reached by {reached}")
+        best = max((one for one in seeds if one.evaluation is not None), key=best_of)
+        if file := (best.summary or {}).get("best_checkpoint"):
+            trust = " --trust" if named_modules(self.config) else ""
+            lines.append(f"  play it {format_command('es-play')} {sanitize(file, 4096)}{trust}")
+        return lines
 
 
-def format_result(study: Study) -> list[str]:
-    """Each seed, then figures over them, and over how many."""
-    about, seeds = study.to_dict(), study.seeds
-    runs = format_count(len(seeds), "run")
-    width = max(len(str(seed.seed)) for seed in seeds)
-    finished = sum(seed.state == FINISHED for seed in seeds)
-    lines = [f"study {study.run} {study.state}: {finished} of {runs} finished"]
-    lines += [f"  seed {seed.seed:<{width}}  {sanitize(seed.outcome())}" for seed in seeds]
-    counted = about["runs_counted"]
-    if not counted:
-        return [*lines, "  no run has a final evaluation, so there is no figure to quote"]
-    rest = f"{counted} of {runs}: the others are missing, not counted as 0"
-    lines.append(f"  final evaluations of {runs if counted == len(seeds) else rest}")
-    for label in ("IQM", "mean", "median", "worst"):
-        name = label.lower()
-        interval = format_interval(about.get(f"{name}_interval"))
-        lines.append(f"  {label:<8}{format_score(about[name])}{interval}")
-    if about["iqm_interval"] is None:
-        lines.append("  no interval: fewer than 3 runs show nothing about the variation of others")
-    if study.target is not None:
-        reached = f"{about['reached_target']} of {runs}"
-        lines.append(f"  {'target':<8}{format_score(study.target)} reached by {reached}")
-    return lines
-
-
-def format_interval(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    return f", 95 % interval {format_score(interval[0])} to {format_score(interval[1])}"
+def best_of(seed: Seed) -> float:
+    return seed.evaluation or 0.0
 
 
 def format_count(number: int, what: str) -> str:
