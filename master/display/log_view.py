@@ -17,10 +17,10 @@ from es_queue.config.scaling import scaled
 from es_queue.text import sanitize
 from es_queue.user_code import named_modules
 from master.status.figures import (
-    COUNTS,
     EVALUATION,
     GENERATION,
     SPEED,
+    STEPS_TAKEN,
     TRAINING,
     Record,
     Value,
@@ -209,6 +209,7 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
     is_evaluated = finite_or_none(record.get("eval_mean")) is not None
     confirmed = fill(("{confirm_mean} when the target was passed",), record)
     rows: list[tuple[str, object]] = [
+        ("steps", fill(STEPS_TAKEN, record)),
         ("evaluation", fill((final,), record) or "none at the end; no figure here can be quoted"),
         ("confirming", confirmed if is_evaluated else ""),
         *((name, record.get(key)) for name, key in SUMMARY_FIELDS),
@@ -218,7 +219,9 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
         rows.append(("play it", f"{format_command('es-play')} {sanitize(best, 4096)}{trust}"))
     return [
         f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "
-        f"{format_duration(record.get('seconds'))}: {fill(COUNTS, record)}",
+        f"{format_duration(record.get('seconds'))}: "
+        f"{format_whole(record.get('generation'))} generations, "
+        f"{format_whole(record.get('episodes'))} episodes",
         *(f"  {name:<12}{sanitize(text, 4096)}" for name, text in rows if text),
     ]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Column, Table
@@ -57,7 +59,9 @@ PLAIN: dict[str, Any] = {
 }
 #: The last column of a table shrinks to this width before a column is omitted.
 LEAST_COLUMN_WIDTH = 12
-GRAPH_WIDTH, BAR_WIDTH = 44, 24
+GRAPH_WIDTH, BAR_WIDTH = 44, 20
+#: A sentence with a command is not wrapped, so that it can be copied.
+COMMAND = re.compile(r"\b(es-(master|status|play|plot|worker)|rq worker|pip install)\b")
 
 
 def make_console(out: SafeStream) -> Console:
@@ -153,65 +157,10 @@ def format_plain_table(table: Table) -> Iterator[str]:
         yield from ("", "; ".join(table.notes.values()))
 
 
-def make_panel(content: RenderableType, title: str) -> Panel:
-    return Panel(
-        content, title=Text(title), title_align="left", width=MOST_WIDTH, border_style="dim"
-    )
-
-
-class LivePanel:
-    """A panel at the end of a terminal that is redrawn in place, with lines above it.
-
-    It draws only in the caller's thread. ``render`` returns its content; ``clock`` returns
-    monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        out: SafeStream,
-        render: Callable[[], RenderableType],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._render, self._clock = render, clock
-        self._last_drawn = -DRAW_SECONDS
-        self._console = make_console(out)
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            vertical_overflow="crop",
-            # Other output would tear the panel in a terminal; a file gets it unchanged.
-            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-            redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
-        )
-
-    @property
-    def width(self) -> int:
-        return self._console.width
-
-    @property
-    def height(self) -> int:
-        return self._console.height
-
-    def print_line(self, line: str) -> None:
-        # Not wrapped here: a command that the terminal wraps can still be copied whole.
-        self._console.print(Text(line), soft_wrap=True)
-
-    def draw(self) -> None:
-        now = self._clock()
-        if now - self._last_drawn < DRAW_SECONDS:
-            return
-        self._last_drawn = now
-        self._live.start()
-        self._live.update(self._render(), refresh=True)
-
-    def close(self) -> None:
-        if self._live.is_started:
-            self._live.update(self._render())
-            self._live.stop()
-
-
 class LiveView(RunView):
-    """Notes appear above the panel."""
+    """A panel at the end of a terminal that is redrawn in place, in the caller's thread only. Notes
+    appear above it. ``clock`` returns monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -229,10 +178,19 @@ class LiveView(RunView):
         self._trained: Record = {}
         self._evaluated: Record = {}
         self._evaluations = Series("eval_mean")
-        self._panel = LivePanel(out, self._render, clock)
+        self._last_drawn = -DRAW_SECONDS
+        self._console = make_console(out)
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
+            # Other output would tear the panel in a terminal; a file gets it unchanged.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
+        )
 
     def started(self, about: Mapping[str, str]) -> None:
-        self._print_lines(format_start(self._run, self._config, about, self._panel.width))
+        self._print_lines(format_start(self._run, self._config, about, self._console.width))
 
     def resumed(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -240,11 +198,11 @@ class LiveView(RunView):
         self._start_time -= max(0.0, finite_or_none(self._record.get("seconds")) or 0.0)
 
     def generation(self, record: Record) -> None:
-        slots = self._figures.get("slots")
-        self._figures = {"answered": slots, "slots": slots}
+        about = {name: self._figures.get(name) for name in ("slots", "training_slots")}
+        self._figures = {**about, "answered": about["slots"]}
         self._pace.begin()
         self._store_record(record)
-        self._panel.draw()
+        self._draw()
 
     def _store_record(self, record: Record) -> None:
         self._record = record
@@ -256,28 +214,49 @@ class LiveView(RunView):
 
     def live(self, figures: Record) -> None:
         self._figures = figures
-        self._panel.draw()
+        self._draw()
 
     def note(self, text: str) -> None:
-        self._panel.print_line(text)
+        width = max(40, self._console.width)
+        is_copied = COMMAND.search(text)
+        lines = [] if is_copied else textwrap.wrap(text, width, break_long_words=False)
+        self._print_lines(lines or [text])
 
     def summary(self, record: Record) -> None:
         self.close()
         self._print_lines(format_summary(record, self._config))
 
     def close(self) -> None:
-        self._panel.close()
+        if self._live.is_started:
+            self._live.update(self._render())
+            self._live.stop()
+
+    def _draw(self) -> None:
+        now = self._clock()
+        if now - self._last_drawn >= DRAW_SECONDS:
+            self._last_drawn = now
+            self._live.start()
+            self._live.update(self._render(), refresh=True)
 
     def _print_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._panel.print_line(line)
+            # Not wrapped here: a command that the terminal wraps can still be copied whole.
+            self._console.print(Text(line), soft_wrap=True)
 
     def _render(self) -> Panel:
         config = self._config
         rows = [(label, Text(text)) for label, text in self._rows() if text]
-        return make_panel(
+        # Without room for the ^C that a terminal prints, the next panel would begin too low.
+        width = min(MOST_WIDTH, self._console.width - len("^C"))
+        title = (
+            f"{self._run} · {sanitize(config.task, 60)} · {config.strategy}, {config.policy_name}"
+        )
+        return Panel(
             make_fields(rows, max(len(label) for label, _ in rows) + 2),
-            f"{self._run} · {sanitize(config.task, 60)} · {config.strategy}, {config.policy_name}",
+            title=Text(sanitize(title, width - 6)),
+            title_align="left",
+            width=width,
+            border_style="dim",
         )
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -344,5 +323,8 @@ class LiveView(RunView):
             ),
             ("slots", bar and f"{bar} {format_results(done, slots, now.get('training_slots'))}"),
             ("recovered", format_recoveries(now)),
-            ("expect", format_expectation(config, now.get("env_steps"))),
+            (
+                "expect",
+                format_expectation(config, now.get("env_steps")).removeprefix("evaluations "),
+            ),
         ]

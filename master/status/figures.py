@@ -309,10 +309,7 @@ STEPS_LINE: Parts = (
     " in {episodes} episodes",
     " + {eval_steps?!} in evaluations",
 )
-COUNTS: Parts = (
-    *("{generation} generations", ", {episodes} episodes", ", {env_steps!} training"),
-    *(" + {eval_steps?!} evaluation", " steps"),
-)
+STEPS_TAKEN: Parts = ("{env_steps!} in training", " + {eval_steps?!} in evaluations")
 SPEED: Parts = (
     "training {steps_per_second?}",
     " + evaluation {eval_steps_per_second?}",
@@ -380,15 +377,13 @@ def format_recoveries(record: Mapping[str, Value]) -> str:
 
 
 def format_results(done: object, slots: object, training: object) -> str:
-    """``20 of 53 results (32 training slots, 21 for evaluation)``; empty if unknown."""
-    known, number = finite_or_none(slots), finite_or_none(training)
-    if known is None or finite_or_none(done) is None:
+    """``20 of 53 results (32 training slots)``; empty if unknown."""
+    if finite_or_none(done) is None or finite_or_none(slots) is None:
         return ""
-    text = f"{format_whole(done)} of {format_whole(slots)} results"
-    if number is None or not 0 < number < known:
-        return text
-    others = format_whole(known - number)
-    return f"{text} ({format_whole(number)} training slots, {others} for evaluation)"
+    about = (
+        "" if finite_or_none(training) is None else f" ({format_whole(training)} training slots)"
+    )
+    return f"{format_whole(done)} of {format_whole(slots)} results{about}"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -457,8 +452,3 @@ def busy_workers(workers: Iterable[Mapping[str, str]]) -> float | None:
 def format_bar(done: float, total: float, width: int) -> str:
     filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
     return "█" * filled + "░" * (width - filled)
-
-
-def format_progress(done: object, limit: float) -> str:
-    """``1.23 M of 10.00 M`` if there is a limit."""
-    return f"{format_compact(done)} of {format_compact(limit)}" if limit else format_compact(done)
