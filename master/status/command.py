@@ -200,7 +200,7 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
 
 def make_query(given: argparse.Namespace) -> Callable[[], Page]:
     """Reads once and returns the requested page; it keeps a run's curve."""
-    curve = Curve()
+    curve = Curve(is_brief=not given.watch)
 
     def query() -> Page:
         # Each time: a private server may have ended since, or begun.

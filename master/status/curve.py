@@ -6,7 +6,7 @@ import os
 import statistics
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,10 @@ from master.storage.metrics_files import LONGEST_LINE, parse_json_lines
 MOST_PIECES, PIECE, MOST_LINES, MOST_POINTS = 24, 500, 500_000, 800
 #: So many newest generations say what is usual; so many figures of a generation are kept.
 MOST_RECENT, LONGEST_FIGURE, MOST_FIGURES = 50, 200, 100
+#: A single look samples a history of more generations: so many pieces of so many.
+MOST_WHOLE, SAMPLES, SAMPLE = 2000, 40, 25
 
+Ask = Callable[[list[Any]], list[Any]]
 #: The figures of one generation, or of merged ones.
 Row = dict[str, float]
 #: The position of a point on each axis.
@@ -103,10 +106,13 @@ def merge(rows: Sequence[Row]) -> Row:
 class Curve:
     """A run's returns and evaluations, from its history in Redis or its metrics.jsonl; it reads
     only what is new.
+
+    is_brief: read only a sample of a long history, for a single look; is_sample: it was one
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_brief: bool = False) -> None:
         self._file: object = None
+        self._is_brief, self.is_sample = is_brief, False
         self._clear()
 
     def _clear(self) -> None:
@@ -120,20 +126,41 @@ class Curve:
         """Median seconds that the newest generations waited; None before the first."""
         return statistics.median(self._waits) if self._waits else None
 
-    def read_redis(self, ask: Callable[[list[Any]], list[Any]], run: str) -> None:
+    def read_redis(self, ask: Ask, run: str) -> None:
         """ask: of a RedisReader"""
-        names = (*AXES, *self.training.figures, *self.evaluation.figures, "seconds_wait")
-        data = {name: name.encode() for name in names}
+        history = RunKeys(run).history
+        if self._is_brief and not self._last:
+            self._read_sample(ask, history)
         for _ in range(MOST_PIECES):
             least = f"({self._last}" if self._last else "-"
-            (piece,) = ask([("xrange", RunKeys(run).history, least, "+", PIECE)])
-            for entry, values in piece or ():
-                self._last = to_text(entry)
-                found = {name: values[key] for name, key in data.items() if key in (values or {})}
-                short = (one for one in found.items() if len(one[1]) <= LONGEST_FIGURE)
-                self._add({name: to_text(value) for name, value in short})
+            (piece,) = ask([("xrange", history, least, "+", PIECE)])
+            self._add_entries(piece or ())
             if len(piece or ()) < PIECE:
                 break
+
+    def _read_sample(self, ask: Ask, history: str) -> None:
+        """Of a long history, samples at equal distances in time, and the newest generations."""
+        questions = [("xlen", history), ("xrange", history, "-", "+", 1)]
+        length, first, newest = ask([*questions, ("xrevrange", history, "+", "-", PIECE)])
+        if not first or not newest or length <= MOST_WHOLE:
+            return
+        self.is_sample = True
+        start, end = (int(entry.partition(b"-")[0]) for entry, _ in (first[0], newest[-1]))
+        times = (start + (end - start) * part // SAMPLES for part in range(SAMPLES))
+        pieces = ask([("xrange", history, str(time), newest[-1][0], SAMPLE) for time in times])
+        found = {entry: values for piece in pieces for entry, values in piece or ()}
+        self._add_entries(
+            sorted(found.items(), key=lambda one: [int(part) for part in one[0].split(b"-")])
+        )
+        self._add_entries(reversed(newest))
+
+    def _add_entries(self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]]) -> None:
+        names = (*AXES, *self.training.figures, *self.evaluation.figures, "seconds_wait")
+        keys = [(name, name.encode()) for name in names]
+        for entry, values in entries:
+            self._last = to_text(entry)
+            found = ((name, (values or {}).get(key)) for name, key in keys)
+            self._add({name: to_text(v) for name, v in found if v and len(v) <= LONGEST_FIGURE})
 
     def read_file(self, metrics: Path) -> None:
         """From its beginning if it is another file."""

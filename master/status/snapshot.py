@@ -131,7 +131,7 @@ class Run:
         default_factory=dict
     )
     evaluations: Annotated[
-        list[Fields], "generation and eval_mean of each, of many the means of neighbours"
+        list[Fields], "generation and eval_mean of each; of many, a sample or means of neighbours"
     ] = field(default_factory=list)
     # not in the JSON of es-status
     figures: Fields = field(default_factory=dict)

@@ -214,6 +214,7 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
     aim = f", target {format_score(target)}" if evaluation and target is not None else ""
     means = [mean for _, mean in curve.evaluation.points("generation")]
     graph = format_graph(means, GRAPH_WIDTH)
+    of_sample = "a sample of " if curve.is_sample else ""
     return [
         (
             "generation",
@@ -224,7 +225,7 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
         ("speed", fill(SPEED, figures)),
         ("training", fill(TRAINING, figures)),
         ("evaluation", evaluation + aim),
-        ("curve", graph and f"{graph} in {curve.evaluation.count:,} evaluations"),
+        ("curve", graph and f"{graph} in {of_sample}{curve.evaluation.count:,} evaluations"),
         ("confirming", fill(("{confirm_mean}",), figures)),
     ]
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 
@@ -217,3 +218,21 @@ def test_a_finished_run_is_in_no_stage(
         filled.hset(OWN.progress, "state", state)
         assert main(["walker-1", "--redis-url", valkey_url]) == code
         assert ("it plays its final episodes" in capsys.readouterr().out) == is_shown
+
+
+def test_a_long_history_is_sampled_for_one_look_from_its_beginning_to_its_end(
+    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writes = filled.pipeline(transaction=False)
+    for one in range(6000):
+        figures = {"generation": one, "seconds_wait": 1, "eval_mean": 2 * one}
+        writes.xadd(OWN.history, figures, id=f"{1_000_000 + 10 * one}-{one % 3}")
+    writes.execute()
+    before = filled.info("stats")["total_net_output_bytes"]
+    generations = [one["generation"] for one in told(capsys, valkey_url, "walker-1")["evaluations"]]
+    sent = filled.info("stats")["total_net_output_bytes"] - before
+    assert generations == sorted(set(generations)) and generations[-1] == 5999
+    assert 0 <= generations[0] < 100 and max(np.diff(generations)) < 300
+    assert sent < len(str(filled.xrange(OWN.history))) / 3
+    assert main(["walker-1", "--redis-url", valkey_url]) == 0
+    assert "evaluations" in capsys.readouterr().out.partition("in a sample of ")[2]
