@@ -149,9 +149,9 @@ def settings(group: str, title: str) -> Iterator[str]:
 
 
 def setting(one: Setting) -> str:
-    choices = ", ".join((*one.choices, *((f"`{one.own}`",) if one.own else ())))
+    choices = ", ".join(f"`{word}`" if word == one.own else word for word in one.words)
     flag = f"`{one.flag}`" + (f", `--no-{one.flag[2:]}`" if one.kind == "bool" else "")
-    default = f"{one.shown()} ({one.default:g})" if one.word else one.shown()
+    default = f"{one.shown()} ({one.default:g})" if one.word and not one.words else one.shown()
     return (
         f"| {flag} | {cell(flags.setting_text(one))} | {one.unit} | {cell(default)} | "
         f"{choices or bounds(one.low, one.high)} | {one.kind} |"

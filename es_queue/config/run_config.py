@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Any, Self
 
@@ -33,7 +34,6 @@ from es_queue.config.settings import (
     CUSTOM_NAME,
     NONE,
     FoundClasses,
-    LazyClasses,
     Setting,
     declared,
     is_plain,
@@ -54,36 +54,11 @@ MAX_JSON = 2**20
 #: Fewer episodes are too little evidence to discard training.
 ROLLBACK_EPISODES = 50
 
-#: The classes that ``--strategy`` names, each imported when it is used, and those that ``--policy``
-#: names: a policy's file in its package is enough.
-STRATEGIES: LazyClasses = LazyClasses(
-    {
-        "ars": "es_queue.strategies.ars:ARS",
-        "cem": "es_queue.strategies.cem:CEM",
-        "cma_es": "es_queue.strategies.covariance:CMAES",
-        "csa_es": "es_queue.strategies.covariance:CSAES",
-        "ga": "es_queue.strategies.ga:GA",
-        "lm_ma_es": "es_queue.strategies.covariance:LMMAES",
-        "map_elites": "es_queue.strategies.map_elites:MapElites",
-        "novelty": "es_queue.strategies.novelty:Novelty",
-        "openai_es": "es_queue.strategies.openai_es:OpenaiES",
-        "pgpe": "es_queue.strategies.pgpe:PGPE",
-        "random_search": "es_queue.strategies.random_search:RandomSearch",
-        "sep_cma_es": "es_queue.strategies.covariance:SepCMAES",
-        "snes": "es_queue.strategies.snes:SNES",
-        "xnes": "es_queue.strategies.xnes:XNES",
-    }
-)
-POLICIES = FoundClasses("es_queue.policies")
+#: The classes that ``--strategy`` and ``--policy`` name.
+STRATEGIES = FoundClasses("es_queue.strategies", "name")
+POLICIES = FoundClasses("es_queue.policies", "kinds")
 #: What has settings of its own, by the setting that names it.
-PARTS: dict[str, Mapping[str, Any]] = {
-    "policy": POLICIES,
-    "strategy": LazyClasses({**STRATEGIES.paths, AUTO: "es_queue.strategies.auto:Auto"}),
-}
-#: Of the user's own class, which is not imported to read a file, the settings are those of these.
-OWN = LazyClasses(
-    {"policy": "es_queue.policies.base:Policy", "strategy": "es_queue.strategies.base:Strategy"}
-)
+PARTS = {"policy": POLICIES, "strategy": STRATEGIES}
 #: What other programs call a setting.
 SYNONYMS = {
     "algo": "strategy",
@@ -110,10 +85,19 @@ OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines")
 
 @cache
 def own_settings(part: str, name: str) -> dict[str, Setting]:
-    """What a strategy or policy adds to the settings of every run, by name."""
-    known = PARTS[part]
-    own = declared((known[name] if name in known else OWN[part]).Settings)
-    return dict(sorted(own.items()))
+    """What a strategy or policy adds to the settings of every run, by name. Those of the user's own
+    class are those of its base: it is not imported to read a file.
+    """
+    return dict(sorted(declared(_class_of(part, name).Settings).items()))
+
+
+def _class_of(part: str, name: str) -> Any:
+    if name == AUTO:
+        return import_module("es_queue.strategies.auto").Auto
+    if ":" in name:
+        base = import_module(f"{PARTS[part].package}.base")
+        return base.Policy if part == "policy" else base.Strategy
+    return PARTS[part][name]
 
 
 class _Signature:
@@ -220,7 +204,8 @@ class RunConfig:
         "the algorithm; auto is snes for policies of up to 2,000 parameters and pgpe for larger "
         "ones, or pgpe if a setting that it uses is given (docs/choosing.md)",
         group="search",
-        choices=(AUTO, *STRATEGIES),
+        choices=STRATEGIES,
+        word=AUTO,
         own="module:Class",
     )
     population: int = setting(
@@ -655,8 +640,8 @@ class RunConfig:
         self._check_task()
         self._check_search()
         self._check_evaluations()
-        if self.strategy in PARTS["strategy"]:
-            PARTS["strategy"][self.strategy].check(self)
+        if ":" not in self.strategy:
+            _class_of("strategy", self.strategy).check(self)
 
     def _check_task(self) -> None:
         if self.env and self.objective:

@@ -37,7 +37,7 @@ class Setting:
     group: its heading there; a setting without one belongs to that of the setting before it
     low, high: bounds, inclusive; of a tuple, of its items
     choices: the words that it may be; own: a form such as module:Class for the user's own code
-    word: what people write for the default number, such as auto
+    word: what people write for the default, such as auto
     form: reads a text with a grammar and raises UsageError; a number also counts as such a text
     read: makes a value of another type from (the setting, value, source)
     metavar: its value in ``--help``
@@ -68,6 +68,11 @@ class Setting:
     @property
     def flag(self) -> str:
         return format_flag(self.name)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All that a setting with choices may be."""
+        return (*filter(None, (self.word, *self.choices, self.own)),) if self.choices else ()
 
     @property
     def kind(self) -> str:
@@ -132,7 +137,8 @@ class Setting:
         if self.form and isinstance(value, int | float) and not isinstance(value, bool):
             value = repr(value)
         is_own = self.own and isinstance(value, str) and CUSTOM_NAME.fullmatch(value)
-        if self.choices and value not in self.choices and not is_own:
+        known = self.choices if isinstance(value, str) else ()
+        if self.choices and not is_own and value not in known:
             near = format_suggestion(str(value), self.choices)
             raise self.refused(value, source, f"use {self.allowed()}{near and f' ({near})'}")
         if callable(value):
@@ -146,8 +152,8 @@ class Setting:
         return value
 
     def allowed(self) -> str:
-        if words := (*self.choices, *filter(None, (self.own,))):
-            return join(words)
+        if self.words:
+            return join(self.words)
         example = self.default[0] if isinstance(self.default, tuple) else self.default
         noun = "a whole number" if isinstance(example, int) else "a finite number"
         low = 0 if self.low == -1 and self.word else self.low  # the word stands for -1
@@ -189,56 +195,48 @@ def declared(kind: type) -> dict[str, Setting]:
     return found
 
 
-class LazyClasses(Mapping[str, Any]):
-    """Classes by name, each imported when it is asked for. paths: module:Class by name"""
-
-    def __init__(self, paths: Mapping[str, str]) -> None:
-        self.paths = paths
-
-    def __getitem__(self, name: str) -> Any:
-        module, _, attribute = self.paths[name].partition(":")
-        return getattr(import_module(module), attribute)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.paths
-
-
 class FoundClasses(Mapping[str, Any]):
-    """The classes of a package's modules by the names in their ``kinds``, imported at first use."""
+    """The classes of a package's modules by the names that they give themselves: a new file there
+    is enough. Modules are imported at first use, one with the class's name in its own first.
 
-    def __init__(self, package: str) -> None:
-        self.package = package
+    attribute: of a class, with its name or a tuple of its names
+    """
+
+    def __init__(self, package: str, attribute: str) -> None:
+        self.package, self.attribute = package, attribute
+        self._found: dict[str, Any] = {}
 
     @cached_property
-    def classes(self) -> dict[str, type]:
+    def _modules(self) -> list[str]:
         path = import_module(self.package).__path__
-        modules = [import_module(f"{self.package}.{each.name}") for each in iter_modules(path)]
-        members = [one for module in modules for one in vars(module).values()]
-        found = {
-            kind: one
-            for one in members
-            if isinstance(one, type)
-            for kind in vars(one).get("kinds", ())
-        }
-        return dict(sorted(found.items()))
+        return [each.name for each in iter_modules(path)]
+
+    def _read(self, module: str) -> None:
+        for one in vars(import_module(f"{self.package}.{module}")).values():
+            names = vars(one).get(self.attribute, ()) if isinstance(one, type) else ()
+            names = (names,) if isinstance(names, str) else names
+            self._found |= {name: one for name in names if name}
+
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        for module in self._modules:
+            self._read(module)
+        return dict(sorted(self._found.items()))
 
     def __getitem__(self, name: str) -> Any:
-        return self.classes[name]
+        for module in self._modules if name not in self._found else ():
+            if name == module or name in module.split("_"):
+                self._read(module)
+        return self._found[name] if name in self._found else self._all[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.classes)
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self.classes)
+        return len(self._all)
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self.classes
+    def __bool__(self) -> bool:  # without an import
+        return True
 
 
 # --- values and words

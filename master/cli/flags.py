@@ -41,8 +41,7 @@ train:
       on your Redis; "rq worker --url redis://host:6379" joins from any host
   es-master --env CartPole-v1 --seeds 1-5
       one run per seed, over the same workers
-  es-master --resume RUN
-      continue a run exactly where it stopped
+  es-master --resume RUN        continue a run exactly where it stopped
 
 control a run from another terminal:
   es-master --stop RUN          also --pause, --continue, --purge, --replay
@@ -296,12 +295,11 @@ CONTROL_OPTIONS = f"""
 
 
 def _add_setting(group: argparse._ArgumentGroup, one: Setting) -> None:
-    choices = (*one.choices, *filter(None, (one.own,)))
     default = "required, unless there is an objective"
     if one.name != "env":
         default = f"default: {one.shown()}"
     about = [
-        f"one of {', '.join(choices)}" if choices else "",
+        f"one of {', '.join(one.words)}" if one.words else "",
         "" if one.unit in UNIT_METAVARS else one.unit,
         default,
     ]
