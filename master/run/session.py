@@ -50,6 +50,7 @@ from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.loop import checkpoint
+from master.loop.advice import ProgressNote
 from master.loop.audit import Audit
 from master.loop.checkpoint import Checkpoints, write_atomically
 from master.loop.config_timeline import ConfigTimeline, drop_settings
@@ -415,7 +416,12 @@ class Session:
             ),
             self._inbox,
             queue=launch.queue,
-            listeners=(CheckpointWriter(self._checkpoints, run.run), records, ViewListener(view)),
+            listeners=(
+                CheckpointWriter(self._checkpoints, run.run),
+                records,
+                ProgressNote(),
+                ViewListener(view),
+            ),
             audit=audit,
             show_live=show_live,
             is_interrupted=self._is_interrupted,

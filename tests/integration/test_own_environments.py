@@ -155,3 +155,33 @@ def test_a_worker_that_lacks_the_module_says_its_name_and_waits_for_those_who_ha
     processes.worker(valkey_url, **{ALLOW: "loose"})
     assert run.summary()["state"] == "finished"
     assert max(record["workers"] for record in run.heard.records) == 1
+
+
+#: Nothing is better than the first parameters, all zero.
+FLAT = """
+import gymnasium, numpy as np
+
+class Flat(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        noise = 1e-6 * self.np_random.random()
+        return np.ones(2, np.float32), noise - float(abs(action[0])), True, False, {}
+"""
+
+
+def test_a_run_that_no_longer_improves_says_once_what_may_help(processes: Processes) -> None:
+    (processes.folder / "flat.py").write_text(FLAT)
+    settings = {**TINY, "env": "flat:Flat", "eval_every": 5, "eval_episodes": 2, "generations": 160}
+    words = [*flags(settings), "--env-seeds", "generation", "--no-obs-norm", "--workers", 1]
+    run = processes.master(*words, "--run", "flat")
+    assert run.wait() == 0, run.said()
+    told = [line for line in run.said().splitlines() if "has been better than" in line]
+    assert len(told) == 1 and "no evaluation has been better than generation 0's" in told[0]
+    for hint in ("--policy mlp", "--env-seeds slot", "without --no-obs-norm"):
+        assert hint in told[0]
