@@ -14,6 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from rich.text import Text
@@ -39,9 +40,16 @@ RUN_KEY = re.compile(
 MOST_BYTES, MOST_STREAM_BYTES, FIRST_BYTES = 2**23, 2**26, 256
 #: Keys, and pieces of the keyspace, that are read; of each key for the table.
 MOST_KEYS, SCAN_STEPS, PREVIEW_BYTES, PREVIEW_ITEMS, PREVIEW_WIDTH = 2000, 1000, 2**14, 3, 80
-#: Items of a value, of a list within it, and columns of a table of items.
-MOST_ITEMS, LONGEST_LIST, MOST_COLUMNS = 1000, 16, 8
+#: Items of a value, and of a list within it.
+MOST_ITEMS, LONGEST_LIST = 1000, 16
 MOST_DEPTH, LONGEST_JSON, LARGEST_INTEGER = 12, 2**18, 2**64
+#: Arrays and archives, for the table.
+PACKED = {
+    "checkpoint": "archive of arrays",
+    "parameters": "{:,} float32",
+    "results": "records of results in order of arrival",
+    "moments": "records of moments in order of arrival",
+}
 #: How the items of a type are counted, and what they are called.
 COUNTS = {
     "string": ("strlen", "byte"),
@@ -56,7 +64,8 @@ COUNTS = {
 @dataclass(frozen=True)
 class Key:
     """count: bytes of a string, else items; memory: bytes, as the server estimates them; expires:
-    seconds left, None for never
+    seconds left, None for never; run and what: by the name, such as ``task``; empty for unknown
+    names
     """
 
     name: str
@@ -64,17 +73,8 @@ class Key:
     count: int
     memory: int
     expires: float | None
-
-    @property
-    def what(self) -> str:
-        """The content by the name, such as ``task`` or ``results``; empty for unknown names."""
-        match = RUN_KEY.fullmatch(self.name)
-        return match["what"] if match else ""
-
-    @property
-    def run(self) -> str:
-        match = RUN_KEY.fullmatch(self.name)
-        return match["run"] if match else ""
+    run: str = ""
+    what: str = ""
 
     @property
     def size(self) -> str:
@@ -170,7 +170,11 @@ def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
         there, answers[::3], answers[1::3], answers[2::3], strict=True
     ):
         expires = None if left is None or left < 0 else left / 1000
-        yield Key(name, kind, count or 0, (count if kind == "string" else memory) or 0, expires)
+        size = (count if kind == "string" else memory) or 0
+        match = RUN_KEY.fullmatch(name)
+        yield Key(
+            name, kind, count or 0, size, expires, *(match.group("run", "what") if match else ())
+        )
 
 
 def question_of(key: Key, items: int, most: int) -> tuple[Any, ...] | None:
@@ -190,28 +194,25 @@ def question_of(key: Key, items: int, most: int) -> tuple[Any, ...] | None:
 
 
 def preview(key: Key, answer: Any) -> str:
-    if key.what == "checkpoint":
-        return "archive of arrays"
-    if key.what == "parameters":
-        return f"{key.count // 4:,} float32"
-    if key.what in ("results", "moments"):
-        return f"records of {key.what} in order of arrival"
+    """The beginning of a value, on one line."""
+    if key.what in PACKED:
+        return PACKED[key.what].format(key.count // 4)
     if not answer:
         return ""
-    if key.type == "string":
-        whole = len(answer) == key.count
-        return format_brief(decode_string(key, answer) if whole else escape_bytes(answer))
-    value = decode_items(key, answer)
+    if key.type == "string" and len(answer) < key.count:
+        value = escape_bytes(answer)
+    elif key.type == "string":
+        value = decode_string(key, answer)
+    else:
+        value = decode_items(key, answer)
     if key.type == "stream":
-        del value[-1]["id"]
-        return f"newest: {format_brief(value[-1])}"
-    return format_brief(list(value) if key.type == "zset" else value)
-
-
-def format_brief(value: Any) -> str:
-    if isinstance(value, dict):
+        value = {name: inner for name, inner in value[-1].items() if name != "id"}
+    if isinstance(value, dict) and key.type != "zset":
         value = {name: inner for name, inner in value.items() if inner not in ("", None)}
-    return sanitize(format_value(value), PREVIEW_WIDTH)
+    start = "newest: " if key.type == "stream" else ""
+    return sanitize(
+        start + format_value(list(value) if key.type == "zset" else value), PREVIEW_WIDTH
+    )
 
 
 # --- one key
@@ -262,20 +263,12 @@ def value_parts(value: Any) -> list[PagePart]:
     if isinstance(value, dict):
         return [page_fields(flatten(value))]
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        columns = tuple(dict.fromkeys(name for row in value for name in row))
-        if len(columns) > MOST_COLUMNS:
-            rows = enumerate(map(dict, value))
-            return [page_fields([(str(row.pop("id", at)), format_value(row)) for at, row in rows])]
-        numbers = {
-            name
-            for name in columns
-            if all(isinstance(row.get(name, 0), (int, float)) for row in value)
-        }
-        cells = [[format_value(row.get(name, "")) for name in columns] for row in value]
-        return [FittingTable(columns, cells, numbers, columns[:0:-1])]
-    if isinstance(value, list):
-        return [Text(f"  {format_value(item)}") for item in value]
-    return [] if value is None else [Text(f"  {format_value(value)}")]
+        rows = ((number, dict(item)) for number, item in enumerate(value))
+        return [
+            page_fields([(str(one.pop("id", number)), format_value(one)) for number, one in rows])
+        ]
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return [Text(f"  {format_value(item)}") for item in items]
 
 
 def flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -332,18 +325,16 @@ def to_plain_json(value: Any, depth: int = 0) -> Any:
 
 
 def decode_string(key: Key, data: bytes) -> Any:
-    decoders: dict[str, Callable[[], Any]] = {
-        "config": lambda: to_plain_json(parse_json(data, LONGEST_JSON, finite=False)),
-        "task": lambda: decode_task(data),
-        "parameters": lambda: {**summarize_floats(data), "digest": bytes_digest(data)},
-        "checkpoint": lambda: decode_checkpoint(data),
+    decoders: dict[str, Callable[[bytes], Any]] = {
+        "config": lambda data: to_plain_json(parse_json(data, LONGEST_JSON, finite=False)),
+        "task": decode_task,
+        "parameters": lambda data: {**summarize_floats(data), "digest": bytes_digest(data)},
+        "checkpoint": decode_checkpoint,
     }
-    if key.what not in decoders:
-        return escape_bytes(data)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy warns of odd archives on the terminal
-            return decoders[key.what]()
+            return decoders.get(key.what, escape_bytes)(data)
     except Exception as error:  # zipfile and numpy raise many kinds for damaged data
         reason = sanitize(error, 200) or type(error).__name__
         return {"cannot be decoded": reason, "bytes": escape_bytes(data)}
@@ -423,8 +414,10 @@ def decode_results(data: bytes, header: bytes) -> dict[str, Any]:
 def decode_items(key: Key, answer: Any) -> Any:
     """The value of any type but a string."""
     if key.type == "stream":  # newest first
-        entries = [(to_text(name), values) for name, values in reversed(answer)]
-        return [{"id": name, **decode_fields((values or {}).items())} for name, values in entries]
+        return [
+            {"id": to_text(name), **decode_fields((values or {}).items())}
+            for name, values in reversed(answer)
+        ]
     if key.type == "hash":
         order = {name: place for place, name in enumerate(FIGURES)}
         known = sorted(answer.items(), key=lambda item: (order.get(to_text(item[0]), 999), item[0]))
@@ -438,7 +431,7 @@ def decode_items(key: Key, answer: Any) -> Any:
 def decode_fields(
     fields: Iterable[tuple[bytes, bytes]], longest: int = FIRST_BYTES
 ) -> dict[str, str]:
-    kept = list(fields)[:MOST_ITEMS]
+    kept = islice(fields, MOST_ITEMS)
     return {escape_bytes(name, 200): escape_bytes(value, longest) for name, value in kept}
 
 
