@@ -8,10 +8,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from es_queue.command_line import discard_output, format_command
-from es_queue.config.recipes import expected_points, recipe_for
+from es_queue.config.recipes import Expectation, expected_points, recipe_for
 from es_queue.config.run_config import RunConfig, every_setting
 from es_queue.config.scaling import scaled
 from es_queue.text import sanitize
@@ -167,15 +167,21 @@ def format_labelled(
     return lines
 
 
-def format_expectation(config: RunConfig, env_steps: object) -> str:
-    """Empty without a recipe, or with another method."""
-    points = expected_points(config.env)
-    recipe = recipe_for(config.env)
-    is_recipe_method = all(
-        getattr(config, name) == recipe.get(name, every_setting()[name].default)
+def recipe_points(config: Mapping[str, Any]) -> Sequence[Expectation]:
+    """What the recipe's method has reached; none for a run of another method."""
+    env = config.get("env")
+    recipe = recipe_for(env) if isinstance(env, str) else {}
+    is_recipes = isinstance(env, str) and all(
+        config.get(name) == recipe.get(name, every_setting()[name].default)
         for name in METHOD_SETTINGS
     )
-    if not points or not is_recipe_method:
+    return expected_points(str(env)) if is_recipes else ()
+
+
+def format_expectation(config: RunConfig, env_steps: object) -> str:
+    """Empty without a recipe, or with another method."""
+    points = recipe_points({name: getattr(config, name) for name in ("env", *METHOD_SETTINGS)})
+    if not points:
         return ""
     steps = finite_or_none(env_steps) or 0.0
     nearest = min(points, key=lambda point: abs(point.steps - steps))

@@ -109,7 +109,8 @@ class PythonView(RunView):
             return
         for series in self._series:
             series.add(record)
-        self._fraction = budget_fraction(record, self._config)
+        seconds, left = (finite_or_none(record.get(name)) for name in ("seconds", "eta"))
+        self._fraction = None if not seconds or left is None else seconds / (seconds + left)
 
     def _rewrite(self, text: str, *, is_last: bool = False) -> None:
         now = self._clock()
@@ -159,18 +160,6 @@ def notebook_display() -> Show | None:
         has_shown = True
 
     return show
-
-
-def budget_fraction(record: Record, config: RunConfig) -> float | None:
-    """How much of the nearest budget is used; None without a budget."""
-    limits = {
-        "generation": config.generations,
-        "env_steps": config.max_steps,
-        "seconds": config.max_seconds,
-    }
-    done = {name: finite_or_none(record.get(name)) or 0.0 for name in limits}
-    used = [done[name] / limit for name, limit in limits.items() if limit]
-    return min(1.0, max(used)) if used else None
 
 
 def draw_curve(returns: Points, evaluations: Points) -> str:

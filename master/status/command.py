@@ -149,8 +149,9 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
         keys = validate_key(keys, run)
     if given.watch and given.doctor:
         raise UsageError("--watch and --doctor cannot be combined: the doctor checks once")
-    if given.web is not None:
-        _validate_web_combinations(given)
+    others = ("watch", "json", "doctor", "errors", "keys")
+    if given.web is not None and (more := [name for name in others if getattr(given, name)]):
+        raise UsageError(f"--web shows everything on its page, so leave --{more[0]} out")
     if given.web_host and given.web is None:
         raise UsageError("--web-host names hosts for the page of --web: add --web")
     if given.every is not None and not given.watch and given.web is None:
@@ -166,14 +167,6 @@ def validate_args(given: argparse.Namespace) -> argparse.Namespace:
         )
     checked = {"run": run, "run_folder": run_folder, "every": every, "keys": keys}
     return argparse.Namespace(**vars(given) | checked)
-
-
-def _validate_web_combinations(given: argparse.Namespace) -> None:
-    others = [
-        name for name in ("watch", "json", "doctor", "errors", "keys") if getattr(given, name)
-    ]
-    if others:
-        raise UsageError(f"--web shows everything on its page, so leave --{others[0]} out")
 
 
 def show_status(given: argparse.Namespace, out: SafeStream) -> int:

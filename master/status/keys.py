@@ -200,7 +200,7 @@ def preview(key: Key, answer: Any) -> str:
     if not answer:
         return ""
     if key.type == "string" and len(answer) < key.count:
-        value = escape_bytes(answer)
+        value: Any = escape_bytes(answer)
     elif key.type == "string":
         value = decode_string(key, answer)
     else:
@@ -208,7 +208,7 @@ def preview(key: Key, answer: Any) -> str:
     if key.type == "stream":
         value = {name: inner for name, inner in value[-1].items() if name != "id"}
     if isinstance(value, dict) and key.type != "zset":
-        value = {name: inner for name, inner in value.items() if inner not in ("", None)}
+        value = {name: inner for name, inner in value.items() if inner not in ("", None, [])}
     start = "newest: " if key.type == "stream" else ""
     return sanitize(
         start + format_value(list(value) if key.type == "zset" else value), PREVIEW_WIDTH

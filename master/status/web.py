@@ -18,7 +18,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from http import HTTPStatus
 from importlib import resources
@@ -28,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import waitress
 
 from es_queue.command_line import format_command
-from es_queue.config.recipes import expected_points, recipe_for
 from es_queue.config.run_config import every_setting
 from es_queue.credentials import (
     HOST,
@@ -46,7 +46,7 @@ from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import RUN_ID, checked_run_id
 from es_queue.run_folder import NamedRun, checkpoint_path, find_run
 from es_queue.text import sanitize
-from master.display.log_view import METHOD_SETTINGS, SafeStream
+from master.display.log_view import SafeStream, recipe_points
 from master.services.tcp_access import Address, is_address, parse_address
 from master.status.curve import Curve, file_stamp
 from master.status.figures import FIGURES, drawable_or_none, finite_or_none
@@ -158,24 +158,17 @@ def make_server(address: Address, looks: Looks, token: str, hosts: Collection[st
             dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        raise bind_error(address, family, error) from None
+        raise bind_error(address, error) from None
     # waitress reports what clients do wrong, which would fill the terminal.
     logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)
     page = Page(looks, hosts, token, listening.getsockname()[1])
     return waitress.create_server(page, sockets=[listening], **WAITRESS)
 
 
-def bind_error(address: Address, family: socket.AddressFamily, error: OSError) -> UsageError:
+def bind_error(address: Address, error: OSError) -> UsageError:
     if error.errno == errno.EADDRINUSE:
-        free = address.port + 1
-        for port in range(address.port + 1, min(address.port + 20, 65536)):
-            with suppress(OSError), socket.create_server((address.host, port), family=family):
-                free = port
-                break
-        why = (
-            "another program listens there; give another port, such as --web "
-            f"{Address(address.host, min(free, 65535))}"
-        )
+        free = Address(address.host, min(address.port + 1, 65535))
+        why = f"another program listens there; give another port, such as --web {free}"
     elif error.errno == errno.EACCES:
         why = "this user may not listen there; use a port from 1024 on"
     else:
@@ -352,34 +345,16 @@ MOST_CHECKPOINT_BYTES, MOST_NUMBERS = 2**27, 200_000
 TOO_LARGE = "the archive is too large for the page: draw it with es-plot --archive"
 
 
+@dataclass
 class Look:
-    """A query that runs at most once in ``every`` seconds, for all callers. Its curve is kept."""
+    """A query's newest result. tried, succeeded: when, in monotonic seconds, 0 for never"""
 
-    def __init__(self) -> None:
-        self.curve, self._lock = Curve(), threading.Lock()
-        self._data: Data = {}
-        self._error: EsQueueError | None = None
-        self._tried = self._succeeded = 0.0
-
-    def result(self, query: Callable[[Curve], Data], every: float) -> Data:
-        """If the query failed, the last result, with ``trouble`` and its ``age`` in seconds. Raises
-        EsQueueError if it has never succeeded.
-        """
-        with self._lock:
-            if not self._tried or time.monotonic() - self._tried >= every:
-                try:
-                    self._data, self._error = query(self.curve), None
-                    self._succeeded = time.monotonic()
-                except EsQueueError as error:
-                    self._error = error
-                finally:  # a long query is not repeated at once
-                    self._tried = time.monotonic()
-            if self._error is None:
-                return {**self._data, "trouble": None, "age": 0.0}
-            if not self._data:
-                raise self._error
-            age = round(time.monotonic() - self._succeeded, 1)
-            return {**self._data, "trouble": sanitize(self._error), "age": age}
+    curve: Curve = field(default_factory=Curve)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    data: Data = field(default_factory=dict)
+    error: EsQueueError | None = None
+    tried: float = 0.0
+    succeeded: float = 0.0
 
 
 class Looks:
@@ -423,7 +398,10 @@ class Looks:
                 "config": to_plain_json(run.config),
                 "own": own,
                 "curves": curve.to_json(),
-                "expect": expected_rewards(run.config),
+                "expect": [
+                    {"env_steps": point.steps, "reward": point.reward, "note": point.note}
+                    for point in recipe_points(run.config)
+                ],
             }
 
         return self._listed("run", name, query)
@@ -466,35 +444,35 @@ class Looks:
         return self._result(f"{part} {name}", query)
 
     def _result(self, name: str, query: Callable[[Sources, Curve], Data]) -> Data:
+        """A query runs at most once in half of ``every`` seconds, for all callers, and keeps its
+        curve. If it failed: the last result, with ``trouble`` and its ``age`` in seconds. Raises
+        EsQueueError if it has never succeeded.
+        """
         with self._lock:
             look = self._cache.setdefault(name, Look())
             self._cache.move_to_end(name)
             while len(self._cache) > MOST_CACHED:
                 self._cache.popitem(last=False)
-
-        def read(curve: Curve) -> Data:
-            with find_sources(self._given) as sources:
-                return query(sources, curve)
-
-        return look.result(read, self._every / 2)
+        with look.lock:
+            if not look.tried or time.monotonic() - look.tried >= self._every / 2:
+                try:
+                    with find_sources(self._given) as sources:
+                        look.data, look.error = query(sources, look.curve), None
+                    look.succeeded = time.monotonic()
+                except EsQueueError as error:
+                    look.error = error
+                finally:  # a long query is not repeated at once
+                    look.tried = time.monotonic()
+            if look.error is None:
+                return {**look.data, "trouble": None, "age": 0.0}
+            if not look.data:
+                raise look.error
+            age = round(time.monotonic() - look.succeeded, 1)
+            return {**look.data, "trouble": sanitize(look.error), "age": age}
 
 
 def to_list(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
-
-
-def expected_rewards(config: Mapping[str, Any]) -> list[Data]:
-    """The recipe's points; none for a run of another method."""
-    env = config.get("env")
-    if not isinstance(env, str) or any(
-        config.get(name) != recipe_for(env).get(name, every_setting()[name].default)
-        for name in METHOD_SETTINGS
-    ):
-        return []
-    return [
-        {"env_steps": point.steps, "reward": point.reward, "note": point.note}
-        for point in expected_points(env)
-    ]
 
 
 def archive_data(run: NamedRun) -> Data:
