@@ -172,13 +172,13 @@ def make_generation_plan(
     sample = config.obs_sample if config.obs_norm else 0.0
     share = resolve_seed_sharing(config, individuals)
     return GenerationPlan(
-        config.seed,
-        generation,
-        config.noise_size - size + 1,
-        individuals,
-        config.episodes,
-        share,
-        sample,
+        seed=config.seed,
+        generation=generation,
+        index_count=config.noise_size - size + 1,
+        individuals=individuals,
+        episodes=config.episodes,
+        seed_sharing=share,
+        sample_fraction=sample,
     )
 
 
@@ -222,7 +222,13 @@ def evaluation_seeds(config: RunConfig, stream: int, generation: int, count: int
     FINAL_SEEDS are the same for the whole run.
     """
     return GenerationPlan(
-        config.seed, 0 if stream == FINAL_SEEDS else generation, 1, 1, 1, "slot", 0.0
+        seed=config.seed,
+        generation=0 if stream == FINAL_SEEDS else generation,
+        index_count=1,
+        individuals=1,
+        episodes=1,
+        seed_sharing="slot",
+        sample_fraction=0.0,
     ).seeds(stream, count)
 
 

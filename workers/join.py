@@ -268,12 +268,12 @@ class Seat:
                 os.kill(os.getpid(), signal.SIGKILL)  # the report is written
 
         return Heartbeat(
-            own_store,
-            control,
-            about,
-            self.clocks,
-            config.wall_limit,
-            expire,
+            store=own_store,
+            control=control,
+            about=about,
+            clocks=self.clocks,
+            wall_limit=config.wall_limit,
+            on_wall_limit=expire,
             parent=self._parent,
             memory=config.worker_memory * 2**20 if self._owns_process else 0,
             on_memory_limit=report,  # only a process of its own is replaced
@@ -424,7 +424,16 @@ def join(
     finally:
         control.end_episode()
     table = table or NoiseTable.open(config.noise_size, noise_folder)
-    player = Player(config, spec, policy, strategy, table, control, env, envs)
+    player = Player(
+        config=config,
+        spec=spec,
+        policy=policy,
+        strategy=strategy,
+        table=table,
+        control=control,
+        env=env,
+        envs=envs,
+    )
     player.numerics, player.backend = numerics, resolve_backend(spec.backend)
     return player
 

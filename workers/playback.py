@@ -359,7 +359,15 @@ def play_recorded(
         )
     with opened(request, spec.id, given) as (env, recorder):
         strategy = make_strategy(config, policy.size)
-        player = Player(config, spec, policy, strategy, table, EpisodeControl(), env)
+        player = Player(
+            config=config,
+            spec=spec,
+            policy=policy,
+            strategy=strategy,
+            table=table,
+            control=EpisodeControl(),
+            env=env,
+        )
         if not player.fits(record.task):
             raise RunFolderError(
                 f"generation {generation} was played with observation or action spaces "

@@ -97,7 +97,15 @@ class Player:
         """``env`` plays episodes one by one, ``envs`` many at once."""
         self.config, self.spec, self.policy, self.strategy = config, spec, policy, strategy
         self.noise, self.control, self.env = table, control, env
-        self._episodes = EpisodePlayer(config, spec, policy, control, env, envs, table)
+        self._episodes = EpisodePlayer(
+            config=config,
+            spec=spec,
+            policy=policy,
+            control=control,
+            env=env,
+            envs=envs,
+            table=table,
+        )
         self.shape = Shape.of(strategy, spec)
         self._build = strategy.builder(table)
         self._draw = partial(initial_parameters, config, policy)
@@ -272,12 +280,12 @@ class Player:
     def _failure(self, row: Any, seed: int, error: Exception) -> Failure:
         kind = "" if isinstance(error, StrategyFailure) else f"{type(error).__name__}: "
         return Failure(
-            KINDS[int(row["kind"])],
-            int(row["number"]),
-            self.slots.generation,
-            seed,
-            f"{kind}{error}"[:MAX_REASON],
-            "".join(traceback.format_exception(error, limit=-12))[-4000:],
+            kind=KINDS[int(row["kind"])],
+            slot=int(row["number"]),
+            generation=self.slots.generation,
+            seed=seed,
+            reason=f"{kind}{error}"[:MAX_REASON],
+            trace="".join(traceback.format_exception(error, limit=-12))[-4000:],
         )
 
     # --- for people: any individual again

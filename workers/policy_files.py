@@ -76,13 +76,13 @@ def load_checkpoint(path: Path, elite: Elite | None = None) -> Checkpoint:
     policy = load_policy_from(path, arrays, meta)
     generation, evaluation = meta.get("generation"), meta.get("evaluation")
     return Checkpoint(
-        path,
-        policy.config,
-        policy,
-        str(meta.get("run", "unknown"))[:40],
-        generation if isinstance(generation, int) else None,
-        evaluation if isinstance(evaluation, dict) else None,
-        training_command(meta),
+        path=path,
+        config=policy.config,
+        policy=policy,
+        run=str(meta.get("run", "unknown"))[:40],
+        generation=generation if isinstance(generation, int) else None,
+        evaluation=evaluation if isinstance(evaluation, dict) else None,
+        command=training_command(meta),
     )
 
 
@@ -153,12 +153,12 @@ def find_elite(path: Path, text: str) -> Elite:
         away = (archive.behaviour - place) / (cells.high - cells.low)
         row = int(np.argmin(np.square(away).sum(axis=1)))
     return Elite(
-        requested,
-        contains,
-        int(archive.cell[row]),
-        archive.behaviour[row].tolist(),
-        float(archive.fitness[row]),
-        archive.parameters[row],
+        requested=requested,
+        contains=contains,
+        cell=int(archive.cell[row]),
+        behaviour=archive.behaviour[row].tolist(),
+        fitness=float(archive.fitness[row]),
+        parameters=archive.parameters[row],
     )
 
 

@@ -97,5 +97,13 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
             f"{request.id} returned {value} for its first vector: it must return a finite number"
         )
     action = ActionSpec("vector", shape=(request.parameters,))
-    spec = EnvironmentSpec(request.id, 1, action, 1, None, None, "stock")
+    spec = EnvironmentSpec(
+        id=request.id,
+        observation_size=1,
+        action=action,
+        step_limit=1,
+        reward_threshold=None,
+        highest_reward=None,
+        backend="stock",
+    )
     return replace(spec, behaviour=request.behaviour, behaviour_size=size)

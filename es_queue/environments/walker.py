@@ -282,7 +282,9 @@ def build_walker(ground: Terrain, stream: Mt19937, shape: WalkerShape) -> Walker
     hull = world.CreateDynamicBody(position=(START_X, HEIGHT + shape.height), fixtures=shape.hull)
     hull.userData = _HULL
     hull.ApplyForceToCenter((stream.uniform(-INITIAL_RANDOM, INITIAL_RANDOM), 0), True)
-    body = WalkerBody(world, ground, floor, hull, [], [], contacts)
+    body = WalkerBody(
+        world=world, terrain=ground, floor=floor, hull=hull, legs=[], joints=[], contacts=contacts
+    )
     hip = HEIGHT + shape.height - LEG_DOWN
     for side in (-1, 1):
         upper = _add_part(body, hip - LEG_H / 2, side * 0.05, shape.upper)

@@ -621,12 +621,12 @@ class WorkerStore(Store):
         is_replaced = text_of(newest) not in (None, publication)  # if lost, it opens again
         closed = bool(publication) and not has_parameters and is_replaced
         return WorkerFlags(
-            text_of(state),
-            asked_to_leave,
-            bool(shutdown),
-            bool(suspended),
-            bool(has_master),
-            closed,
+            state=text_of(state),
+            give_way=asked_to_leave,
+            shutdown=bool(shutdown),
+            suspended=bool(suspended),
+            has_master=bool(has_master),
+            closed=closed,
         )
 
     def held_blocks(self) -> list[Block]:

@@ -402,7 +402,15 @@ def constants_for(count: int, size: int, active: bool = False, speed: float = 1.
             (1 - c_1 - c_mu) / (size * c_mu),  # equation 52
         )
         weights = better + worse * (largest / total)
-    return Constants(weights, mu_eff, c_sigma, damping, c_c, c_1, c_mu)
+    return Constants(
+        weights=weights,
+        mu_eff=mu_eff,
+        c_sigma=c_sigma,
+        damping=damping,
+        c_c=c_c,
+        c_1=c_1,
+        c_mu=c_mu,
+    )
 
 
 def accumulate(path: Floats, rate: float, mu_eff: float, mean: NDArray[np.floating]) -> Floats:

@@ -234,18 +234,18 @@ class Learner:
         vector, statistics, identified = self.published(state)
         digest = vector_digest(vector)
         task = Task(
-            slots.publication,
-            self.strategy.sigma(state.strategy),
-            state.step_limit,
-            len(vector),
-            digest,
-            statistics.mean.astype("<f4").tobytes(),
-            statistics.std.astype("<f4").tobytes(),
-            noise,
-            poll,
-            spans_to_bytes(slots.spans),
-            slots.shape.result.itemsize,
-            slots.shape.moments.itemsize,
+            publication=slots.publication,
+            sigma=self.strategy.sigma(state.strategy),
+            step_limit=state.step_limit,
+            size=len(vector),
+            digest=digest,
+            obs_mean=statistics.mean.astype("<f4").tobytes(),
+            obs_std=statistics.std.astype("<f4").tobytes(),
+            noise=noise,
+            poll=poll,
+            spans=spans_to_bytes(slots.spans),
+            row=slots.shape.result.itemsize,
+            moment=slots.shape.moments.itemsize,
         )
         return vector, task, digest if identified is vector else vector_digest(identified)
 
@@ -305,7 +305,14 @@ class Learner:
             surplus = rows[len(first) :]
         played = newest.answered(centres[:1])
         centre = int(played[0]) if len(played) else None
-        return Chosen(tables, trained, elites, centre, centres[1:], surplus)
+        return Chosen(
+            tables=tables,
+            trained=trained,
+            elites=elites,
+            centre=centre,
+            measured=centres[1:],
+            surplus=surplus,
+        )
 
     def learn(self, state: RunState, chosen: Chosen) -> tuple[RunState, dict[str, float]]:
         """One update of the strategy, the statistics and the step limit, from the rows in order:
@@ -522,13 +529,13 @@ class Learner:
         statistics = state.statistics(self.config.obs_clip)
         centre = self.strategy.centre(self.strategy.published(state.strategy)).copy()
         return Best(
-            centre,
-            statistics.mean,
-            statistics.std,
-            state.generation,
-            eval_mean,
-            confirmed,
-            self.strategy.genome(state.strategy),
+            parameters=centre,
+            mean=statistics.mean,
+            std=statistics.std,
+            generation=state.generation,
+            eval_mean=eval_mean,
+            confirmed=confirmed,
+            genome=self.strategy.genome(state.strategy),
         )
 
     # --- the end of the run

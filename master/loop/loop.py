@@ -215,7 +215,15 @@ class Master:
             ),
             learner.strategy.centre(learner.strategy.published(state.strategy)),
         )
-        generation = Generation(state, learner, tables, task, vector, digest, saved)
+        generation = Generation(
+            state=state,
+            learner=learner,
+            tables=tables,
+            task=task,
+            vector=vector,
+            digest=digest,
+            checkpoint=saved,
+        )
         self.current = generation
         self._issuer.forget_holders()
         if self._audit is not None:

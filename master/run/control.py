@@ -221,7 +221,14 @@ class ControlCommand:
             user = "somebody"
         who = sanitize(f"{user}@{platform.node()}", MAX_NAME)
         settings, first = self._args.settings, self._args.at
-        return ControlRequest(secrets.token_hex(4), verb, who, time.time(), settings, first)
+        return ControlRequest(
+            id=secrets.token_hex(4),
+            verb=verb,
+            by=who,
+            time=time.time(),
+            settings=settings,
+            generation=first,
+        )
 
     def _send(self, request: ControlRequest, is_done: Callable[[], bool] | None = None) -> str:
         """Send a request and wait for the reply, or until ``is_done``. Raises UsageError if the

@@ -401,20 +401,20 @@ class Session:
         parts.callback(records.log.close)
         self._checkpoints = Checkpoints(run.folder, config.snapshot_every)
         self._master = Master(
-            timeline,
-            store,
-            self._token,
-            self._holder,
-            setup.table.digest,
-            clocks,
-            Workers(
+            timeline=timeline,
+            store=store,
+            token=self._token,
+            holder=self._holder,
+            noise_digest=setup.table.digest,
+            clocks=clocks,
+            workers=Workers(
                 store,
                 clocks,
                 strict=config.strict,
                 local=self._services.count,
                 maintain=maintain,
             ),
-            self._inbox,
+            inbox=self._inbox,
             queue=launch.queue,
             listeners=(
                 CheckpointWriter(self._checkpoints, run.run),

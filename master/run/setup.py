@@ -117,7 +117,9 @@ def prepare_run(
     try_strategy(strategy)
     table = table or NoiseTable.open(config.noise_size, noise_folder)
     learner = Learner(config, spec, strategy, table)
-    return Setup(config, spec, policy, strategy, table, learner)
+    return Setup(
+        config=config, spec=spec, policy=policy, strategy=strategy, table=table, learner=learner
+    )
 
 
 def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> RunConfig:

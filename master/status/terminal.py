@@ -127,7 +127,16 @@ def make_runs_page(runs: Sequence[Run]) -> Page:
     ]
     expendable = ("best", "environment", "updated", "workers", "steps")
     notes = TABLE_NOTES if any(run.number("eval_episodes") for run in runs) else {}
-    parts: list[PagePart] = [FittingTable(headers, rows, headers[3:], expendable, STYLES, notes)]
+    parts: list[PagePart] = [
+        FittingTable(
+            headers=headers,
+            rows=rows,
+            right=headers[3:],
+            expendable=expendable,
+            styles=STYLES,
+            notes=notes,
+        )
+    ]
     for run in runs:
         if run.health == ORPHANED:
             parts += [Text(""), Text(f"{run.run} has no master"), *command_lines(run)]
