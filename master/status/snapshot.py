@@ -293,7 +293,7 @@ class RedisReader:
         self._url_flag = url_flag
 
     @cached_property
-    def _members(self) -> dict[str, NamedRun]:
+    def members(self) -> dict[str, NamedRun]:
         """The runs whose folders are known."""
         found = [find_run(folder) for folder in self.folders]
         return {member.run: member for run in found for member in run.members}
@@ -325,7 +325,7 @@ class RedisReader:
         for (run, at), holder, is_configured, figures in zip(
             started.items(), answers[::2], answers[1::2], progress, strict=True
         ):
-            flags = f"{self._members[run].word if run in self._members else run}{self._url_flag}"
+            flags = f"{self.members[run].word if run in self.members else run}{self._url_flag}"
             master = sanitize(to_text(holder or b"").rpartition(" ")[0], 100)
             runs.append(
                 judge(
@@ -348,7 +348,7 @@ class RedisReader:
     def read_details(self, run: Run, curve: Curve | None = None) -> Run:
         """The run with its details, and with its evaluations if there is a curve."""
         keys = RunKeys(run.run)
-        member = self._members.get(run.run)
+        member = self.members.get(run.run)
         # A folder of a named server's run may be older than the run.
         path = None if member is None or not self.is_private else member.folder / METRICS
         if curve is not None and path is not None and path.is_file():
@@ -512,6 +512,11 @@ class RunFolder:
                 source=self,
             )
         )
+
+    @property
+    def members(self) -> dict[str, NamedRun]:
+        """The run of the folder."""
+        return {member.run: member for member in find_run(self.folder).members}
 
     def read_details(self, run: Run, curve: Curve | None = None) -> Run:
         if curve is not None:

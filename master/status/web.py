@@ -415,11 +415,10 @@ class Looks:
         """The elites of map_elites, from the newest checkpoint in the run's folder."""
 
         def query(sources: Sources, _: Curve) -> Data:
-            folder = sources.find_run(name).source.folder
-            here = [*([] if folder is None else find_run(folder).members)]
-            for one in (*here, find_run(name, self._given.runs_dir)):
-                if one.run == name and one.folder.is_dir():
-                    return archive_data(one)
+            named = find_run(name, self._given.runs_dir)
+            one = sources.find_run(name).source.members.get(name, named)
+            if one.folder.is_dir():
+                return archive_data(one)
             raise UsageError(f"the archive of {name} is in its folder, which is not on this host")
 
         return self._listed("archive", name, query)
