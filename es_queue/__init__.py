@@ -9,16 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["RunConfig", "__version__", "load_policy", "train"]
+__all__ = ["Hook", "RunConfig", "__version__", "load_policy", "train"]
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
+    from es_queue.hooks import Hook
     from es_queue.policies.checkpoint import load_policy
     from master.run.training import train
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import es_queue`` stays free of numpy and of side effects."""
+    if name == "Hook":
+        # start-up: ``import es_queue`` loads nothing else
+        from es_queue.hooks import Hook
+
+        return Hook
     if name == "RunConfig":
         # start-up: ``import es_queue`` loads nothing else
         from es_queue.config.run_config import RunConfig

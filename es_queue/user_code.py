@@ -13,6 +13,7 @@ import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
@@ -219,6 +220,12 @@ def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
         near = format_suggestion(name, vars(loaded) if loaded else ())
         hint = near and f"; {near}"
         raise error_type(f"the {what} cannot be imported: {describe_error(error)}{hint}") from error
+
+
+def last_line(error: BaseException) -> str:
+    """Where it was raised, for a sentence: " (net.py, line 12)"; empty if unknown."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def describe_error(error: BaseException) -> str:

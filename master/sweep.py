@@ -387,6 +387,7 @@ class Study:
         # The study has warned about a server that others can reach.
         words += ["--insecure"] * (launch.redis_url is not None) + ["--shared"] * launch.shared
         words += ["--track", ",".join(launch.track)] if launch.track else []
+        words += [word for hook in launch.hook for word in ("--hook", hook)]
         words += [] if launch.noise_dir is None else ["--noise-dir", str(launch.noise_dir)]
 
         def command() -> list[str]:

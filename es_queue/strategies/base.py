@@ -6,11 +6,9 @@ Strategies are pure functions of arrays: no Redis, no clock, no random state. A 
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +23,7 @@ from es_queue.numerics.arrays import Doubles, Floats, Integers, NoiseRows, norm
 from es_queue.numerics.statistics import RunningMoments
 from es_queue.slot_plan import max_slots
 from es_queue.strategies.shaping import BY_SIGN
+from es_queue.user_code import describe_error, last_line
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
 
@@ -418,12 +417,9 @@ def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Excep
     """
     if type(strategy).__module__.startswith("es_queue.") or isinstance(error, EsQueueError):
         return error
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split())
     return StrategyFailure(
-        f"the strategy {strategy.config.strategy} failed in {method}: {type(error).__name__}: "
-        f"{text}{place}"
+        f"the strategy {strategy.config.strategy} failed in {method}: {describe_error(error)}"
+        f"{last_line(error)}"
     )
 
 

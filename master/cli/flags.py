@@ -205,6 +205,7 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         START_OPTIONS.format(resumable=resumable, recipes=", ".join(recipe_names())),
         listen={"nargs": "?", "const": ""},
         track={"action": "append"},
+        hook={"action": "append"},
         tensorboard={"dest": "track", "action": "append_const", "const": "tensorboard"},
     )
 
@@ -264,6 +265,9 @@ START_OPTIONS = """
 --track NAME
     write settings, figures and the result for tensorboard, wandb or mlflow, into the run's folder
     of that name; separate several with commas (pip install 'es-queue[NAME]')
+--hook module:Class
+    call the methods of your own class that extends es_queue.Hook at the run's start, generations,
+    evaluations and end; can be given several times
 --tensorboard
     the same as --track tensorboard
 --quiet

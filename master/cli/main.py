@@ -153,15 +153,19 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED
     from es_queue.numerics.fingerprint import limit_blas_threads
     from es_queue.protocol.keys import clocks_from_environment
+    from es_queue.user_code import allowing
     from master.display.notes import TERMINAL, NoteHandler
     from master.run.session import Session, resumable_settings
     from master.services.stop_signals import StopSignals
+    from master.storage.trackers import load_hooks
 
     limit_blas_threads()
     config = None
     if launch.resume is None:
         config = resolve(values, launch.inherited, launch.recipe != NONE)
         launch = replace(launch, notes=format_recipe(values, launch.inherited, launch.recipe))
+    with allowing([reference.rpartition(":")[0] for reference in launch.hook]):
+        hooks = load_hooks(launch.hook)
     reports: list[Reporter] = []
     out = sys.stdout
 
@@ -169,12 +173,16 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
         # start-up: the display, once the run has begun
         from master.display.log_view import SafeStream
         from master.display.reporter import Reporter, make_view
-        from master.storage.trackers import open_trackers
+        from master.storage.trackers import HookSink, open_trackers
 
         view = make_view(
             SafeStream(out), run.run, config, quiet=launch.quiet, json_lines=launch.json
         )
-        trackers = open_trackers(launch.track, run.run, run.folder, config)
+        about = run.run, run.folder, config
+        trackers = [
+            *open_trackers(launch.track, *about),
+            *(HookSink(hook, *about) for hook in hooks),
+        ]
         reports.append(Reporter(run.folder, view, trackers=trackers))
         return reports[-1]
 

@@ -61,6 +61,7 @@ LAUNCH_PARSERS: dict[str, Callable[[Any], Any]] = {
     "workers": lambda text: checked_workers(text, COMMAND_LINE),
     "video_every": lambda text: parse_whole_number("video_every", text, MOST_GENERATIONS),
     "track": lambda texts: parse_trackers(",".join(texts)),
+    "hook": tuple,
     "seeds": parse_seeds,
     "run_dir": Path,
     "runs_dir": Path,

@@ -49,7 +49,8 @@ class Reporter(RunView):
 
     def started(self, about: Mapping[str, str]) -> None:
         """The view of a resumed run gets its history."""
-        self._view.started(about)
+        for sink in self._sinks:
+            sink.started(about)
         with suppress(OSError):
             records = read_json_lines(self._run_dir / METRICS, HISTORY_LINES, HISTORY_BYTES)
             self._view.resumed(list(records))

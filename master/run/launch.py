@@ -66,6 +66,7 @@ class Launch:
     None: none
     video_every:   generations between two videos of the unperturbed policy; 0: none
     track:         experiment trackers that get the run's figures
+    hook:          classes of the user's own that the run's events are sent to
     control_args:  a request to a run that another process leads; this process then trains nothing
     insecure:      suppress warnings about a passwordless or unencrypted Redis
     shared:        make the run's folder accessible to the user's group
@@ -95,6 +96,7 @@ class Launch:
     listen: str | None = None
     video_every: int = 0
     track: tuple[str, ...] = ()
+    hook: tuple[str, ...] = ()
     control_args: ControlArgs | None = None
     insecure: bool = False
     shared: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -13,6 +13,7 @@ from es_queue.config.recipes import named_recipe
 from es_queue.config.run_config import RunConfig, check_resume_changes, every_setting
 from es_queue.config.settings import NONE, short
 from es_queue.errors import UsageError
+from es_queue.hooks import Hook
 from es_queue.numerics.fingerprint import fix_numeric_environment, limit_blas_threads
 from es_queue.text import format_suggestion, nearest_names
 from master.status.figures import format_mean_std
@@ -72,6 +73,7 @@ def train(
     resume: str | None = None,
     changes: dict[str, Any] | None = None,
     progress: bool | None = None,
+    hooks: Sequence[Hook] = (),
     **options: Unpack[TrainOptions],
 ) -> TrainResult:
     """Train, and return the summary with the keys of the command's ``{"event": "summary"}``.
@@ -92,6 +94,7 @@ def train(
             ``es_queue.config.run_config.RESUMABLE``.
         progress: Show what is trained and where, and a line that is rewritten while the run trains;
             in a notebook a bar and a curve. By default only in a notebook.
+        hooks: Objects whose methods are called at the run's events; see ``es_queue.Hook``.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
             ``noise_dir``, ``trust`` and ``recipe``, as the flags. Without ``redis_url`` it starts
             a private server and local workers, whatever the environment says. With ``resume`` it
@@ -117,10 +120,14 @@ def train(
     from master.display.reporter import Reporter
     from master.run.launch import Launch, with_run_server
     from master.run.session import Session
+    from master.storage.trackers import HookSink
 
     if config is not None and not isinstance(config, RunConfig):
         fix = "env=" if isinstance(config, str) or callable(config) else "RunConfig(**settings)"
         raise UsageError(f"train() got {short(config)} as its config: use {fix}")
+    for hook in hooks:
+        if not isinstance(hook, Hook):
+            raise UsageError(f"train() got {short(hook)} as a hook: use objects of es_queue.Hook")
     if resume is None and ((config is None and env is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
@@ -147,7 +154,8 @@ def train(
         if progress and show is None:
             show, say = line_display(out), out.write_line
         views.append(PythonView(on_generation, config, show, say=say, run=run.run))
-        reporters.append(Reporter(run.folder, views[-1]))
+        sinks = [HookSink(hook, run.run, run.folder, config) for hook in hooks]
+        reporters.append(Reporter(run.folder, views[-1], trackers=sinks))
         return reporters[-1]
 
     own_modules = () if checked is None else tuple(named_modules(checked))

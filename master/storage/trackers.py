@@ -7,13 +7,16 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 from es_queue.config.run_config import RunConfig
+from es_queue.config.settings import CUSTOM_NAME
 from es_queue.errors import UsageError
+from es_queue.hooks import Hook
+from es_queue.user_code import describe_error, last_line, load_attribute
 from master.display.log_view import RunView
 from master.status.figures import FIGURES, Record, finite_or_none
 
@@ -111,6 +114,55 @@ class Tracker(RunView):
 
     def _close(self) -> None:
         raise NotImplementedError
+
+
+class HookSink(RunView):
+    """Calls a hook of the user's, until it raises."""
+
+    def __init__(self, hook: Hook, run: str, run_dir: Path, config: RunConfig) -> None:
+        self._hook: Hook | None = hook
+        self._about = {"run": run, "run_dir": str(run_dir), "config": config.to_dict()}
+
+    def started(self, about: Mapping[str, str]) -> None:
+        self._call("on_start", self._about)
+
+    def generation(self, record: Record) -> None:
+        self._call("on_generation", record)
+        if record.get("eval_mean") is not None:
+            self._call("on_evaluation", record)
+
+    def summary(self, record: Record) -> None:
+        self._call("on_end", record)
+
+    def _call(self, event: str, figures: Mapping[str, Any]) -> None:
+        if self._hook is None:
+            return
+        try:
+            getattr(self._hook, event)(dict(figures))
+        except Exception as error:  # whatever a user's own code raises
+            kind, self._hook = type(self._hook), None
+            LOGGER.warning(
+                f"the hook {kind.__module__}:{kind.__qualname__} failed in {event} "
+                f"({describe_error(error)}){last_line(error)}: training continues without it"
+            )
+
+
+def load_hooks(references: Iterable[str]) -> list[Hook]:
+    """An object of each ``module:Class``. Raises UsageError for what is no hook."""
+    hooks = []
+    for reference in references:
+        if not CUSTOM_NAME.fullmatch(reference):
+            raise UsageError(f"hook is {reference!r}: use module:Class")
+        kind = load_attribute(f"hook {reference}", reference, UsageError)
+        if not (isinstance(kind, type) and issubclass(kind, Hook)):
+            raise UsageError(f"hook is {reference}, which is no class that extends es_queue.Hook")
+        try:
+            hooks.append(kind())
+        except Exception as error:  # whatever a user's own code raises
+            raise UsageError(
+                f"the hook {reference} cannot be made without arguments: {describe_error(error)}"
+            ) from error
+    return hooks
 
 
 class TensorBoardTracker(Tracker):
