@@ -542,6 +542,11 @@ def spans_from_bytes(data: bytes) -> list[Span]:
     return [Span(*triple) for triple in triples.tolist()]
 
 
+def fresh_count(tables: Iterable[Slots]) -> int:
+    """Training results of all tables that nobody has learnt from."""
+    return sum(len(slots.fresh()) for slots in tables)
+
+
 def earliest(tables: Sequence[Slots], most: int) -> list[Rows]:
     """For each table its fresh rows among the ``most`` that arrived first in all of them, in slot
     order: a batch of the asynchronous schedule.

@@ -178,7 +178,7 @@ class MemoryMasterStore:
         progress: Mapping[str, str],
         refused: Mapping[str, int] = NONE_REFUSED,
         *,
-        give_way: Sequence[str] = (),
+        leaving: Sequence[str] = (),
         grace: bool = False,
         clear: bool = False,
     ) -> Look:
@@ -189,7 +189,7 @@ class MemoryMasterStore:
             stored = server.progress.get("publication")
             if stored is None:
                 return Look("", (), {}, [])
-            server.progress.update(progress, give_way=" ".join(give_way))
+            server.progress.update(progress, give_way=" ".join(leaving))
             server.refused.update(refused)
             if clear:
                 server.todo.clear()
@@ -331,7 +331,7 @@ class MemoryWorkerStore:
                 server.claims.setdefault(self.worker, []).append(entry)
             return block
 
-    def give(self, block: Block, results: bytes, moments: bytes) -> bool:
+    def answer(self, block: Block, results: bytes, moments: bytes) -> bool:
         server = self.server
         with server.changed:
             entries: Any = server.results.get(block.publication)
@@ -349,7 +349,7 @@ class MemoryWorkerStore:
         with self.server.changed:
             self._forget(block)
 
-    def give_back(self, blocks: Sequence[Block]) -> None:
+    def release(self, blocks: Sequence[Block]) -> None:
         with self.server.changed:
             for block in reversed(blocks):
                 self._forget(block)

@@ -163,7 +163,7 @@ class Heartbeat(threading.Thread):
         reasons = (
             (flags.shutdown, "its RQ worker is stopping"),
             (flags.suspended, "RQ is suspended"),
-            (flags.give_way, "another run needs workers"),
+            (flags.is_leaving, "another run needs workers"),
             (is_gone, "the run is gone"),
             (has_ended, f"the run is {flags.state}"),
             (self._is_masterless(now, flags.has_master), "the run has no master"),

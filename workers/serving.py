@@ -59,7 +59,7 @@ class Service:
         finally:
             # If Redis is away, the master issues the blocks again when the beat has lapsed.
             with suppress(Leaving):
-                self._store.give_back(self._store.held_blocks())
+                self._store.release(self._store.held_blocks())
 
     def _next_block(self) -> Block | None:
         """Those already held come first: the reply to an earlier claim may have been lost."""
@@ -93,7 +93,7 @@ class Service:
             about = {"environment": self._player.config.task, **asdict(failure)}
             send_report(self._store, about.pop("reason"), **about)
         self.blocks += 1
-        if not self._store.give(block, answer.results.tobytes(), answer.moments.tobytes()):
+        if not self._store.answer(block, answer.results.tobytes(), answer.moments.tobytes()):
             self.late += 1
 
     def _open(self, block: Block) -> bool:

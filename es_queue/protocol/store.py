@@ -40,7 +40,8 @@ READ, PIECE, PART = 2**23, 2**20, 2**28
 #: worker waits for a block.
 BLOCKS_PER_SCRIPT, MOST_LOOKED_AT = 8192, 65536
 MOST_STAGING_ATTEMPTS, STAGED_SECONDS = 10, 600
-MAX_CONFIG, MAX_CHECKPOINT, MAX_ERRORS = 2**20, 2**31, 200
+#: A server keeps no larger value than 512 MiB (proto-max-bulk-len).
+MAX_CONFIG, MAX_CHECKPOINT, MAX_ERRORS = 2**20, 2**29, 200
 MAX_RUNS_CHECKED, MAX_REQUESTS_READ, MAX_CLAIMS_READ = 500, 100, 100
 
 Records = NDArray[Any]
@@ -85,7 +86,7 @@ class WorkerFlags:
     """
 
     state: str | None
-    give_way: bool = False
+    is_leaving: bool = False
     shutdown: bool = False
     suspended: bool = False
     has_master: bool = True
@@ -206,10 +207,11 @@ class MasterStore(Store):
             *(run_keys.moments(publication, 0), run_keys.parameters(publication)),
         ]
         arguments = [
-            *(token, publication, publication.partition(".")[0], task, config, checkpoint or b""),
+            *(token, publication, publication.partition(".")[0], task, config),
+            _storable(checkpoint),
             *(run_keys.prefix, self.run, time.time(), keys.RUN_SECONDS),
-            *_counted(_pairs(progress)),
-            *_counted(_pairs(history or {})),
+            *_counted(progress),
+            *_counted(history or {}),
             *_counted(run_keys.lasting_keys()),
             *_counted(keep),
         ]
@@ -220,7 +222,11 @@ class MasterStore(Store):
             previous, is_open = self._script("open", places, arguments)
             if is_open:
                 return text_of(previous)
-        raise staging_error(publication)
+        raise RedisError(
+            f"the parameters of publication {publication} disappeared from Redis "
+            f"{MOST_STAGING_ATTEMPTS} times before they were published: find out what removes keys "
+            "there"
+        )
 
     def issue(
         self,
@@ -251,33 +257,29 @@ class MasterStore(Store):
         """(publication, results, moments) since the last read, in pieces of some megabytes;
         publications: types of both by name. The moments of a result come with it or before it.
         """
-        while publications:
-            replies = self.retry(partial(self._read_pieces, list(publications)))  # twice: yes
-            more: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
-            for name, (results, moments, has_next) in zip(publications, replies, strict=True):
-                at, (result, moment) = self._position(name), publications[name]
-                rows = _records(results, result)
-                episodes = _records(moments, moment)
-                at.moments += episodes.nbytes
-                if len(moments) == READ:  # the rest of them first
-                    more[name] = publications[name]
-                    yield name, rows[:0], episodes
-                    continue
+        unread = dict(publications)
+        while unread:
+            replies = iter(self.retry(partial(self._read_pieces, unread)))  # twice: yes
+            for name, types in list(unread.items()):
+                has_next, *data = next(replies), next(replies), next(replies)
+                at, (rows, episodes) = self._position(name), map(_records, data, types)
+                if len(data[1]) == READ:
+                    rows = rows[:0]  # the rest of the moments first
                 at.results += rows.nbytes
-                if has_next and not len(rows) and not len(episodes):
-                    self._positions[name] = ReadPosition(at.part + 1)
-                if has_next or len(results) == READ:
-                    more[name] = publications[name]
+                at.moments += episodes.nbytes
                 if len(rows) or len(episodes):
                     yield name, rows, episodes
-            publications = more
+                elif has_next:
+                    self._positions[name] = ReadPosition(at.part + 1)
+                if not (has_next or READ in map(len, data)):
+                    del unread[name]
 
     def _position(self, publication: str) -> ReadPosition:
         return self._positions.setdefault(publication, ReadPosition())
 
-    def _read_pieces(self, publications: Sequence[str]) -> list[tuple[bytes, bytes, bool]]:
-        """Results, then moments, so that no result comes without its moments; and whether there is
-        a next part.
+    def _read_pieces(self, publications: Iterable[str]) -> list[Any]:
+        """For each publication: whether there is a next part; results, then moments, so that no
+        result comes without its moments.
         """
         pipeline = self._client.pipeline(transaction=False)
         for name in publications:
@@ -288,16 +290,8 @@ class MasterStore(Store):
             pipeline.getrange(results, at.results, at.results + READ - 1)
             moments = self.keys.moments(name, at.part)
             pipeline.getrange(moments, at.moments, at.moments + READ - 1)
-        replies = iter(pipeline.execute())
-        found = []
-        for _ in publications:
-            has_next, results, moments = next(replies), next(replies), next(replies)
-            if not all(
-                isinstance(data, bytes) and len(data) <= READ for data in (results, moments)
-            ):
-                raise DecodeError(f"the reply to GETRANGE is not a string of at most {READ} bytes")
-            found.append((results, moments, bool(has_next)))
-        return found
+        replies: list[Any] = pipeline.execute()
+        return replies
 
     def read_again(self, publications: Iterable[str]) -> None:
         """Read these from their beginning (rule 9)."""
@@ -317,13 +311,13 @@ class MasterStore(Store):
         progress: Mapping[str, str],
         refused: Mapping[str, int] = NONE_REFUSED,
         *,
-        give_way: Sequence[str] = (),
+        leaving: Sequence[str] = (),
         grace: bool = False,
         clear: bool = False,
     ) -> Look:
         """Keep the lease, show progress, and see which worker holds which block (rules 8, 10).
 
-        give_way: workers that should leave; grace: nobody counts as dead; clear: empty todo
+        leaving: workers that should leave; grace: nobody counts as dead; clear: empty todo
         """
         watched = {name: self.keys.results(name, at.part) for name, at in self._positions.items()}
         outages = self.retry.outages
@@ -334,9 +328,9 @@ class MasterStore(Store):
             return [
                 *(token, holder, int(lease * 1000), self.keys.prefix, MOST_LOOKED_AT),
                 *(int(is_grace), int(clear)),
-                *_counted(_pairs(progress)),
-                *_counted(_pairs(refused)),
-                *_counted(give_way),
+                *_counted(progress),
+                *_counted(refused),
+                *_counted(leaving),
                 *_counted(list(watched.values())),
             ]
 
@@ -399,9 +393,9 @@ class MasterStore(Store):
         """
         names = self._named("todo", "workers", "master", "checkpoint", "refused")
         arguments = [
-            *(token, self.keys.prefix, seconds, checkpoint or b""),
-            *_counted(_pairs(progress)),
-            *_counted(_pairs(refused)),
+            *(token, self.keys.prefix, seconds, _storable(checkpoint)),
+            *_counted(progress),
+            *_counted(refused),
             *_counted(self.keys.lasting_keys()),
         ]
         self._script("finish", names, arguments)
@@ -538,7 +532,7 @@ class WorkerStore(Store):
         self._claims_key = self.keys.claims(worker)
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
         self._worker_key = self.keys.worker(worker)
-        self._answer = self._client.register_script((SCRIPTS / "answer.lua").read_text())
+        self._answer_script = self._client.register_script((SCRIPTS / "answer.lua").read_text())
 
     def config(self) -> bytes | None:
         """The run's configuration, None when there is no such run."""
@@ -554,11 +548,7 @@ class WorkerStore(Store):
         for start in range(0, size, PIECE):
             count = min(size - start, PIECE)
             piece = self._send("getrange", name, start, start + count - 1)
-            if not isinstance(piece, bytes) or len(piece) > count:
-                raise DecodeError(
-                    f"the reply to GETRANGE is not a string of at most {count:,} bytes"
-                )
-            if len(piece) < count:
+            if len(_piece(piece, count)) < count:
                 return None
             pieces.append(piece)
         return b"".join(pieces)
@@ -634,16 +624,14 @@ class WorkerStore(Store):
         held, self._held = self._held, None
         if held is None:
             held = self._send("lrange", self._claims_key, 0, MAX_CLAIMS_READ - 1)
-        blocks = []
-        for entry in held:
-            try:
-                blocks.append(Block.decode(entry))
-            except DecodeError:
-                self._send("lrem", self._claims_key, 0, entry)
-        return blocks
+        return [block for block in map(self._decode, held) if block]
 
-    def _first_held(self) -> Block | None:
-        return next(iter(self.held_blocks()), None)
+    def _decode(self, entry: bytes) -> Block | None:
+        try:
+            return Block.decode(entry)
+        except DecodeError:
+            self._send("lrem", self._claims_key, 0, entry)
+            return None
 
     def claim(self, wait: float) -> Block | None:
         """Move a block from todo to the worker's claims, waiting up to ``wait`` seconds. Never sent
@@ -662,16 +650,10 @@ class WorkerStore(Store):
                 raise refused_error(error) from None
             self.retry.record_failure(error)
             time.sleep(wait)
-            return self._first_held()  # the move may have happened: then the block is in the claims
-        if entry is None:
-            return self._first_held()
-        try:
-            return Block.decode(entry)
-        except DecodeError:
-            self._send("lrem", self._claims_key, 0, entry)
-            return None
+            entry = None  # the move may have happened: then the block is in the claims
+        return next(iter(self.held_blocks()), None) if entry is None else self._decode(entry)
 
-    def give(self, block: Block, results: bytes, moments: bytes) -> bool:
+    def answer(self, block: Block, results: bytes, moments: bytes) -> bool:
         """Append the block's results and drop its claim, at once (rule 6). False if the publication
         has closed.
         """
@@ -688,7 +670,7 @@ class WorkerStore(Store):
             ]
             arguments = [str(block), results, moments, PART, keys.RUN_SECONDS]
             # Twice: yes, the first result of a slot counts.
-            status, *held = self.retry(partial(self._answer, keys=names, args=arguments))
+            status, *held = self.retry(partial(self._answer_script, keys=names, args=arguments))
             if status >= 0:
                 self._held = held[0]
                 return bool(status)
@@ -699,7 +681,7 @@ class WorkerStore(Store):
         self._held = None
         self._send("lrem", self._claims_key, 0, str(block))
 
-    def give_back(self, blocks: Sequence[Block]) -> None:
+    def release(self, blocks: Sequence[Block]) -> None:
         """Return unfinished blocks to the head of todo, atomically (rule 13)."""
         if not blocks:
             return
@@ -728,24 +710,26 @@ class WorkerStore(Store):
             self._client.delete(self._worker_key)
 
 
-def staging_error(publication: str) -> RedisError:
-    return RedisError(
-        f"the parameters of publication {publication} disappeared from Redis "
-        f"{MOST_STAGING_ATTEMPTS} times before they were published: find out what removes keys "
-        "there"
-    )
+def _piece(reply: Any, most: int) -> bytes:
+    """A reply of at most so many bytes. Raises DecodeError for any other."""
+    if not isinstance(reply, bytes) or len(reply) > most:
+        raise DecodeError(f"the reply to GETRANGE is not a string of at most {most:,} bytes")
+    return reply
 
 
-def _records(data: bytes, dtype: np.dtype[Any]) -> Records:
-    """The whole records in a piece of a string; the rest is read again."""
-    if not dtype.itemsize:
-        return np.empty(0, dtype)
+def _storable(checkpoint: bytes | None) -> bytes:
+    """Nothing for a checkpoint that is too large for Redis: the run's folder has it."""
+    return checkpoint if checkpoint and len(checkpoint) <= MAX_CHECKPOINT else b""
+
+
+def _records(reply: Any, dtype: np.dtype[Any]) -> Records:
+    """The whole records in a piece of a string; the rest is read again. Raises DecodeError."""
+    data = _piece(reply, READ)
     return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
 
-def _pairs(mapping: Mapping[str, Any]) -> list[Any]:
-    return list(chain.from_iterable(mapping.items()))
-
-
-def _counted(items: Sequence[Any]) -> list[Any]:
+def _counted(items: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    """A list as a script reads it: its length, then its items; of a mapping names and values."""
+    if isinstance(items, Mapping):
+        items = list(chain.from_iterable(items.items()))
     return [len(items), *items]

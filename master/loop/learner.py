@@ -42,6 +42,7 @@ from es_queue.slots import (
     Tally,
     earliest,
     format_slot,
+    fresh_count,
     ranges,
     spans_to_bytes,
 )
@@ -214,14 +215,13 @@ class Learner:
         # When a newer publication opens, no block of this table can be claimed any more, so its
         # elites must be claimed before. Their blocks precede those of training.
         claimed = not len(slots.rows(ELITE)) or not slots.owed[slots.rows(TRAIN)].all()
-        fresh = sum(len(each.fresh()) for each in tables)
+        fresh = fresh_count(tables)
         return fresh >= self.batch_size and claimed and slots.is_complete(EVAL, CONFIRM)
 
-    def answered(self, state: RunState, tables: Sequence[Slots]) -> tuple[int, int]:
+    def done(self, state: RunState, tables: Sequence[Slots]) -> tuple[int, int]:
         """(slots with a result, slots that the generation closes on)."""
         if self.is_async and state.stage == TRAINING:
-            fresh = sum(len(each.fresh()) for each in tables)
-            return min(fresh, self.batch_size), self.batch_size
+            return min(fresh_count(tables), self.batch_size), self.batch_size
         return len(tables[-1]) - int(tables[-1].owed.sum()), len(tables[-1])
 
     def publication(

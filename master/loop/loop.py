@@ -24,6 +24,7 @@ from es_queue.slots import (
     Slots,
     Span,
     Tally,
+    fresh_count,
     spans_from_bytes,
     spans_to_bytes,
     training_plan,
@@ -63,9 +64,8 @@ LOGGER = logging.getLogger("es_queue.loop")
 
 SYNC_LABEL = "sync"
 ASYNC_LABEL = "async: not bit-reproducible; --replay repeats the run from its log"
-#: Checkpoints of up to 8 MiB go to Redis in each generation, larger ones in every tenth; none above
-#: 512 MiB, its limit for a value (proto-max-bulk-len).
-REDIS_CHECKPOINT_BYTES, REDIS_CHECKPOINT_EVERY, REDIS_CHECKPOINT_MOST = 8 * 2**20, 10, 2**29
+#: Checkpoints of up to 8 MiB go to Redis in each generation, larger ones in every tenth.
+REDIS_CHECKPOINT_BYTES, REDIS_CHECKPOINT_EVERY = 8 * 2**20, 10
 #: How often the master looks for stragglers when no block waits to be claimed.
 STRAGGLER_SECONDS = 0.25
 #: Blocks of the asynchronous schedule for each worker: the one that it plays and one that waits.
@@ -238,7 +238,7 @@ class Master:
             config=learner.requested.to_json(),
             progress=self._first_progress(generation, last),
             history=format_values(last) if last else None,
-            checkpoint=for_redis(saved) if in_redis else None,
+            checkpoint=saved if in_redis else None,
             keep=[each.publication for each in older],
         )
         if not adopted:
@@ -247,7 +247,7 @@ class Master:
             if before and previous not in (before.task.publication, name):
                 LOGGER.warning(FORMER_GENERATION_LOST)
                 self._note_loss(generation, sent)
-        self._issue_new(generation, leave=adopted is not None)
+        self._issue(generation, leave=adopted is not None)
         self._inbox.acknowledge_changes()
         generation.seconds = time.monotonic() - began
         for listener in self._listeners:
@@ -278,11 +278,17 @@ class Master:
             }
         )
 
-    def _issue_new(self, generation: Generation, task: bytes = b"", *, leave: bool = False) -> None:
-        """Issue the rows that were never issued; task: the header of a table that has grown.
-        ``leave`` that to the next look, which issues what nobody holds; so does a pause.
+    def _issue(
+        self, generation: Generation, more: Sequence[Span] = (), *, leave: bool = False
+    ) -> None:
+        """Add ``more`` rows to the newest table, and issue those that were never issued. ``leave``
+        that to the next look, which issues what nobody holds; so does a pause.
         """
-        slots, workers = generation.slots, self._workers.expected_count()
+        slots, workers, task = generation.slots, self._workers.expected_count(), b""
+        if more:
+            slots.add(more)
+            generation.task = replace(generation.task, spans=spans_to_bytes(slots.spans))
+            task = generation.task.encode()
         if leave or self._inbox.paused_by:
             slots.table["issued"], self._next_look = True, 0.0
         else:
@@ -316,7 +322,7 @@ class Master:
                 if learner.is_enough(generation.state, generation.tables):
                     more = learner.more(generation.state, slots)
                     if more:
-                        self._extend(generation, more)
+                        self._issue(generation, more)
                     elif self._audit is None or not self._audit.is_pending:
                         break
                 elif self._is_time_up(generation.state):
@@ -377,27 +383,20 @@ class Master:
             raise Unserved
         return False
 
-    def _extend(self, generation: Generation, spans: Sequence[Span]) -> None:
-        """Add rows to the newest table, and issue them."""
-        slots = generation.slots
-        slots.add(spans)
-        generation.task = replace(generation.task, spans=spans_to_bytes(slots.spans))
-        self._issue_new(generation, generation.task.encode())
-
     def _refill(self, generation: Generation) -> None:
         """Keep two blocks for each worker in the newest table (asynchronous schedule)."""
         learner, slots = generation.learner, generation.slots
         if not learner.is_async or generation.state.stage != TRAINING:
             return
-        fresh = sum(len(each.fresh()) for each in generation.tables)
-        if fresh >= MOST_BATCHES_AHEAD * learner.population or len(slots.rows(CONFIRM)):
+        most = MOST_BATCHES_AHEAD * learner.population
+        if fresh_count(generation.tables) >= most or len(slots.rows(CONFIRM)):
             return  # far enough ahead of an evaluation that is pending
         rows, workers = slots.rows(TRAIN), self._workers.live_count()
         waiting = int(slots.owed[rows].sum())
         least = BLOCKS_PER_WORKER * self._issuer.cutter.endless_size(workers) * workers
         more = min(learner.most_rows - len(rows), least + least // 2 - waiting)
         if waiting < least and more > 0:
-            self._extend(generation, [Span(TRAIN, len(rows), len(rows) + more)])
+            self._issue(generation, [Span(TRAIN, len(rows), len(rows) + more)])
 
     def _optional_work(self, generation: Generation) -> Iterator[bool]:
         """Optional work while results are awaited, in pieces: the next generation's plan, pages of
@@ -426,14 +425,29 @@ class Master:
         self._next_look = began + min(clocks.renew, clocks.reconcile)
         slots.needs_look = False
         self._poll_requests(generation)
-        paused = bool(self._inbox.paused_by)
+        paused, scale = bool(self._inbox.paused_by), generation.learner.requested.scale
+        done, total = generation.learner.done(generation.state, generation.tables)
+        # Unlimited in the asynchronous schedule; none after training.
+        trained = None if self.is_async else len(slots.rows(TRAIN)) or None
+        progress = {
+            "queue": self._queue,
+            "scale": f"{scale:g}",
+            "answered": f"{done}/{total}",
+            "training_slots": str(trained or ""),
+            "updated": f"{time.time():.3f}",
+            "answered_at": f"{self._answered_at:.3f}",
+            "recoveries": self.recoveries.to_json(),
+            **self._inbox.progress_fields(),
+            **self._workers.progress_fields(),
+            **(self._audit.progress_fields() if self._audit else {}),
+        }
         look = self._store.look(
             self._token,
             self._holder,
             clocks.lease,
-            self._progress(generation),
+            progress,
             self._refused + slots.tally.refused,
-            give_way=self._workers.leaving(),
+            leaving=self._workers.leaving(),
             grace=began < self._grace_until or self._store.outages != self._outages,
             clear=paused,
         )
@@ -443,7 +457,7 @@ class Master:
             LOGGER.warning(GENERATION_LOST)
             self._note_loss(generation, began)
             slots.table["issued"][slots.owed] = False
-            self._issue_new(generation)
+            self._issue(generation)
             return
         if ended := self._store.ended_outages():
             # Outages within one look count as one.
@@ -453,7 +467,8 @@ class Master:
             self._outages, self._grace_until = self._store.outages, began + clocks.beat_ttl
         self._workers.update()
         self._workers.maintain(served=self._has_results, paused=paused)
-        self._show(generation)
+        figures = self._workers.live_figures(trained, scale, self._inbox.paused_by)
+        self._show_live({**figures, "answered": done, "slots": total, "training_slots": trained})
         self._read(generation)  # what nobody held at the look and has not come by now is lost
         self._issuer.note_deaths(slots, look)
         held = {block.publication for blocks in look.claims.values() for block in blocks}
@@ -478,33 +493,6 @@ class Master:
         if was_paused and not self._inbox.paused_by:
             self._answered_at = time.time()  # a pause is no stall
             generation.slots.table["copied"] = False  # the pause emptied todo, copies too
-
-    # --- what people see meanwhile
-
-    def _training_slots(self, generation: Generation) -> int | None:
-        """Training slots of the generation; None if they are unlimited, or there are none."""
-        return None if self.is_async else len(generation.slots.rows(TRAIN)) or None
-
-    def _progress(self, generation: Generation) -> dict[str, str]:
-        done, total = generation.learner.answered(generation.state, generation.tables)
-        return {
-            "queue": self._queue,
-            "scale": f"{generation.learner.requested.scale:g}",
-            "answered": f"{done}/{total}",
-            "training_slots": str(self._training_slots(generation) or ""),
-            "updated": f"{time.time():.3f}",
-            "answered_at": f"{self._answered_at:.3f}",
-            "recoveries": self.recoveries.to_json(),
-            **self._inbox.progress_fields(),
-            **self._workers.progress_fields(),
-            **(self._audit.progress_fields() if self._audit else {}),
-        }
-
-    def _show(self, generation: Generation) -> None:
-        done, total = generation.learner.answered(generation.state, generation.tables)
-        slots, scale = self._training_slots(generation), generation.learner.requested.scale
-        figures = self._workers.live_figures(slots, scale, self._inbox.paused_by)
-        self._show_live({**figures, "answered": done, "slots": total, "training_slots": slots})
 
     def refused(self) -> Counter[str]:
         """Results that did not count under this master, by reason."""
@@ -594,7 +582,7 @@ class Master:
     def _drop(self, generation: Generation) -> RunState:
         """--max-seconds has passed within the generation: training ends without it."""
         state, slots = generation.state, generation.slots
-        answered, total = generation.learner.answered(state, generation.tables)
+        answered, total = generation.learner.done(state, generation.tables)
         seconds = self._take_seconds()
         if state.generation:
             LOGGER.info(
@@ -617,11 +605,6 @@ class Master:
         counters = state.add_counts(lost_steps=slots.tally.lost_steps + played, seconds=seconds)
         self._keep_refused(slots)
         return replace(state, stage=CLOSING, reason="max_seconds", counters=counters)
-
-
-def for_redis(saved: bytes) -> bytes | None:
-    """A checkpoint, unless it is too large for Redis."""
-    return saved if len(saved) <= REDIS_CHECKPOINT_MOST else None
 
 
 def run_digest(state: RunState, strategy: Strategy) -> str:

@@ -99,7 +99,7 @@ class Workers:
         self._seen: dict[int, tuple[str, About]] = {}
         self._turn = self._late_taken = 0
         self._late_of: dict[str, int] = {}
-        self._give_way: list[str] = []
+        self._leaving: list[str] = []
         patience = UNSERVED_SECONDS if local else ABSENT_SECONDS
         self._absent, self._unserved = Lasting(patience), Lasting(patience)
         self._refusing, self._waiting = Lasting(REFUSING_SECONDS), Lasting(IDLE_SECONDS)
@@ -157,12 +157,12 @@ class Workers:
         self._note_numerics()
 
     def maintain(self, *, served: bool, paused: bool) -> None:
-        self._give_way = self._maintain(self.present, served, paused)
+        self._leaving = self._maintain(self.present, served, paused)
 
     def leaving(self) -> list[str]:
         """Workers that should leave: for another run, or because --strict refuses them."""
         other = sorted(name for name, about in self.present.items() if self._is_refused(about))
-        return [*self._give_way, *other[:LEAVING_NAMED]]
+        return [*self._leaving, *other[:LEAVING_NAMED]]
 
     def _note_absence(self, workers: Mapping[str, About]) -> None:
         if self.present:
@@ -230,7 +230,7 @@ class Workers:
                     "needs Redis during an outage; start them again (systemd's Restart=always does "
                     "this), or use rq worker-pool"
                 )
-        for name in self._give_way:
+        for name in self._leaving:
             before.pop(name, None)
         if self._count_at == math.inf:
             self._before_outage = dict(workers)

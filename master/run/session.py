@@ -56,7 +56,7 @@ from master.loop.checkpoint import Checkpoints, write_atomically
 from master.loop.config_timeline import ConfigTimeline, drop_settings
 from master.loop.inbox import ControlInbox
 from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
-from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, for_redis, run_digest
+from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, run_digest
 from master.loop.recovery_statistics import TAKEOVER
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
@@ -551,7 +551,7 @@ class Session:
         self._retry.give_up_after(LEAVE_SECONDS)
         generation, data = None if self._master is None else self._master.current, None
         if generation is not None:
-            data = for_redis(generation.checkpoint)
+            data = generation.checkpoint
             with suppress(Exception):
                 self._checkpoints.save(generation.state.generation, generation.checkpoint)
         is_unused = generation is None and self._launch.resume is None

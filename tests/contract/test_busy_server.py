@@ -66,7 +66,7 @@ def busy(url: str) -> Iterator[Callable[[], None]]:
 
 def test_the_master_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: str) -> None:
     redis_place.publish(P0, block(0, 4))
-    redis_place.arrived().give(block(0, 1), results(1), b"")
+    redis_place.arrived().answer(block(0, 1), results(1), b"")
     calls: list[tuple[Callable[[MasterStore], object], object]] = [
         (lambda one: one.renew(TOKEN, "me", 9.0), None),
         (lambda one: one.lease_holder()[0], "me"),
@@ -91,7 +91,7 @@ def test_a_worker_waits_for_a_busy_server(redis_place: RedisPlace, valkey_url: s
         lambda one: one.beat(ABOUT, TTL),
         lambda one: one.poll_flags(P0).state == "running",
         lambda one: one.held_blocks() == [],
-        lambda one: one.give(block(0, 4), results(2), b""),
+        lambda one: one.answer(block(0, 4), results(2), b""),
     ]
     for call in calls:
         with busy(valkey_url) as end:

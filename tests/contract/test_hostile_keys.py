@@ -147,10 +147,10 @@ def test_results_that_were_deleted_before_they_were_read_are_no_results(
     redis_place: RedisPlace,
 ) -> None:
     master = redis_place.publish(P0, block(0, 4))
-    redis_place.arrived().give(block(0, 2), results(1, 2), b"")
+    redis_place.arrived().answer(block(0, 2), results(1, 2), b"")
     redis_place.client.set(redis_place.keys.results(P0, 0), b"")
     assert read(master) == {}
-    redis_place.worker().give(block(2, 3), results(3), b"")
+    redis_place.worker().answer(block(2, 3), results(3), b"")
     assert read(master) == {P0: ([3], [])}
 
 

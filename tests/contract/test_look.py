@@ -68,7 +68,7 @@ def test_a_worker_that_was_taken_for_dead_is_seen_again_with_its_next_beat(place
     worker.beat(ABOUT, TTL)
     worker.claim(0.01)
     assert look(master).claims == {worker.worker: (block(4, 8),)}
-    assert taken is not None and worker.give(taken, results(1), b""), "its result counts"
+    assert taken is not None and worker.answer(taken, results(1), b""), "its result counts"
     assert place.given() == [1]
 
 
@@ -93,7 +93,7 @@ def test_a_look_can_empty_todo_for_a_pause(place: Place) -> None:
 def test_a_look_asks_workers_to_give_way_until_the_next_does_not(place: Place) -> None:
     place.publish(P0)
     worker, other = place.arrived(1), place.arrived(2)
-    place.look(give_way=[worker.worker])
-    assert (worker.poll_flags().give_way, other.poll_flags().give_way) == (True, False)
+    place.look(leaving=[worker.worker])
+    assert (worker.poll_flags().is_leaving, other.poll_flags().is_leaving) == (True, False)
     place.look()
-    assert not worker.poll_flags().give_way
+    assert not worker.poll_flags().is_leaving

@@ -78,7 +78,7 @@ def test_a_claim_whose_reply_was_lost_is_not_sent_again_and_the_block_is_found(l
 def test_the_reply_to_given_results_has_what_the_worker_still_holds(line: Line) -> None:
     first, second = line.worker.claim(0.01), line.worker.claim(0.01)
     line.place.client.config_resetstat()
-    assert first is not None and line.worker.give(first, results(1), b"")
+    assert first is not None and line.worker.answer(first, results(1), b"")
     asked = line.calls("lrange")
     assert line.worker.held_blocks() == [second] and line.calls("lrange") == asked
     assert line.worker.held_blocks() == [second] and line.calls("lrange") == asked + 1, (
@@ -119,22 +119,22 @@ def test_results_whose_reply_was_lost_are_there_twice_at_most_and_their_claim_is
 ) -> None:
     assert line.worker.claim(0.01) == block(0, 4)
     line.proxy.swallow()
-    assert line.worker.give(block(0, 4), results(1, 2), moments(1))
+    assert line.worker.answer(block(0, 4), results(1, 2), moments(1))
     assert read(line.place.master()) == {P0: ([1, 2, 1, 2], [1, 1])}
     assert line.place.claims() == []
 
 
 def test_a_read_whose_reply_was_lost_reads_the_same_results(line: Line) -> None:
-    line.worker.give(block(0, 2), results(1, 2), b"")
+    line.worker.answer(block(0, 2), results(1, 2), b"")
     line.proxy.swallow()
     assert read(line.master) == {P0: ([1, 2], [])} and line.proxy.swallowed == 1
     assert read(line.master) == {}
 
 
-def test_give_back_whose_reply_was_lost_is_not_sent_again(line: Line) -> None:
+def test_a_release_whose_reply_was_lost_is_not_sent_again(line: Line) -> None:
     line.worker.claim(0.01)
     line.proxy.swallow()
-    line.worker.give_back([block(0, 4)])
+    line.worker.release([block(0, 4)])
     assert line.calls("lpush") == 1
     assert line.place.todo() == texts(block(0, 4), block(4, 8))
 

@@ -58,7 +58,7 @@ def used_run(place: RedisPlace) -> None:
     living.report("{}")
     look(master)
     master.look(TOKEN, "me", 9.0, {}, {"duplicate": 1})
-    living.give(block(0, 4), results(1), b"")
+    living.answer(block(0, 4), results(1), b"")
     place.client.rpush(place.keys.commands, "stop")
     place.client.incr(place.keys.seatno)
     living.claim(0.01)
@@ -147,9 +147,9 @@ def test_a_worker_that_slept_through_the_end_of_a_run_leaves_nothing_for_ever(
     redis_place.master().finish(TOKEN, {"state": "finished"}, keys.FINISHED_SECONDS, None)
     redis_place.lapse(1)
     worker.beat(ABOUT, TTL)
-    worker.give_back(held)
+    worker.release(held)
     worker.report("{}")
-    assert not worker.give(block(0, 4), results(1), b"")
+    assert not worker.answer(block(0, 4), results(1), b"")
     assert held and lasting_keys(redis_place) == []
 
 
@@ -158,7 +158,7 @@ def test_a_worker_that_outlived_all_keys_of_its_run_leaves_nothing_for_ever(
 ) -> None:
     worker = redis_place.worker(1)
     worker.beat(ABOUT, TTL)
-    worker.give_back([block(0, 4)])
+    worker.release([block(0, 4)])
     worker.report("{}")
     assert lasting_keys(redis_place) == []
 
@@ -203,7 +203,7 @@ def test_a_string_that_is_full_is_followed_by_the_next_and_none_of_it_is_lost(
     master, workers = redis_place.publish(P0), [redis_place.worker(n) for n in range(2)]
     found = list[int]()
     for value in range(0, 12, 2):
-        workers[value // 2 % 2].give(block(0, 2), results(value, value + 1), b"")
+        workers[value // 2 % 2].answer(block(0, 2), results(value, value + 1), b"")
         if value == 6:  # at the end of a part, and in its midst
             found += read(master)[P0][0]
     found += read(master)[P0][0]
@@ -216,7 +216,7 @@ def test_a_string_that_is_full_is_followed_by_the_next_and_none_of_it_is_lost(
     assert redis_place.open_ones() == {P1} and not redis_place.client.exists(
         redis_place.keys.results(P0, 5)
     )
-    assert not workers[0].give(block(0, 2), results(1), b"")
+    assert not workers[0].answer(block(0, 2), results(1), b"")
 
 
 def test_a_worker_that_filled_parts_answers_in_the_first_one_after_redis_has_lost_them(
@@ -225,10 +225,10 @@ def test_a_worker_that_filled_parts_answers_in_the_first_one_after_redis_has_los
     monkeypatch.setattr("es_queue.protocol.store.PART", 12)
     worker = redis_place.publish(P0) and redis_place.worker()
     for value in range(0, 6, 2):
-        worker.give(block(0, 2), results(value, value + 1), b"")
+        worker.answer(block(0, 2), results(value, value + 1), b"")
     redis_place.flush()
     master = redis_place.publish(P0)
-    assert worker.give(block(0, 2), results(7, 8), b"") and read(master) == {P0: ([7, 8], [])}
+    assert worker.answer(block(0, 2), results(7, 8), b"") and read(master) == {P0: ([7, 8], [])}
 
 
 @each_case("piece", [4, 8])
@@ -237,7 +237,7 @@ def test_more_than_one_read_takes_comes_in_pieces(
 ) -> None:
     redis_place.flush()
     master = redis_place.publish(P0)
-    redis_place.worker().give(block(0, 9), results(*range(9)), moments(*range(9)))
+    redis_place.worker().answer(block(0, 9), results(*range(9)), moments(*range(9)))
     monkeypatch.setattr("es_queue.protocol.store.READ", piece)
     assert read(master) == {P0: (list(range(9)), list(range(9)))}
 
@@ -335,13 +335,13 @@ def test_a_full_server_refuses_open_before_anything_has_changed(full: RedisPlace
 
 
 def test_a_full_server_never_drops_a_claim_without_its_results(full: RedisPlace) -> None:
-    full.worker().give_back([block(0, 4)])
+    full.worker().release([block(0, 4)])
     assert full.claims() == texts(block(0, 4)) and full.given() == []
     tried = threading.Event()
     worker = full.worker()
     worker.retry = Retry(on_outage=lambda seconds: tried.set())
     with ThreadPoolExecutor() as pool:
-        given = pool.submit(worker.give, block(0, 4), results(1), b"")
+        given = pool.submit(worker.answer, block(0, 4), results(1), b"")
         assert tried.wait(10)
         assert full.claims() == texts(block(0, 4)) and full.given() == []
         full.client.config_set("maxmemory", 0)

@@ -124,7 +124,7 @@ def test_opening_again_changes_nothing(place: Place) -> None:
     place.publish(P0, block(0, 4), block(4, 8), history={"generation": "0"})
     worker = place.arrived()
     taken = worker.claim(0.01)
-    assert taken is not None and worker.give(taken, results(1), b"")
+    assert taken is not None and worker.answer(taken, results(1), b"")
     place.open(place.master(), P0, history={"generation": "0"}, task=b"other")
     assert (place.given(), place.todo(), len(place.history())) == ([1], texts(block(4, 8)), 1)
     assert place.master().stored_run()[1] == b"task"
@@ -171,8 +171,8 @@ def test_an_older_publication_that_is_kept_takes_results_and_its_blocks_leave_to
     assert place.todo() == texts(block(0, 2, P1)) and place.claims() == texts(block(0, 4))
     assert (place.open_ones(), place.parameters()) == ({P0, P1}, {P0, P1})
     assert worker.parameters(P0, 8) == b"12345678" and not worker.poll_flags(P0).closed
-    assert worker.give(block(0, 4), results(1), b"") and place.claims() == []
-    assert worker.give(block(0, 2, P1), results(2), b"")
+    assert worker.answer(block(0, 4), results(1), b"") and place.claims() == []
+    assert worker.answer(block(0, 2, P1), results(2), b"")
     assert read(master, P0, P1) == {P0: ([1], []), P1: ([2], [])}
 
 
@@ -181,14 +181,14 @@ def test_open_closes_all_that_is_not_kept(place: Place) -> None:
     place.publish(P2, keep=(P1,))
     assert (place.open_ones(), place.parameters()) == ({P1, P2}, {P1, P2})
     assert place.worker().poll_flags(P0).closed
-    assert not place.worker().give(block(0, 4), results(1), b"")
+    assert not place.worker().answer(block(0, 4), results(1), b"")
     place.publish("3" + P0[1:])
     assert place.open_ones() == place.parameters() == {"3" + P0[1:]}
 
 
 def test_opening_again_closes_none_of_the_kept(place: Place) -> None:
     two_open(place)
-    place.worker().give(block(0, 4), results(1), b"")
+    place.worker().answer(block(0, 4), results(1), b"")
     place.open(place.master(), P1)
     assert place.open_ones() == {P0, P1} and place.given() == [1]
 
@@ -198,7 +198,7 @@ def test_what_is_kept_and_has_gone_does_not_come_back(place: Place) -> None:
     place.flush()
     place.publish(P1, keep=(P0,))
     assert (place.open_ones(), place.parameters()) == ({P1}, {P1})
-    assert not place.worker().give(block(0, 4), results(1), b"")
+    assert not place.worker().answer(block(0, 4), results(1), b"")
 
 
 # --- issue
@@ -248,10 +248,10 @@ def test_each_result_is_read_once_in_order_with_its_moments_and_all_from_the_beg
 ) -> None:
     master, worker = place.publish(P0), place.worker()
     assert read(master) == {}
-    worker.give(block(0, 2), results(1, 2), moments(1, 1, 2))
-    worker.give(block(2, 3), results(3), b"")
+    worker.answer(block(0, 2), results(1, 2), moments(1, 1, 2))
+    worker.answer(block(2, 3), results(3), b"")
     assert read(master) == {P0: ([1, 2, 3], [1, 1, 2])}
-    worker.give(block(3, 4), results(4), moments(4))
+    worker.answer(block(3, 4), results(4), moments(4))
     assert read(master) == {P0: ([4], [4])} and read(master) == {}
     assert read(master, P1) == {}, "another publication has no results"
     master.read_again([P0])
@@ -269,7 +269,7 @@ def test_waiting_ends_with_a_result(place: Place) -> None:
     read(master)
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    place.worker().give(block(0, 1), results(1), b"")
+    place.worker().answer(block(0, 1), results(1), b"")
     thread.join(15)
     assert found == {P0: ([1], [])}
 
@@ -279,11 +279,11 @@ def test_results_that_redis_has_lost_are_noticed_and_then_read_from_the_beginnin
 ) -> None:
     master, worker = place.publish(P0), place.worker()
     for row in (0, 1):
-        worker.give(block(row, row + 1), results(row), b"")
+        worker.answer(block(row, row + 1), results(row), b"")
     assert read(master) == {P0: ([0, 1], [])} and look(master).lost == []
     place.lose("results", P0)
     place.open(place.master(), P0)
-    worker.give(block(2, 3), results(3), b"")
+    worker.answer(block(2, 3), results(3), b"")
     assert look(master).lost == [P0]
     master.read_again([P0])
     assert read(master) == {P0: ([3], [])} and look(master).lost == []
@@ -352,7 +352,7 @@ def test_finish_closes_all_and_keeps_what_resume_needs(place: Place) -> None:
     assert place.refused() == {"duplicate": 3, "late": 2}
     assert master.stored_run() == (b"{}", b"task", b"last")
     assert master.lease_holder() == (None, 0.0)
-    assert not worker.give(taken, results(1), b"") and worker.claim(0.01) is None
+    assert not worker.answer(taken, results(1), b"") and worker.claim(0.01) is None
     assert worker.poll_flags().state == "finished"
 
 

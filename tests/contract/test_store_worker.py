@@ -65,7 +65,7 @@ def test_many_workers_never_share_a_block(place: Place) -> None:
         worker = place.arrived(number)
         while (found := worker.claim(0.01)) is not None:
             taken.append(str(found))
-            worker.give(found, results(found.start), b"")
+            worker.answer(found, results(found.start), b"")
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -97,7 +97,7 @@ def test_results_are_appended_and_the_claim_dropped(place: Place) -> None:
     master = place.publish(P0, block(0, 4), block(4, 8))
     worker = place.arrived()
     first, second = worker.claim(0.01), worker.claim(0.01)
-    assert first is not None and worker.give(first, results(1, 2), moments(1))
+    assert first is not None and worker.answer(first, results(1, 2), moments(1))
     assert read(master) == {P0: ([1, 2], [1])}
     assert worker.held_blocks() == [second]
 
@@ -107,7 +107,7 @@ def test_a_late_result_is_told_so_and_does_not_open_its_publication_again(place:
     worker = place.arrived()
     taken = worker.claim(0.01)
     place.publish(P1, block(0, 4, P1))
-    assert taken is not None and not worker.give(taken, results(1), moments(1))
+    assert taken is not None and not worker.answer(taken, results(1), moments(1))
     assert place.open_ones() == {P1} and place.given(P1) == []
     assert worker.held_blocks() == [], "the claim goes all the same"
 
@@ -126,11 +126,11 @@ def test_given_back_blocks_stand_at_the_head_of_todo_in_their_order(place: Place
     place.publish(P0, block(0, 2), block(2, 4), block(4, 6))
     worker = place.arrived()
     held = [worker.claim(0.01), worker.claim(0.01)]
-    worker.give_back(worker.held_blocks())
+    worker.release(worker.held_blocks())
     assert held == [block(0, 2), block(2, 4)]
     assert place.todo() == texts(block(0, 2), block(2, 4), block(4, 6))
     assert worker.held_blocks() == []
-    worker.give_back([])
+    worker.release([])
     assert len(place.todo()) == 3
 
 

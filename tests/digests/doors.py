@@ -325,7 +325,7 @@ def play_in_order(row: Row) -> Found:
         if key in required:
             answers[key] = given
         elif block.kind not in (TRAIN, ELITE):
-            hand.give(*given)
+            hand.answer(*given)
 
     def current_task() -> Task:
         raw = hand.task()
@@ -349,7 +349,7 @@ def play_in_order(row: Row) -> Found:
                     for kind, used in uses:
                         for of, *slots in used:
                             for slot in slots:
-                                hand.give(*answers[of, kind, slot])
+                                hand.answer(*answers[of, kind, slot])
                 while not over.is_set() and in_generation() == number < len(order) - 1:
                     claim()
                     check_time("the next publication")

@@ -382,7 +382,7 @@ class _Worker(MemoryWorkerStore):
             return bytes(255 - byte for byte in data)
         return data
 
-    def give(self, block: Block, results: bytes, moments: bytes) -> bool:
+    def answer(self, block: Block, results: bytes, moments: bytes) -> bool:
         stage, fault = self._stage, self._fault()
         records = np.frombuffer(results, stage.result_type)
         emptied = stage.redis_emptied_in
@@ -402,7 +402,7 @@ class _Worker(MemoryWorkerStore):
             threading.Event().wait(0.02)
         while fault == LAGS and not self._is_second_after(block):
             threading.Event().wait(0.02)
-        is_open = super().give(block, results, moments)
+        is_open = super().answer(block, results, moments)
         if is_open:
             stage.played[KINDS[block.kind]] += len(records)
         if fault == ANSWERS_TWICE:
@@ -420,12 +420,12 @@ class _Worker(MemoryWorkerStore):
         """Results beside the answer, which end no claim."""
         with self.server.changed:
             held = list(self.server.claims.get(self.worker, []))
-            super().give(block, records.tobytes(), moments)
+            super().answer(block, records.tobytes(), moments)
             self.server.claims[self.worker] = held
 
-    def give_back(self, blocks: Sequence[Block]) -> None:
+    def release(self, blocks: Sequence[Block]) -> None:
         if not self._dead:
-            super().give_back(blocks)
+            super().release(blocks)
 
 
 def _with(records: Any, score: float) -> Any:

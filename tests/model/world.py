@@ -56,7 +56,7 @@ KINDS_OF_FAULT = (*WORKER_FAULTS, "kill master", "takeover", "flush", "rollback"
 #: Calls of which the world says whether a replaced master's was accepted.
 FENCED = ("open", "issue", "look", "renew")
 #: What is sent again after its reply was lost, and what never is (rule 14).
-TWICE, ONCE = (*FENCED, "give", "drop"), ("claim", "give_back", "report")
+TWICE, ONCE = (*FENCED, "answer", "drop"), ("claim", "release", "report")
 
 TABLE = NoiseTable.in_memory(2**14)
 PLAIN = {
@@ -168,7 +168,7 @@ class Line:
                 return []
         if name == "claim":
             words = (0.0,)
-        if name == "give":
+        if name == "answer":
             words = world.with_failures(*words)
         reply = call(*words, **more)
         self._note(name, words)

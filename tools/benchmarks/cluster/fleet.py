@@ -239,7 +239,7 @@ class Worker:
             status, *held = replies[0]
             if status < 0:  # this part of the results is full
                 self._part += 1
-                self._ask(self._commands.give(block, self._part, *records), answered)
+                self._ask(self._commands.answer(block, self._part, *records), answered)
                 return
             publication.late += not status
             if status:
@@ -248,7 +248,7 @@ class Worker:
                 self._fleet.plays.append((began, seconds))
             self._take(held[0])
 
-        self._ask(self._commands.give(block, self._part, *records), answered)
+        self._ask(self._commands.answer(block, self._part, *records), answered)
 
     # --- the life
 

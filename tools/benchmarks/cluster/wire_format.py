@@ -90,7 +90,7 @@ class Commands:
         stop = min(size, start + PIECE)
         return packed("GETRANGE", self._keys.parameters(publication), start, stop - 1), 1
 
-    def give(self, block: Block, part: int, results: bytes, moments: bytes) -> tuple[bytes, int]:
+    def answer(self, block: Block, part: int, results: bytes, moments: bytes) -> tuple[bytes, int]:
         own, name = self._keys, block.publication
         places = [own.results(name, part), own.moments(name, part), self._claims_key, own.bell]
         places += [own.results(name, 0), own.results(name, part + 1)]

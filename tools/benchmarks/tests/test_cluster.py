@@ -90,9 +90,9 @@ SAME: dict[str, tuple[tuple[bytes, int], Any, list[Any]]] = {
         lambda store: store.parameters(PUBLICATION, 9),
         [b"x" * 9],
     ),
-    "give": (
-        commands().give(BLOCK, 0, b"results", b"moments"),
-        lambda store: store.give(BLOCK, b"results", b"moments"),
+    "answer": (
+        commands().answer(BLOCK, 0, b"results", b"moments"),
+        lambda store: store.answer(BLOCK, b"results", b"moments"),
         [[1, []]],
     ),
     "drop": (commands().drop(BLOCK), lambda store: store.drop(BLOCK), [1]),
