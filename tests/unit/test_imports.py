@@ -91,7 +91,7 @@ def test_no_import_runs_in_a_circle() -> None:
 
 #: es_queue from the bottom up. A layer imports those below it, and its own.
 LAYERS = (
-    "errors text files credentials private_files host command_line backends",
+    "errors text files credentials private_files host command_line backends hooks",
     "numerics",
     "config user_code",
     "protocol acl run_folder genetics slot_plan",
