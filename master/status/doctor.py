@@ -14,7 +14,6 @@ import json
 import os
 import re
 import tempfile
-import textwrap
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,6 +80,7 @@ ENVIRONMENT_SECONDS = 60.0
 COMPARED_PACKAGES = ("es-queue", "numpy", "gymnasium")
 MOST_HOSTS = 6
 NAME_WIDTH, LONGEST_LINE = 12, 2000
+SIGNS = {OK: ("✓", "green"), WARNING: ("▲", "yellow"), FAILED: ("✗", "bold red")}
 
 
 @dataclass(frozen=True)
@@ -592,34 +592,24 @@ def print_finding(finding: Finding, out: SafeStream) -> None:
         out.write_line(f"{finding.state:<9}{finding.name:<{NAME_WIDTH}} {text}{advice}")
         return
     # start-up: rich, which JSON does not need
+    from rich.table import Table
     from rich.text import Text
 
     from master.display.terminal import make_console
 
-    console = make_console(out)
-    margin = " " * (2 + 8 + NAME_WIDTH + 1)
-
-    def wrap(words: str, hanging: str = "") -> list[str]:
-        return textwrap.wrap(
-            words,
-            max(40, console.width - 1) - len(margin),
-            subsequent_indent=hanging,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
-    sign, style = {OK: ("✓", "green"), WARNING: ("▲", "yellow"), FAILED: ("✗", "bold red")}[
-        finding.state
-    ]
-    lines = [*wrap(text), *(wrap(f"fix: {fix[0]}", "     ") if fix else [])]
-    head = Text.assemble(
-        (f"{to_encodable(sign, out.encoding)} {finding.state:<8}", style),
-        (f"{finding.name:<{NAME_WIDTH}} ", "bold"),
-        *lines[:1],
+    sign, style = SIGNS[finding.state]
+    head = Text(f"{to_encodable(sign, out.encoding)} {finding.state:<8}", style)
+    row = Table.grid()
+    row.add_column(width=2 + 8 + NAME_WIDTH + 1, no_wrap=True)
+    row.add_column(overflow="fold")
+    row.add_row(
+        Text.assemble(head, (f"{finding.name:<{NAME_WIDTH}} ", "bold")),
+        Text("\n".join([text, *(f"fix: {part}" for part in fix[:1])])),
     )
-    rest = [margin + line for line in lines[1:]] + [f"    {command}" for command in fix[1:]]
-    for line in (head, *map(Text, rest)):
-        console.print(line, soft_wrap=True)
+    console = make_console(out)
+    console.print(row)
+    for command in fix[1:]:
+        console.print(Text(f"    {command}"), soft_wrap=True)
 
 
 def format_rq_fix(what: str, server: RedisReader, *words: str) -> str:

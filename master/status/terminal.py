@@ -189,7 +189,11 @@ def make_run_page(run: Run, curve: Curve) -> Page:
 def shown_texts(run: Run) -> dict[str, Any]:
     """What the page shows, in the words of this terminal."""
     figures = {**run.figures, "target": target_of(run)}
-    written = {name: FIGURES[name].write(value) for name, value in figures.items() if value}
+    written = {
+        name: FIGURES[name].write(value)
+        for name, value in figures.items()
+        if value not in (None, "")
+    }
     rows = worker_rows(run.living)[:MOST_PAGE_WORKERS]
     same = not rows or len({row["print"] for row in rows}) < 2
     return {
