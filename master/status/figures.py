@@ -378,11 +378,11 @@ def format_recoveries(record: Mapping[str, Value]) -> str:
 
 def format_results(done: object, slots: object, training: object) -> str:
     """``20 of 53 results (32 training slots)``; empty if unknown."""
-    if finite_or_none(done) is None or finite_or_none(slots) is None:
+    known, number = finite_or_none(slots), finite_or_none(training)
+    if known is None or finite_or_none(done) is None:
         return ""
-    about = (
-        "" if finite_or_none(training) is None else f" ({format_whole(training)} training slots)"
-    )
+    is_trained = number is not None and number <= known  # not in the final episodes
+    about = f" ({format_whole(training)} training slots)" if is_trained else ""
     return f"{format_whole(done)} of {format_whole(slots)} results{about}"
 
 
