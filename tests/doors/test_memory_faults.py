@@ -128,7 +128,8 @@ def test_each_worker_of_a_run_may_fail_in_turn_and_the_bits_stay(quiet: Played) 
 
 
 def test_asynchronous_results_that_come_too_late_to_be_learnt_from_are_counted() -> None:
-    run = play(schedule="async", max_lag=0, block=3, generations=6)
+    lags = [Fault(memory.LAGS, block) for block in range(3, 12)]
+    run = play(2, schedule="async", max_lag=1, block=1, generations=8, faults=lags)
     stale, steps_of_a_pair = run.refused["stale"], 10
     assert stale > 0 and run.records[-1]["lost_steps"] == steps_of_a_pair * stale
 
