@@ -612,7 +612,7 @@ class WorkerStore(Store):
         closed = bool(publication) and not has_parameters and is_replaced
         return WorkerFlags(
             state=text_of(state),
-            give_way=asked_to_leave,
+            is_leaving=asked_to_leave,
             shutdown=bool(shutdown),
             suspended=bool(suspended),
             has_master=bool(has_master),
