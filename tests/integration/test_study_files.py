@@ -74,6 +74,15 @@ def test_the_end_lists_every_seed_and_the_figures_over_all_with_intervals(resume
     ]
 
 
+def test_the_end_names_each_digest_and_the_command_that_plays_the_best(resume: Any) -> None:
+    about = study(10.0, 40.0)
+    for number, run in enumerate(about["runs"]):
+        run["summary"] |= {"digest": 4 * f"{number}abcdef0", "best_checkpoint": f"s{number}.npz"}
+    _, out, _ = resume(about)
+    assert "digest 0abcdef00abcdef00abcdef00abcdef0" in out and "digest 1abcdef0" in out
+    assert out.rstrip().endswith("es-play s1.npz")
+
+
 def test_two_runs_have_no_interval(resume: Any) -> None:
     code, out, _ = resume(study(10.0, 480.0))
     assert code == 0 and " interval " not in out.replace("no interval: fewer than 3 runs", "")

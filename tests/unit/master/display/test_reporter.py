@@ -72,6 +72,7 @@ SUMMARY = {
     "digest": "ab" * 16,
     "generation": 12,
     "env_steps": 1_234_567,
+    "eval_steps": 230_000,
     "episodes": 1536,
     "seconds": 720.0,
     "eval_mean": 302.44,
@@ -107,6 +108,7 @@ def test_the_summary_quotes_the_final_evaluation_and_says_how_to_play_the_policy
     it, out, _ = report()
     it.summary(SUMMARY)
     assert "302.4 ± 3.1 over 100 fresh episodes" in out.getvalue()
+    assert "1,234,567 in training + 230,000 in evaluations" in out.getvalue()
     assert "es-play runs/some-run/best.npz" in out.getvalue()
 
 
@@ -121,6 +123,39 @@ def test_ten_generations_of_equal_returns_give_one_hint(report: Any) -> None:
     for generation in range(9, 40):
         it.generation(record(generation, return_std=0.0))
     assert out.getvalue().count(EQUAL_RETURNS_HINT) == 1
+
+
+def test_equal_returns_that_reach_the_target_give_no_hint(report: Any) -> None:
+    it, out, _ = report()
+    for generation in range(40):
+        it.generation(record(generation, return_std=0.0, return_mean=500.0, target=475.0))
+    assert EQUAL_RETURNS_HINT not in out.getvalue()
+
+
+def test_training_and_evaluation_have_speeds_of_their_own_after_the_first_generation(
+    report: Any,
+) -> None:
+    it, out, clock = report()
+    for generation in range(2):
+        clock.now += 5
+        it.generation(record(generation, eval_steps_per_second=210.0, eta=60))
+    first, second = out.getvalue().splitlines()[-2:]
+    assert "steps/s" not in first and " left" not in first, "workers were still starting"
+    assert "training 4,321 + evaluation 210 steps/s" in second and "60 s left" in second
+
+
+def test_a_long_note_on_a_terminal_breaks_between_words_unless_it_has_a_command(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = report(Terminal())
+    words = " ".join(f"word{number}" for number in range(30))
+    LOGGER.warning(words)
+    LOGGER.warning(f"{words}: es-master --resume run")
+    *lines, command = out.getvalue().splitlines()
+    assert " ".join(lines) == words and all(len(line) <= 60 for line in lines)
+    assert command == f"{words}: es-master --resume run"
 
 
 def test_a_note_cannot_steer_a_terminal(report: Any) -> None:

@@ -126,6 +126,23 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_group_and_others_are_name
     assert list(alone) == ["pgpe, linear"]
 
 
+def test_a_setting_names_only_curves_of_strategies_that_have_it_and_numbers_are_rounded(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path / "a", evaluated(1), truncation=3, learning_rate=0.05)
+    run(tmp_path / "b", evaluated(1), strategy="ga", truncation=4, learning_rate=0.012345678)
+    run(tmp_path / "c", evaluated(1), truncation=5, learning_rate=0.012345678)
+    names = group_runs(read_runs([tmp_path]))
+    assert {*names} == {"pgpe, learning rate 0.05", "ga", "pgpe, learning rate 0.01235"}
+
+
+def test_a_target_that_the_master_has_resolved_is_drawn(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", [record(0, eval_mean=1.0, target=9.0)], target_reward="auto")
+    out = tmp_path / "a.svg"
+    assert command.main([str(folder), "--out", str(out)]) == 0
+    assert "target 9" in out.read_text()
+
+
 def test_the_panels_show_returns_evaluations_seconds_and_the_centre(tmp_path: Path) -> None:
     closing = record(30, population=0, return_mean=None, centre_rank=None, seconds_wait=9.0)
     own = read_run(run(tmp_path / "a", [*evaluated(*range(30)), closing]))

@@ -129,6 +129,18 @@ def test_a_table_in_a_pipe_is_whole_and_without_codes() -> None:
     )
 
 
+def test_a_note_below_the_table_explains_only_columns_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    run = seen("a" * 30, state="finished", eval_episodes="100")
+    for columns, is_explained in ((70, False), (140, True)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = Terminal()
+        print_page(make_runs_page([run]), SafeStream(out), as_json=False)
+        assert ("best: the best evaluation" in out.getvalue()) == is_explained
+
+
 WORKERS = {
     "h-1-abcdef": {
         "host": "h",
