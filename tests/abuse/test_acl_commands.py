@@ -103,15 +103,3 @@ def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_review
     may = allowed(guarded, user)
     assert sorted(may - ALLOWED[user] - NEWER) == [], "a newer server allows more: review it"
     assert sorted(ALLOWED[user] - may) == []
-
-
-def test_no_user_is_granted_a_category_of_commands() -> None:
-    """Redis 8 put FT.SEARCH and JSON.SET into @read and @write: a category depends on the
-    version.
-    """
-    assert [
-        word
-        for user in USERS
-        for word in acl.format_user_line(user, None).replace("(", " ").split()
-        if word.startswith("+@")
-    ] == []

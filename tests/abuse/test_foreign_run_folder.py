@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -18,12 +17,12 @@ import pytest
 import redis
 
 from es_queue.errors import RedisError
-from master.loop.checkpoint import Checkpoints, decode, encode
+from master.loop.checkpoint import Checkpoints, encode
 from master.services.private_server import PrivateServer, server_binary
 from master.services.tcp_access import Address, read_password, write_join_files
 from master.storage.replay_log import ReplayLog
 from tests.abuse.servers import BOTH, SYSTEM
-from tests.integration.processes import BIN, Processes, flags, quiet_digest, wait_for
+from tests.integration.processes import BIN, Processes
 from tests.parts import setup_of, trained
 
 
@@ -178,51 +177,6 @@ def test_a_password_of_another_folder_or_account_is_made_again(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache of another account"))
     write_join_files(first, address)
     assert read_password(first) != made
-
-
-TINY: dict[str, Any] = {
-    "env": "CartPole-v1",
-    "seed": 5,
-    "population": 8,
-    "step_limit": 60,
-    "eval_every": 0,
-    "target_reward": "none",
-    "final_episodes": 1,
-    "generations": 150,
-    "noise_size": 2**18,
-}
-
-
-def on_disk(folder: Path) -> int:
-    """The generation of the newest checkpoint, -1 for none."""
-    data = Checkpoints(folder).read_newest()
-    return -1 if data is None else decode(data)[1].generation
-
-
-def test_a_run_whose_processes_were_all_killed_resumes_from_its_folder_with_the_same_bits(
-    tmp_path: Path, processes: Processes
-) -> None:
-    folder = tmp_path / "runs" / "r"
-    words = ("--workers", 1, "--json")
-    master = processes.master("--run", "r", *flags(TINY), *words)
-    wait_for(
-        lambda: (
-            master.events("generation")
-            and master.events("generation")[-1]["generation"] > on_disk(folder) + 5
-        ),
-        "Redis is newer than the disk",
-    )
-    with redis.Redis.from_url(PrivateServer(folder / "redis").url) as client:
-        server = int(client.info("server")["process_id"])
-    for number in (server, master.process.pid):
-        os.kill(number, signal.SIGKILL)
-    master.wait()
-    kept = on_disk(folder)
-    resumed = processes.master("--resume", "r", *words)
-    assert resumed.wait() == 0, resumed.said()
-    first = resumed.events("generation")[0]["generation"]
-    assert first <= kept + 2, (first, kept, resumed.said())
-    assert resumed.events("summary")[-1]["digest"] == quiet_digest(TINY)
 
 
 # --- what its settings name

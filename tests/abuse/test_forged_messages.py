@@ -6,25 +6,19 @@ They cannot stop the master, move its parameters by a bit, or make it grow.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import redis
 
 from es_queue.protocol.keys import RunKeys
-from es_queue.protocol.messages import MAX_TASK, Task
+from es_queue.protocol.messages import MAX_TASK
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.slots import moments_type
 from tests.abuse.forge import BLOCKS, COMMANDS, WORKER_FIELDS
 from tests.faults.scenario import RUN, Arena, arena
-from tests.faults.scenarios.answers import RESULT, Inlet, most_held, odd
+from tests.faults.scenarios.answers import Inlet
 from tests.integration.processes import quiet_digest, wait_for
-
-SEED = 20260101
-MOST_GROWTH = 32.0  # megabytes
 
 
 @pytest.fixture
@@ -33,49 +27,12 @@ def place() -> Iterator[Arena]:
         yield own
 
 
-def forged(inlet: Inlet, dice: random.Random) -> bytes:
-    """A result that must be refused: of a slot that has one, that nobody was given, or impossible.
-    None is a possible result of an owed slot, which could not be told from a worker's own.
-    """
-    if dice.random() < 0.5:
-        return dice.choice(dice.choice(list(odd(inlet).values())))
-    result = np.frombuffer(dice.randbytes(RESULT.itemsize), RESULT).copy()
-    result["row"] = dice.choice([inlet.genuine["row"][0], -1, 10**6, dice.randrange(-(2**31), 0)])
-    return result.tobytes()
-
-
-def forge(place: Arena, count: int) -> None:
-    """``count`` forged results in the open publication while its only worker is frozen, then the
-    run to its end.
-    """
-    inlet, dice = Inlet(place, "forged"), random.Random(SEED)
-    before, memory = inlet.refused(), most_held(inlet.master)
-    # Moments of impossible numbers, of every row, sampled or not.
-    sizes = (Task.decode(inlet.client.get(inlet.seen.keys.task)).moment, moments_type(0).itemsize)
-    moments = np.zeros(100, moments_type((sizes[0] - sizes[1]) // 16))
-    moments["mean"] = moments["m2"] = np.nan
-    moments["row"], moments["episode"], moments["count"] = np.arange(-10, 90), 0, 2**62
-    inlet.client.append(inlet.seen.keys.moments(inlet.publication, 0), moments.tobytes())
-    inlet.push(forged(inlet, dice) for _ in range(count))
-    wait_for(lambda: (inlet.refused() - before).total() >= count, "every one is refused", 240)
-    refused, growth = inlet.refused() - before, most_held(inlet.master) - memory
-    print(f"{count:,} forged, refused: {dict(refused)}; master {growth:+.1f} MB at most")
-    assert refused.total() == count and set(refused) == set(odd(inlet))
-    assert growth < MOST_GROWTH
-    inlet.thaw()
-    ended(inlet)
-
-
 def ended(inlet: Inlet) -> None:
     """The run ends as if nothing had happened."""
     assert inlet.master.wait(120) == 0, inlet.master.said()[-3000:]
     assert inlet.master.events("summary")[-1]["digest"] == quiet_digest(RUN)
     said = inlet.master.said()
     assert "Traceback" not in said and "\x1b[2J" not in said
-
-
-def test_thousands_of_forged_results_change_nothing(place: Arena) -> None:
-    forge(place, 5000)
 
 
 def test_no_more_of_a_string_is_fetched_than_its_decoder_takes(redis_client: redis.Redis) -> None:

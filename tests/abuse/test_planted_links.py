@@ -7,20 +7,14 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from es_queue.errors import EsQueueError, RunFolderError
-from es_queue.private_files import try_lock
+from es_queue.errors import EsQueueError
 from master.loop.checkpoint import write_atomically
-from master.run.launch import Launch, prepare_folder
-from master.services.local_services import LocalServices
-from master.storage.metrics_files import LineFile
-from master.storage.replay_log import ReplayLog
+from master.run.launch import prepare_folder
 from tests.integration.processes import BIN
-from tests.notes import collect_notes
 
 
 @pytest.fixture
@@ -41,40 +35,6 @@ def test_a_link_in_the_place_of_a_checkpoints_temporary_file_is_not_followed(
     assert (folder / "best.npz").read_bytes() == b"a checkpoint" and not (
         folder / "best.npz"
     ).is_symlink()
-
-
-@pytest.mark.parametrize("name", ["metrics.jsonl", "es-worker.log", "00000000.log", "owner.lock"])
-def test_a_file_that_is_written_in_place_is_not_a_link(
-    name: str, tmp_path: Path, victim: Path
-) -> None:
-    def write_metrics() -> None:
-        notes = collect_notes()
-        LineFile(tmp_path / name, lambda record: "{}").generation({})
-        assert "training continues without it" in notes[0]
-
-    def write_worker_log() -> None:
-        with pytest.raises(RunFolderError):
-            LocalServices(Launch(workers=1)).start_workers(tmp_path, "unix:///nowhere")
-
-    def write_replay_log() -> None:
-        ReplayLog(tmp_path).lead_to(0, b"a checkpoint")
-
-    def lock() -> None:
-        with pytest.raises(RunFolderError):
-            try_lock(tmp_path / name)
-
-    place = tmp_path / ("replay" if name == "00000000.log" else "") / name
-    place.parent.mkdir(exist_ok=True)
-    place.symlink_to(victim)
-    writers = {
-        "metrics.jsonl": write_metrics,
-        "es-worker.log": write_worker_log,
-        "00000000.log": write_replay_log,
-        "owner.lock": lock,
-    }
-    with suppress(OSError):
-        writers[name]()
-    assert victim.read_bytes() == b"precious"
 
 
 # --- who may enter a run's folder

@@ -121,26 +121,6 @@ def test_a_server_that_is_a_replica_for_a_moment_is_waited_for(
     assert look(master).publication == P1
 
 
-def test_a_server_without_memory_keeps_the_lease_shows_progress_and_says_that_it_refuses(
-    redis_place: RedisPlace,
-) -> None:
-    redis_place.publish(P0, block(0, 4))
-    again = Retry(5)
-    channel = MasterStore(redis_place.client, RUN, again)
-    channel.renew(TOKEN, "me", 9.0)
-    redis_place.client.config_set("maxmemory", 1)
-    look = channel.look(TOKEN, "me", 60.0, {"answered": "1"}, {"late": 1})
-    assert look.publication == P0
-    assert again.last_error.startswith("OOM") and (again.outages, again.pop_ended_outages()) == (
-        1,
-        [],
-    )
-    assert channel.lease_holder()[1] > 9.0 and redis_place.progress()["answered"] == "1"
-    redis_place.client.config_set("maxmemory", 0)
-    channel.look(TOKEN, "me", 9.0, {})
-    assert (again.outages, len(again.pop_ended_outages())) == (1, 1)
-
-
 def test_a_lease_that_lapses_on_a_replica_ends_no_outage(
     redis_place: RedisPlace, promote: Callable[[], None]
 ) -> None:

@@ -4,14 +4,9 @@ script was run.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import pytest
 from packaging.requirements import Requirement
 
 from tests.deploy.test_files import DOCKER, PROJECT, STAGES, pins
@@ -71,46 +66,3 @@ def test_the_pinned_base_image_is_the_dockerfiles_own() -> None:
     name, _, digest = base.partition("@")
     assert name == own and (not digest or renew_pins.DIGEST.fullmatch(digest))
     assert f"${{BASE:-{own}}}" in (DOCKER / "compose.yaml").read_text()
-
-
-class Registry(BaseHTTPRequestHandler):
-    """Asks for a token and then gives a digest, as registries do."""
-
-    digest = DIGEST
-
-    def do_HEAD(self) -> None:
-        known = self.headers.get("Authorization") == "Bearer anyone"
-        self.send_response(
-            200 if known and self.path == "/v2/library/debian/manifests/13.7-slim" else 401
-        )
-        realm = f"http://127.0.0.1:{self.server.server_port}/token"  # type: ignore[attr-defined]
-        self.send_header(
-            "Docker-Content-Digest" if known else "WWW-Authenticate",
-            self.digest if known else f'Bearer realm="{realm}",service="s",scope="pull"',
-        )
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(
-            json.dumps(
-                {"token": "anyone" if self.path == "/token?service=s&scope=pull" else ""}
-            ).encode()
-        )
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    server = HTTPServer(("127.0.0.1", 0), Registry)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()

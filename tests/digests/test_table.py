@@ -107,24 +107,6 @@ def assert_as_recorded(row: Row, *masters: Started) -> None:
 
 
 @pytest.mark.parametrize("row", [WALKER, REPEATED], ids=["walker", "ga"])
-def test_workers_killed_while_they_hold_blocks_change_no_bit(
-    row: Row,
-    begin: Begin,
-    processes: Processes,
-    valkey_url: str,
-    redis_client: redis.Redis,
-) -> None:
-    given(row["name"] if row["name"] in ROWS else "walker v2")
-    seen = Seen(redis_client, "row")
-    victims = [worker(processes, valkey_url) for _ in range(2)]
-    master = begin(row, "--block", 1)
-    for victim in victims:
-        seen.kill_holding(seen.joined(victim), victim)
-        worker(processes, valkey_url)
-    assert_as_recorded(row, master)
-
-
-@pytest.mark.parametrize("row", [WALKER, REPEATED], ids=["walker", "ga"])
 def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(
     row: Row,
     begin: Begin,
@@ -148,23 +130,3 @@ def test_a_master_killed_in_a_generation_and_resumed_changes_no_bit(
     assert taken["generation"] == left["generation"] + 1
     tokens = {record["publication"].partition(".")[2] for record in (left, taken)}
     assert len(tokens) == 1, "the second master took over the open publication"
-
-
-@pytest.mark.parametrize("row", [WALKER, REPEATED], ids=["walker", "ga"])
-def test_a_server_that_loses_everything_changes_no_bit(
-    row: Row,
-    begin: Begin,
-    processes: Processes,
-    valkey_url: str,
-    redis_client: redis.Redis,
-) -> None:
-    given("walker v2")
-    seen = Seen(redis_client, "row")
-    one = worker(processes, valkey_url)
-    master = begin(row)
-    seat = seen.joined(one)
-    wait_for(seen.has_reached(1), "generation 1")
-    horse = seen.freeze_holding(seat)
-    redis_client.flushall()
-    os.kill(horse, signal.SIGCONT)
-    assert_as_recorded(row, master)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from es_queue.config.run_config import RESUMABLE
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -65,30 +63,6 @@ def test_the_figures_of_speed_are_those_that_were_measured() -> None:
         (figure,) = re.findall(words, README)
         last = 10.0 ** -len(figure.partition(".")[2])
         assert abs(float(figure) - measured) <= 0.501 * last, (words, measured)
-
-
-def test_the_figures_of_the_simulated_cluster_are_those_of_its_page() -> None:
-    (told,) = re.findall(r"1,440 \*simulated\* workers, heavy-tailed .*", README)
-    for schedule in ("sync", "async"):
-        row = next(
-            line
-            for line in page("scale.md").splitlines()
-            if line.startswith(f"| {schedule} | heavy, 166,673 parameters | 1,440 | 10,000 |")
-        )
-        shown = re.findall(r"[\d.]+ %", row.partition("real")[2])[: 2 - (schedule == "async")]
-        assert shown and all(figure in told for figure in shown)
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/running.md"])
-def test_pages_that_add_workers_say_how_many_a_population_keeps_busy(name: str) -> None:
-    """The advice of docs/scale.md for 1,000 parameters, a population of 1,000, episodes of 10 s."""
-    (most,) = re.findall(
-        r"^\| 1,000 \| 1,000 \|.* (\d+) \(generation\) \|$",
-        page("scale.md"),
-        re.MULTILINE,
-    )
-    sentence = f"population of 1,000 keeps up to about {most} workers at least 90 % busy"
-    assert sentence in (HOUSE / name).read_text("utf-8")
 
 
 def test_the_page_of_control_has_the_settings_that_a_resume_may_change() -> None:

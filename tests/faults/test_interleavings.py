@@ -4,24 +4,20 @@ writes, tokens after a loss, takeovers, seats that follow each other.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import redis
 
 from es_queue.errors import FencedError, RedisError
-from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.connection import Retry, client_from_url
-from es_queue.protocol.messages import TRAIN, Task, token_number
+from es_queue.protocol.messages import Task, token_number
 from es_queue.protocol.store import MasterStore, WorkerStore
-from es_queue.slots import Shape, Span, spans_to_bytes
 from master.loop import checkpoint
 from master.loop.checkpoint import Checkpoints
 from master.loop.loop import Interrupted
@@ -37,7 +33,6 @@ from tests.contract.places import (
     TOKEN,
     RedisPlace,
     block,
-    name_of,
     wait_until,
     worker_name,
 )
@@ -46,7 +41,6 @@ from tests.integration.processes import Heard
 from tests.memory_channel import MemoryMasterStore, MemoryServer
 from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, workers
 from tests.tiny import QUAD
-from workers.join import Seat
 
 TABLE = NoiseTable.in_memory(NOISE)
 SETUP = prepare_run(quick_config(env=QUAD, population=8), table=TABLE)
@@ -145,12 +139,6 @@ def test_a_master_whose_lease_was_granted_in_a_lost_reply_does_not_refuse_itself
 # --- takeovers
 
 
-def test_the_checkpoint_of_a_woken_master_hides_no_newer_one(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(9, saved(9))
-    Checkpoints(tmp_path).save(5, saved(5))
-    assert Checkpoints(tmp_path).read_newest() == saved(9)
-
-
 def test_a_resumed_master_counts_on_from_the_token_of_its_checkpoint(
     place: RedisPlace, valkey_url: str, tmp_path: Path
 ) -> None:
@@ -198,45 +186,3 @@ def test_a_result_that_comes_just_before_a_look_is_not_played_again() -> None:
     config = quick_config(env=QUAD, population=8, generations=3, block=1)
     _, sink = run_ring(config, store_of=Behind)
     assert {record["reissued"] for record in sink.records} == {0}
-
-
-# --- seats
-
-
-def test_a_refusal_after_work_is_said_again(
-    place: RedisPlace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    published = SETUP.strategy.published(SETUP.initial_state().strategy).astype("<f4").tobytes()
-    numbers, shape = SETUP.spec.observation_size, Shape.of(SETUP.strategy, SETUP.spec)
-    zeros = np.zeros(numbers, "<f4").tobytes()
-    said = "cannot join: noise digest: "
-    seat = Seat(place.client, RUN, QUICK, "rq worker/2")
-    thread = threading.Thread(target=seat.join_and_serve, daemon=True)
-    seen, heard, other = 0, "", "0" * 32
-    for number, noise in enumerate([TABLE.digest, other, TABLE.digest, other]):
-        name, is_good = name_of(number), noise == TABLE.digest
-        task = Task(
-            *(name, 0.1, 5, len(published) // 4, bytes_digest(published), zeros, zeros, noise, 0.1),
-            spans_to_bytes([Span(TRAIN, 0, 1)]),
-            *(shape.result.itemsize, shape.moments.itemsize),
-        )
-        more: Any = {"parameters": published, "task": task.encode()}
-        place.publish(name, block(0, 1, name), config=SETUP.config.to_json(), **more)
-        place.master().renew(TOKEN, "me", 60.0)
-        if not number:
-            thread.start()
-        if is_good:
-            types = {name: (shape.result, shape.moments)}
-            wait_until(lambda types=types: list(place.master().read(types)))
-        else:
-            seen += 1
-
-            def has_refused(seen: int = seen) -> bool:
-                nonlocal heard
-                heard += capsys.readouterr().out
-                return heard.count(said) == seen
-
-            wait_until(has_refused)
-    place.client.hset(place.keys.progress, "state", "stopped")
-    thread.join(20)
-    assert heard.count(said) == 2

@@ -4,7 +4,6 @@ replay repeats the run.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +12,8 @@ from typing import Any
 
 import redis
 
-from es_queue.protocol.messages import publication_generation
 from master.storage.replay_log import ReplayStep, list_log_files, read_frames
-from tests.integration.processes import NERVOUS, Master, Processes, Seen, flags, wait_for
+from tests.integration.processes import Master, Processes, Seen, flags, wait_for
 
 VALUES: dict[str, Any] = {
     "env": "BipedalWalker-v3",
@@ -93,62 +91,6 @@ def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
         and "schedule is async, but audit needs generations that close on their own slots"
         in refused.said()
     )
-
-
-def test_a_straggler_holds_nothing_up_and_counts_when_it_comes(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-    tmp_path: Path,
-) -> None:
-    seen, pair = Seen(redis_client, "slow"), [processes.worker(valkey_url) for _ in range(2)]
-    run = start_master("slow", {**LONG, "eval_every": 0, "eval_episodes": None})
-    seats = [seen.joined(one) for one in pair]
-
-    def held_in_training() -> int | None:
-        pid = seen.freeze_holding(seats[0])
-        if " train " in seen.claims(seats[0])[0]:
-            return pid
-        os.kill(pid, signal.SIGCONT)
-        return None
-
-    pid = wait_for(held_in_training, "it holds a training block")
-    (held,) = seen.claims(seats[0])
-    publication, _, start, _ = held.split(" ")
-    generation = int(publication.partition(".")[0])
-    wait_for(seen.has_reached(generation + 5), "the others go on")
-    assert seen.keys.results(publication).encode() in keys_of(redis_client, "slow", "results")
-    os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: seen.claims(seats[0]) != [held], "it has answered")
-    after = seen.generation()
-    wait_for(seen.has_reached(after + 3), "its answer is used")
-    run.stop()
-    # Row 0 of the table is the unperturbed policy.
-    assert (publication_generation(publication), int(start) - 1) in uses_in(tmp_path / "slow")
-
-
-def test_workers_killed_while_they_hold_blocks_cost_their_blocks_alone(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-    tmp_path: Path,
-) -> None:
-    seen = Seen(redis_client, "deaths")
-    trio = [processes.worker(valkey_url, clocks=NERVOUS) for _ in range(3)]
-    run = start_master("deaths", LONG, clocks=NERVOUS)
-    for victim in trio[:2]:
-        seat = seen.joined(victim)
-        horse = seen.freeze_holding(seat)
-        victim.signal(signal.SIGKILL)
-        os.kill(horse, signal.SIGKILL)
-        wait_for(lambda seat=seat: not seen.claims(seat), "its claims are taken from it")
-    reached = seen.generation()
-    wait_for(seen.has_reached(reached + 12), "the last worker goes on, evaluations and all")
-    run.stop()
-    assert set(uses_in(tmp_path / "deaths").values()) == {1}
-    assert run.total("recovered") >= 2
 
 
 def test_a_master_killed_and_resumed_counts_nothing_twice(

@@ -4,7 +4,6 @@ worker.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
+from tests.integration.processes import CARTPOLE, Processes, Seen, Started, flags, wait_for
 
 LONG: dict[str, Any] = {**CARTPOLE, "strategy": "openai_es", "generations": 1_000_000}
 
@@ -150,18 +149,6 @@ def test_a_setting_is_changed_from_a_generation_on_and_the_history_says_by_whom(
     assert b" by " in change[b"changed"] and b"UTC" in change[b"changed"]
 
 
-def test_a_change_is_kept_by_a_resume(live: Callable[..., Live]) -> None:
-    run = live()
-    run.ask("--attach", "live", "--set", "sigma=0.2")
-    wait_for(lambda: run.seen.progress().get("sigma") == "0.2", "it is in effect")
-    os.kill(run.master.pid, signal.SIGKILL)
-    generation = run.seen.generation()
-    run.processes.master("--resume", "live", "--json", url=run.url)
-    wait_for(run.seen.has_reached(generation + 2), "it goes on")
-    assert run.seen.progress()["sigma"] == "0.2"
-    assert json.loads(run.seen.client.get(run.seen.keys.config))["sigma"] == 0.2
-
-
 REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (
         ("--attach", "live", "--set", "l2=high"),
@@ -235,19 +222,6 @@ def test_a_run_that_lost_its_master_can_be_stopped_and_purged_and_leaves_no_key(
     )
     assert run.seen.client.llen("rq:queue:default") == 0
     assert "there is no run live" in run.ask("--purge", "live", "--yes", code=6)
-
-
-def test_a_watch_shows_the_run_of_another_process_until_it_ends(live: Callable[..., Live]) -> None:
-    run = live()
-    watching = run.processes.start(
-        BIN / "es-status", "live", "--watch", "--json", "--every", 0.2, "--redis-url", run.url
-    )
-    wait_for(lambda: len(watching.said().splitlines()) > 1, "it shows the run")
-    run.ask("--attach", "live", "--set", "generations=3")
-    assert watching.wait() == 10 and run.master.wait() == 0
-    last, summary = json.loads(watching.said().splitlines()[-1]), run.master.events("summary")[0]
-    assert (last["state"], last["digest"]) == (summary["state"], summary["digest"])
-    assert last["generation"] == summary["generation"]
 
 
 def test_a_private_run_is_controlled_from_its_folder(processes: Processes) -> None:

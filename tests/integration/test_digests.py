@@ -13,27 +13,12 @@ from tests.integration.processes import (
     Master,
     Processes,
     Seen,
-    quiet_digest,
 )
 
 
 def contributors(one: Master) -> int:
     """The most workers whose answers counted in one generation."""
     return max(record["workers"] for record in one.heard.records)
-
-
-def test_two_workers_and_blocks_of_another_size_give_the_same_bits(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    both = [processes.worker(valkey_url), processes.worker(valkey_url)]
-    run = start_master("pair", {**WALKER, "block": 3})
-    for one in both:
-        Seen(redis_client, "pair").joined(one)
-    assert run.summary()["digest"] == quiet_digest(WALKER)
-    assert contributors(run) == 2
 
 
 def test_the_workers_of_a_host_fetch_each_publication_once_between_them(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ import redis
 from es_queue.errors import RedisError
 from es_queue.private_files import try_lock
 from master.services.private_server import PrivateServer
-from tests.integration.household import linux_only, pid_of, running, wait_until
+from tests.integration.household import linux_only, pid_of, running
 
 MASTER = """
 import pathlib, sys, threading, time
@@ -75,14 +73,6 @@ def test_neither_data_nor_the_socket_outlives_a_stop(
     assert client.get("key") is None
 
 
-def test_a_killed_server_is_started_again(server: PrivateServer, client: redis.Redis) -> None:
-    assert not server.watch()
-    os.kill(pid_of(server), signal.SIGKILL)
-    wait_until(server.watch)
-    wait_until(lambda: server.watch() == [] and server.is_alive())
-    assert client.ping()
-
-
 def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -> None:
     server = PrivateServer(tmp_path / ("deep" * 30))
     server.start()
@@ -98,28 +88,6 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -
     finally:
         server.stop()
     assert not socket.parent.exists()
-
-
-def test_a_server_that_takes_over_from_one_that_is_leaving_has_the_same_short_path(
-    tmp_path: Path,
-) -> None:
-    server = PrivateServer(tmp_path / ("deep" * 30))
-    server.folder.mkdir(mode=0o700)
-    leaving = try_lock(server.folder / "owner.lock")
-    assert leaving is not None
-    with ThreadPoolExecutor() as pool:
-        start = pool.submit(server.start)
-        wait_until(lambda: server.socket_path.parent != server.folder)
-        url, short = server.url, server.socket_path.parent
-        # The last acts of the one that leaves.
-        (server.folder / "redis.sock.path").unlink()
-        short.rmdir()
-        os.close(leaving)
-        start.result(100)
-    try:
-        assert server.url == url and server.is_alive()
-    finally:
-        server.stop()
 
 
 def test_a_copied_folder_does_not_lead_to_the_originals_server(tmp_path: Path) -> None:

@@ -131,11 +131,6 @@ def test_nothing_can_be_sent(page: int, method: str) -> None:
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
 
-@each_case("name", ["evil.example", "localhost.evil.example", "10.1.2.3:80"])
-def test_strangers_names_for_this_host_are_not_answered(page: int, name: str) -> None:
-    assert asked(page, "/api/runs", Host=name)[0] == 421
-
-
 @each_case(
     "data",
     [

@@ -284,35 +284,6 @@ def test_the_play_command_names_the_clicked_cell_with_narrow_bounds_far_from_zer
     assert archive.cells.locate(place).tolist() == archive.cell.tolist() == [27]
 
 
-def test_the_map_of_an_archive_is_drawn_only_when_it_changes_and_delays_no_curve(
-    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any, tmp_path: Path
-) -> None:
-    planted(redis_client, "arms")
-    settings = {"env": "CartPole-v1", "strategy": "map_elites", "cells": (2, 4)}
-    archived(tmp_path / "arms", [[0.2, 0.1]], [5.0], **settings)
-    redis_client.set(RunKeys("arms").config, json.dumps(settings))
-    url, _ = served(processes, valkey_url, "--runs-dir", tmp_path)
-    waiting: list[Any] = []
-    page.route("**/api/runs/arms/archive", lambda route: waiting.append(route))
-    page.goto(f"{url}#run=arms")
-    looks_until(page, lambda: page.locator("#chart .eval").count() == 1, "its curve")
-    assert len(waiting) == 1 and not page.locator("#map").is_visible()
-    waiting[0].continue_()
-    looks_until(page, lambda: page.locator("#map").is_visible(), "the map")
-
-    def look() -> None:
-        with page.expect_response(lambda response: response.url.endswith("/api/runs/arms")):
-            pass
-
-    look()
-    page.evaluate("document.getElementById('map').getContext('2d').fillRect(0, 0, 9, 9)")
-    for _ in range(3):
-        look()
-    drawn = "document.getElementById('map').getContext('2d').getImageData(4, 4, 1, 1).data[3]"
-    assert page.evaluate(drawn) == 255
-    assert len(waiting) == 1
-
-
 def test_a_run_that_goes_while_it_is_shown_does_not_take_the_others_with_it(
     processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
 ) -> None:

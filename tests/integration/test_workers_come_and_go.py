@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis
@@ -20,7 +19,6 @@ from tests.integration.processes import (
     Seen,
     Started,
     quiet_digest,
-    state_of,
     wait_for,
 )
 
@@ -113,29 +111,6 @@ def test_a_worker_that_comes_while_the_run_goes_on_takes_part(
     assert_nothing_is_left(seen)
 
 
-def test_a_work_horse_whose_worker_was_killed_gives_its_block_back_and_ends(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "orphan")
-    run = start_master("orphan", {**WALKER, "block": 2})
-    worker = processes.worker(valkey_url)
-    seat = seen.joined(worker)
-    horse = seen.horse(seat)
-    worker.signal(
-        signal.SIGKILL
-    )  # while the horse runs: the kernel would end one that is stopped (SIGHUP)
-    worker.wait()
-    wait_for(lambda: state_of(horse) in ("", "Z"), "the orphan has ended", 5)
-    assert seen.progress()["state"] == "running"
-    assert seen.claims(seat) == []
-    processes.worker(valkey_url)
-    assert run.summary()["digest"] == quiet_digest(WALKER)
-    assert run.total("recovered") == 0
-
-
 def test_a_worker_that_does_not_fork_serves_and_leaves_cleanly(
     valkey_url: str,
     redis_client: redis.Redis,
@@ -177,22 +152,6 @@ def test_a_worker_whose_seat_has_ended_no_longer_shows_life_for_it(
     assert not redis_client.exists(seen.keys.worker(seat))
 
 
-def test_a_seat_that_ended_with_an_error_is_not_called_a_crash(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-) -> None:
-    seen = Seen(redis_client, "error")
-    start_master("error", {**WALKER, "block": 2, "generations": 10_000})
-    worker = processes.worker(valkey_url)
-    seat = seen.joined(worker)
-    redis_client.set(seen.keys.claims(seat), "no list")
-    wait_for(lambda: "joins in 1 s: the last seat" in worker.said(), "the next seat waits")
-    assert "crashed" not in worker.said()
-    assert "ended with an error: " in worker.said() and "WRONGTYPE" in worker.said()
-
-
 def test_a_worker_that_cannot_read_the_runs_settings_reads_them_again(
     valkey_url: str,
     redis_client: redis.Redis,
@@ -208,24 +167,3 @@ def test_a_worker_that_cannot_read_the_runs_settings_reads_them_again(
     wait_for(lambda: "cannot join: settings: " in worker.said(), "it cannot read them")
     redis_client.set(seen.keys.config, config)
     seen.joined(worker)
-
-
-def test_a_seat_of_a_day_that_is_killed_delays_the_next_although_another_worker_has_cleaned_up(
-    valkey_url: str,
-    redis_client: redis.Redis,
-    start_master: Callable[..., Master],
-    processes: Processes,
-    tmp_path: Path,
-) -> None:
-    seen = Seen(redis_client, "day")
-    start_master("day", {**WALKER, "block": 2, "generations": 10_000})
-    worker = processes.worker(valkey_url, TMPDIR=str(tmp_path))
-    seat = seen.joined(worker)
-    for path in tmp_path.glob("*/*.seat"):
-        os.utime(path, (0, 0))  # it began long ago
-    seen.joined(processes.worker(valkey_url, TMPDIR=str(tmp_path)))
-    os.kill(seen.horse(seat), signal.SIGKILL)
-    told = "joins in 1 s: the last seat on worker"
-    wait_for(lambda: told in worker.said(), "the next seat waits")
-    name = next(line for line in worker.said().splitlines() if told in line)
-    assert name.endswith("crashed or was killed")

@@ -12,7 +12,6 @@ HOUSE = Path(__file__).resolve().parents[2]
 #: numbers may only fall.
 EXCEPTIONS = {
     "tests/abuse/test_swollen_replies.py": 1,
-    "tests/abuse/test_what_workers_report.py": 4,
     "tests/faults/counted.py": 1,
     "tests/faults/scenarios/chaos.py": 1,
     "tests/faults/scenarios/redis_refuses.py": 1,

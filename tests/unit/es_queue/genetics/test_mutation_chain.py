@@ -11,8 +11,6 @@ from es_queue.genetics import (
     Floats,
     Lineage,
     MutationChain,
-    MutationTree,
-    ParentTable,
     apply_mutations,
     decode_parent_table,
 )
@@ -23,10 +21,6 @@ SIZE = 9
 NOISE = ArrayNoise(np.random.default_rng(0).standard_normal(5_000, dtype=np.float32))
 PLACES = len(NOISE.noise) - SIZE + 1
 FIRST = np.linspace(-1, 1, SIZE).astype(np.float32)
-
-
-def links(*index: int, sigma: float = 0.1) -> MutationChain:
-    return MutationChain(np.array(index, np.int64), np.full(len(index), sigma, np.float32))
 
 
 def evolved(
@@ -48,9 +42,6 @@ def evolved(
     return family, living
 
 
-# --- decoding
-
-
 # --- the family
 
 
@@ -70,25 +61,6 @@ def test_compaction_changes_no_bit_of_anybody_and_forgets_no_link(seed: int) -> 
 
 
 # --- the table on the wire
-
-
-def test_a_table_is_read_as_it_was_written() -> None:
-    tree = MutationTree(
-        np.array([0, 0, 0, 1, 3]),
-        MutationChain(
-            np.array([0, 2**32 - 1, 65_536, 65_535, 1]), np.array([0, 0.1, 0.2, 3, 0], np.float32)
-        ),
-    )
-    table = ParentTable(tree, np.array([4, 0, 2]), np.array([3]))
-    packed = table.encode()
-    assert packed.dtype == np.float32
-    found = decode_parent_table(packed, 2**32)
-    assert (
-        found.tree.parent.tolist() == tree.parent.tolist()
-        and found.tree.mutations.index.tolist() == tree.mutations.index.tolist()
-    )
-    assert found.tree.mutations.sigma.tobytes() == tree.mutations.sigma.tobytes()
-    assert found.parents.tolist() == [4, 0, 2] and found.elite_candidates.tolist() == [3]
 
 
 def packed(**changes: float) -> Floats:
@@ -127,6 +99,3 @@ def test_a_table_that_ends_too_early_is_refused(cut: int) -> None:
         decode_parent_table(packed()[:cut], PLACES)
     with pytest.raises(ValueError, match="a table of mutations"):
         decode_parent_table(np.append(packed(), np.zeros(cut + 1, np.float32)), PLACES)
-
-
-# --- the parent cache

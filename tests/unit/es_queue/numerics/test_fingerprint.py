@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
@@ -49,18 +48,3 @@ def test_blas_keeps_to_one_thread() -> None:
     fingerprint.limit_blas_threads()
     fingerprint.limit_blas_threads()
     assert {one["num_threads"] for one in threadpool_info()} <= {1}
-
-
-def test_digests_are_of_the_bytes_in_c_order_and_little_endian() -> None:
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    wanted = fingerprint.bytes_digest(array.tobytes())
-    assert (
-        fingerprint.array_digest(array)
-        == fingerprint.array_digest(np.asfortranarray(array))
-        == wanted
-    )
-    assert fingerprint.array_digest(array.astype(">f4")) == wanted
-    assert fingerprint.array_digest(array[:, :2]) == fingerprint.bytes_digest(
-        array[:, :2].tobytes()
-    )
-    assert fingerprint.array_digest(np.empty(0)) == fingerprint.bytes_digest(b"")

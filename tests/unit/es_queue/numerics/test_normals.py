@@ -108,35 +108,6 @@ def test_the_number_of_cores_changes_no_bit(table: NoiseTable, count: int) -> No
     assert again.digest == table.digest
 
 
-# --- the numbers are what exact arithmetic makes of the bits
-
-
-def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.abs(found / wanted - 1).max())
-
-
-def test_radii_are_those_of_exact_arithmetic_up_to_the_last_bits_of_a_float32() -> None:
-    bits = some_bits(2**18)
-    halves = bits + 0.5
-    wanted = np.sqrt(
-        -2 * np.where(bits < 0, np.log1p(halves / 2**32), np.log(np.abs(halves) / 2**32))
-    )
-    found = radii(bits, space(bits))
-    assert relative_error(found, wanted) < 2.5e-7
-    assert found.min() > 1.5e-5
-    assert 6.7 < found.max() < 6.77
-
-
-def test_directions_are_those_of_exact_arithmetic_up_to_the_last_bits_of_a_float32() -> None:
-    bits = some_bits(2**18)
-    angle = ((bits >> 2) + 0.5) * (math.pi / 2**31)
-    along, across = np.cos(angle) * (1 - 2.0 * (bits & 1)), np.sin(angle)
-    swapped = (bits & 2) > 0
-    found = directions(bits, space(bits))
-    assert relative_error(found[0], np.where(swapped, across, along)) < 2.5e-7
-    assert relative_error(found[1], np.where(swapped, along, across)) < 2.5e-7
-
-
 # --- they are standard normals, and independent
 
 

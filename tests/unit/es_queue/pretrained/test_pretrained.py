@@ -20,7 +20,6 @@ from tests.ring import quick_config, run_ring
 from workers.es_play import main
 from workers.policy_files import read_contents
 
-EPISODES = 5
 QUICK: dict[str, Any] = {
     "population": 4,
     "generations": 1,
@@ -47,25 +46,6 @@ def test_each_is_small_and_is_the_policy_that_its_digest_names(environment: str)
     assert pretrained.training_command(meta).startswith(
         f"es-master --env {environment} "
     ) and f"--seed {meta['config']['seed']}" in pretrained.training_command(meta)
-
-
-@each_case("environment", pretrained.environment_names())
-def test_each_plays_as_well_as_it_says(
-    environment: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A few episodes of other seeds: their mean is no worse than the recorded one by more than four
-    of its standard errors and a tenth.
-    """
-    assert (
-        main(["--pretrained", environment, "--episodes", str(EPISODES), "--seed", "0", "--json"])
-        == 0
-    )
-    found = json.loads(capsys.readouterr().out)
-    _, meta = read_contents(pretrained.path_of(environment))
-    recorded = meta["evaluation"]
-    slack = 4 * recorded["eval_std"] / EPISODES**0.5 + 0.1 * abs(recorded["eval_mean"])
-    assert found["eval_mean"] >= recorded["eval_mean"] - slack
-    assert found["command"] == pretrained.training_command(meta)
 
 
 @pytest.mark.slow

@@ -240,17 +240,6 @@ def test_a_planted_archive_is_refused_in_a_sentence(kind: str, name: str, tmp_pa
             strategy.validate_state(planted, 2)
 
 
-@each_case("config", [[], "text", None, {"sigma": "wide"}, {"sigmas": 1}])
-def test_an_archive_with_planted_settings_is_refused(config: Any, tmp_path: Path) -> None:
-    strategy = made(env="CartPole-v1")
-    file = saved_archive(tmp_path / "a.npz", testing.begin(strategy), strategy.config)
-    with np.load(file) as saved:
-        arrays = dict(saved)
-    np.savez(file, **{**arrays, "meta": np.array(json.dumps({"format": 1, "config": config}))})
-    with pytest.raises(RunFolderError, match="cannot be used: "):
-        load_archive(file)
-
-
 @each_case(
     ("columns", "settings", "sentence"),
     [

@@ -8,7 +8,6 @@ import json
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,29 +94,6 @@ def test_a_film_that_fails_is_said_once_and_ends_the_filming(
         said == ["no more films are made (Objective draws nothing); training continues"]
         and len(asked(player)) == 1
     )
-
-
-def test_a_person_who_will_not_wait_for_the_last_film_leaves_no_player_behind(
-    tmp_path: Path,
-    player: Path,
-    players: list[subprocess.Popen[bytes]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    player.write_text("import time\nwhile True: time.sleep(60)")
-    fail_on_notes()
-    one = VideoJobs(tmp_path / "run", 1, None)
-    one.add(0)
-    (process,) = players
-    with monkeypatch.context() as patch:
-
-        def interrupt(seconds: float) -> None:
-            patch.undo()
-            raise KeyboardInterrupt
-
-        patch.setattr(time, "sleep", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            one.close()
-    assert process.poll() is not None
 
 
 def test_the_flag_takes_a_number_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

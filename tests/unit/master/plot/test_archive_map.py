@@ -43,27 +43,6 @@ def test_each_region_holds_what_is_nearest_to_its_centroid() -> None:
             assert Outline(regions[owner]).contains_point(place)
 
 
-def area(region: np.ndarray) -> float:
-    x, y = region.T
-    return 0.5 * abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1)))
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [[0.1, 0.5], [0.5, 0.5], [0.9, 0.5]],
-        [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]],
-        [[0.5, 0.0]],
-        [[0.5, 0.5], [0.5, 0.5]],
-    ],
-    ids=["on a line", "in the corners", "on a side", "in one place"],
-)
-def test_regions_fill_the_box_for_centroids_in_any_place(points: list[list[float]]) -> None:
-    regions = voronoi_regions(np.array(points))
-    assert len(regions) == len(points)
-    assert sum(map(area, regions)) == pytest.approx(1, abs=1e-5)
-
-
 @each_case(
     ("behaviour", "words", "sentence"),
     [
@@ -99,10 +78,3 @@ def test_a_run_without_an_archive_is_refused(
     file.unlink()
     assert command.main([str(folder), "--archive", "--out", str(out)]) == 6
     assert "wait until the run has saved one" in capsys.readouterr().err
-
-
-@each_case("suffix", ["svg", "pdf", "png"])
-def test_the_command_draws_an_archive(suffix: str, tmp_path: Path) -> None:
-    folder, out = archived(tmp_path / "run", [[0.1, 0.1]], [1.0]), tmp_path / f"a.{suffix}"
-    assert command.main([str(folder), "--archive", "--out", str(out)]) == 0
-    assert out.stat().st_size > 1000

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from es_queue.errors import RedisError
 from master.services.private_server import quote_setting
 from master.services.tcp_access import (
     Address,
@@ -14,7 +11,6 @@ from master.services.tcp_access import (
     remove_join_files,
     workers_password,
     write_join_files,
-    write_private,
 )
 
 
@@ -39,25 +35,6 @@ def test_the_password_is_made_once_and_its_files_are_for_their_owner_alone(tmp_p
     assert not (tmp_path / "url").exists() and read_password(tmp_path) is None
     write_join_files(tmp_path, Address("127.0.0.1", 7000))
     assert read_password(tmp_path) == password
-
-
-def test_no_file_is_readable_for_others_even_for_a_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    replace = Path.replace
-
-    def looked(self: Path, target: Path) -> Path:
-        seen.append(self.stat().st_mode & 0o777)
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", looked)
-    (tmp_path / "file").write_text("old")
-    (tmp_path / "file").chmod(0o644)
-    write_private(tmp_path / "file", "new")
-    assert seen == [0o600] and (tmp_path / "file").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(RedisError, match="cannot be written"):
-        write_private(tmp_path / "no folder" / "file", "new")
 
 
 def test_any_value_can_stand_in_the_servers_settings() -> None:
