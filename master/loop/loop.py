@@ -369,8 +369,11 @@ class Master:
 
     def _is_time_up(self, state: RunState) -> bool:
         """Whether --max-seconds ends the open generation. Publications after training are waited
-        for, unless no worker is present: then raises Unserved.
+        for, unless no worker is present, or none has come to a run that was over already: then
+        raises Unserved.
         """
+        if state.stage == ENDING and self._workers.is_deserted:
+            raise Unserved
         # Settings that a person has just changed, for the next generation, count at once.
         changes = (*state.changes, *self._inbox.pending_changes)
         budget = self._timeline.max_seconds_at(changes, state.generation + 1)

@@ -254,6 +254,11 @@ class Workers:
         """Whether no usable worker has been present for longer than one takes to come."""
         return self._unserved.has_lasted
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no worker has come to this master, and it has waited for one."""
+        return self.is_unserved and not self._seen
+
     def live_count(self) -> int:
         return max(1, len(self.present))
 

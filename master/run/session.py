@@ -80,7 +80,7 @@ NOT_NEEDED = "unneeded"
 LEAVE_SECONDS = 5.0
 LONGEST_REPORT = 64 * 2**10
 #: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
-UNSERVED = "max_seconds, and no worker for the final evaluation"
+UNSERVED = "no worker for the final evaluation"
 NOTE_AFTER_SECONDS = 2.0
 KeepGoing = Callable[[Record], bool]
 
@@ -229,6 +229,17 @@ class Session:
         self._allow_modules(self._saved_config, f"run {run.run}")
         config = replace(self._saved_config, **changes)
         config.check()
+        used = {
+            "generations": state.generation,
+            "max_steps": state.counters.env_steps,
+            "max_seconds": state.counters.seconds,
+        }
+        for name, number in used.items():
+            if 0 < getattr(config, name) <= number:
+                LOGGER.info(
+                    f"the run has used its budget: {name} is {getattr(config, name):,}, and "
+                    f"{number:,.0f} are used since its beginning; only its final evaluation is left"
+                )
         return prepare_run(config, launch.noise_dir), state
 
     def _allow_modules(self, config: RunConfig, what: str) -> None:
@@ -528,7 +539,7 @@ class Session:
         resume = f"{format_command('es-master')} --resume {self._words}{listen_flag}"
         if is_unserved:
             LOGGER.warning(
-                "--max-seconds has passed, and no worker was there for the final evaluation: "
+                "training is over, and no worker was there for the final evaluation: "
                 f"start one and continue with {resume}, or play the policy here with "
                 f"{format_command('es-play')} {path}"
             )

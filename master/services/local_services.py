@@ -7,7 +7,9 @@ import os
 import secrets
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -15,7 +17,9 @@ import es_queue
 from es_queue.credentials import environment_without_redis
 from es_queue.host import default_workers
 from es_queue.numerics.fingerprint import numeric_environment
-from es_queue.protocol.connection import client_from_url, redacted_url, validate_server
+from es_queue.protocol import keys
+from es_queue.protocol.connection import ANY_ERROR, client_from_url, redacted_url, validate_server
+from es_queue.protocol.seats import waiting_seat_ids
 from master.display.notes import TERMINAL
 from master.processes import Child, ProcessGroup, module_command
 from master.run.launch import Launch
@@ -51,6 +55,12 @@ class LocalServices:
                 self.start_workers(folder / "logs", url)
         client, name = client_from_url(url), redacted_url(url)
         validate_server(client, name)
+        if self.server is None and (others := count_other_jobs(client, launch.queue)):
+            LOGGER.warning(
+                f"queue {launch.queue!r} of this Redis holds {others} jobs of other programs, which "
+                "an rq worker of this run would run too: give the run a queue of its own (--queue "
+                "NAME, rq worker NAME), or use es-worker, which runs no jobs"
+            )
         if self.server is None and not launch.insecure:
             for text in network_warnings(client, name):
                 TERMINAL.warning(format_warning(text))
@@ -112,6 +122,14 @@ class LocalServices:
             self._workers = None
         if self.server is not None:
             self.server.stop()
+
+
+def count_other_jobs(client: redis.Redis, queue: str) -> int:
+    """Jobs that wait in the queue and are no seats."""
+    with suppress(ANY_ERROR):
+        waiting: Any = client.llen(keys.rq_queue(queue))
+        return max(0, int(waiting) - len(waiting_seat_ids(client, queue)))
+    return 0
 
 
 def worker_command(number: int, queue: str, logs: Path, seats: int) -> list[str]:
