@@ -63,7 +63,7 @@ from master.status.figures import (
     format_whole,
 )
 
-LONGEST_RUN_ID, TIME_AND_LETTERS = 40, len("-1120-143259-4f")
+LONGEST_RUN_ID, TIME_AND_LETTERS = 40, len("-1120-143259-4f01ab")
 LOOK_SECONDS, CHECK_SECONDS = 0.1, 1.0
 #: What a failing study grants its runs to leave their checkpoints.
 LEAVE_SECONDS = 20.0

@@ -40,12 +40,13 @@ from es_queue.private_files import no_link
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
     ANY_ERROR,
+    UnreachableError,
     client_from_url,
     first_line,
     is_outage,
     named_url,
     redacted_url,
-    tested_client,
+    validate_server,
 )
 from es_queue.protocol.keys import RUNNING, clocks_from_environment
 from es_queue.text import sanitize
@@ -129,9 +130,9 @@ def work_until_told(given: argparse.Namespace) -> None:
     if url is None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
     try:
-        tested_client(url).ping()  # raises RedisError for a server that refuses this client
-    except ANY_ERROR:
-        warn(f"Redis at {redacted_url(url)} does not answer yet: the workers wait")
+        validate_server(client_from_url(url), redacted_url(url), scripts=False)
+    except UnreachableError as error:
+        warn(f"{error}: the workers wait")
     with TemporaryDirectory(prefix="es-worker-", ignore_cleanup_errors=True) as temporary:
         logs = given.log_dir or Path(temporary)
         workers = f"{count} worker{'s' * (count > 1)}"
@@ -219,7 +220,7 @@ class Host:
         self._url, self._queue, self._logs, self._deadline = url, queue, logs, deadline
         self._workers = [Worker(number) for number in range(1, count + 1)]
         self._client = client_from_url(url)
-        self._trouble = ""
+        self._trouble, self._is_fit = "", False
         self._told = Counter[str]()
         self._signals = 0
         self._wake_read, self._wake_write = os.pipe()
@@ -280,8 +281,13 @@ class Host:
         if not free:
             return
         try:
+            if not self._is_fit:  # a server that was away at the start
+                validate_server(self._client, redacted_url(self._url), scripts=False)
+            self._is_fit = True
             loads = Counter(runs_in_training(self._client, self._queue))
             self._trouble = ""
+        except UnreachableError:
+            return
         except ANY_ERROR as error:
             self._note_trouble(error)
             return

@@ -15,9 +15,11 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -25,6 +27,7 @@ from redis.backoff import NoBackoff
 from es_queue.credentials import FLAG, PASSWORD_FILE, password_of
 from es_queue.credentials import with_password as with_password
 from es_queue.errors import RedisError, UsageError
+from es_queue.protocol.keys import RUNS
 from es_queue.protocol.messages import WORKER_ID
 from es_queue.text import sanitize
 
@@ -55,6 +58,15 @@ SAFE_MESSAGES = (
 )
 
 ANY_ERROR = redis.exceptions.RedisError
+#: What a URL can set after its "?", beside ssl_…; the rest are objects, or es-queue's own.
+URL_SETTINGS = (
+    *("db", "username", "password", "client_name", "protocol", "max_connections"),
+    *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "health_check_interval"),
+)
+
+
+class UnreachableError(RedisError):
+    """The server does not answer now, and may later."""
 
 
 def is_outage(error: Exception) -> bool:
@@ -93,6 +105,12 @@ def connection_arguments() -> dict[str, Any]:
     }
 
 
+#: Settings of redis-py, whose names are no secret.
+PYTHON_SETTINGS = frozenset(
+    [*signature(redis.Redis).parameters, *signature(redis.connection.AbstractConnection).parameters]
+)
+
+
 def client_from_url(url: str) -> redis.Redis:
     """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, which repeats nothing of
     the URL but a TLS file's name.
@@ -109,6 +127,10 @@ def client_from_url(url: str) -> redis.Redis:
             "the Redis URL cannot be used: the part after its host is no database number: use "
             "/0, or leave it out"
         )
+    for name, _ in parse_qsl(parts.query):
+        if name not in URL_SETTINGS and not name.startswith("ssl_"):
+            shown = f": {name} can" if name in PYTHON_SETTINGS else " after its '?' that can"
+            raise RedisError(f"the Redis URL cannot be used: it has a setting{shown} be in no URL")
     try:
         client = redis.Redis.from_url(url, **connection_arguments())
         settings = settings_of(client)
@@ -146,8 +168,6 @@ def _describe_url_error(error: Exception) -> str:
         return message.split(";")[0]
     if "ssl_" in message and "unexpected keyword" in message:
         return "it has TLS settings, so it must begin with rediss://"
-    if "unexpected keyword" in message:
-        return "it has an unknown setting after its '?'"
     if message in SAFE_MESSAGES:
         return message
     if "Certificate Requirements" in message:
@@ -284,8 +304,11 @@ def has_secret(url: str) -> bool:
     return redacted_url(url) != url
 
 
-def validate_server(client: redis.Redis, name: str) -> None:
-    """Raises RedisError unless the server is fit for a run: version, eviction, cluster, role."""
+def validate_server(client: redis.Redis, name: str, scripts: bool = True) -> None:
+    """Raises RedisError unless the server is fit for a run: version, eviction, cluster, role, the
+    type of the list of runs, and, for a master, ``scripts``. Raises UnreachableError for a server
+    that does not answer.
+    """
     try:
         information: Any = client.info()
     except redis.exceptions.AuthenticationError as error:
@@ -298,7 +321,7 @@ def validate_server(client: redis.Redis, name: str) -> None:
     except OUTAGE_ERRORS as error:
         if problem := find_tls_problem(client, error):
             raise RedisError(f"Redis at {name} cannot be used: {problem}") from None
-        raise RedisError(
+        raise UnreachableError(
             f"Redis at {name} cannot be reached ({first_line(error)}); start it or correct "
             "--redis-url"
         ) from None
@@ -307,9 +330,43 @@ def validate_server(client: redis.Redis, name: str) -> None:
             raise RedisError(
                 f"Redis at {name} is older than version 6.0, but 6.2 or later is needed (or Valkey)"
             ) from None
+        if "DB index" in str(error):
+            raise RedisError(
+                f"Redis at {name} does not have that database: use a smaller number, such as /0"
+            ) from None
         raise RedisError(f"Redis at {name} answered with an error: {first_line(error)}") from None
     for reason in unfit_reasons(information):
         raise RedisError(f"Redis at {name} {reason}")
+    with suppress(ANY_ERROR):
+        kind: Any = client.type(RUNS)
+        if problem := mistyped_runs(kind):
+            raise RedisError(f"Redis at {name} {problem}")
+    for command in ("EVALSHA", "SCRIPT EXISTS") if scripts else ():
+        try:
+            client.execute_command(
+                *command.split(), "0" * 40, *([0] if command == "EVALSHA" else [])
+            )
+        except redis.exceptions.NoPermissionError as error:
+            raise RedisError(
+                f"Redis at {name} grants this user too few rights ({error}); a master needs "
+                "+@scripting"
+            ) from None
+        except redis.exceptions.ResponseError as error:
+            if "unknown" in str(error).lower():
+                raise RedisError(
+                    f"Redis at {name} does not know {command}, but es-queue needs Lua scripts: "
+                    "allow EVALSHA and SCRIPT there (rename-command), or use another server"
+                ) from None
+
+
+def mistyped_runs(kind: bytes) -> str:
+    """What is wrong with the type of the list of runs; empty for the right one."""
+    if kind in (b"zset", b"none"):
+        return ""
+    return (
+        f"has a key {RUNS} of another program, a {sanitize(kind.decode(errors='replace'), 20)}: "
+        "give another database number, such as /1"
+    )
 
 
 def authentication_error(name: str, error: Exception) -> RedisError:
@@ -357,6 +414,10 @@ def unfit_reasons(information: dict[str, Any]) -> list[str]:
         return value if isinstance(value, int | float) else missing
 
     reasons = []
+    if information.get("redis_mode") == "sentinel":
+        reasons.append(
+            "is a Sentinel, which stores nothing: give the URL of the server that it watches"
+        )
     version_text = str(information.get("valkey_version") or information.get("redis_version", "0.0"))
     version = tuple(int(part) for part in version_text.split(".")[:2] if part.isdecimal())
     if version < MIN_VERSION:

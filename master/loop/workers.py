@@ -89,9 +89,11 @@ class Workers:
         strict: bool = False,
         local: int = 0,
         maintain: Maintain = lambda workers, served, paused: [],
+        why_absent: Callable[[], str] = lambda: "",
     ) -> None:
         """``local``: workers that this process has started."""
         self._store, self._strict, self._maintain = store, strict, maintain
+        self._why_absent = why_absent
         self.present: dict[str, dict[str, str]] = {}
         self.numerics, self.is_uniform, self.starting = "", True, local
         #: What all living workers report, by id; those that were seen last, by their mark.
@@ -173,7 +175,8 @@ class Workers:
         elif self._absent.is_news(True):
             self.starting = 0
             LOGGER.warning(
-                "no worker has joined: start one with rq worker, on the same Redis and queue"
+                self._why_absent()
+                or "no worker has joined: start one with rq worker, on the same Redis and queue"
             )
 
     def _note_refusals(self, refusing: list[dict[str, str]]) -> None:

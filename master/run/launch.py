@@ -154,10 +154,10 @@ def new_run(task: str, launch: Launch) -> NamedRun:
 
 
 def derive_run_id(task: str) -> str:
-    """``bipedalwalker-v2-1120-143259-4f``: environment, time, and two random letters."""
+    """``bipedalwalker-v2-1120-143259-4f01ab``: environment, time, and six random letters."""
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in task)
-    name = name.lower().strip("-")[:22].strip("-")
-    return f"{name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(1)}"
+    name = name.lower().strip("-")[:20].strip("-")
+    return f"{name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 def named_run(run: str, launch: Launch) -> NamedRun:

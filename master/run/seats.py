@@ -50,16 +50,22 @@ LOCK_SECONDS = 60
 #: At the run's end living seats leave by themselves.
 LEAVE_SECONDS, POLL_SECONDS = 1.0, 0.05
 SCAN_COUNT, MOST_SCANS, MOST_POPPED = 1000, 100, 1000
-MOST_FAILED_SEATS, MOST_FAILED_READ = 20, 100
+MOST_FAILED_SEATS, MOST_FAILED_READ = 10, 100
 CLOCK_SKEW = 24 * 3600.0
 MAX_TRACE, LONGEST_NAME = 2**16, 2**10
 LONGEST_SHOWN, LONGEST_REASON = 80, 200
 #: What RQ says of a seat whose process ended.
 CRASHED = "Work-horse terminated unexpectedly"
-#: Whether es-queue or a module of it is missing where the worker runs.
-IMPORT_FAILURE = re.compile(
-    "ModuleNotFoundError|ImportError|ValueError: Invalid attribute name|AttributeError"
-)
+#: Why a worker cannot begin a seat, by what RQ's traceback holds.
+CAUSES = {
+    re.compile("UnicodeDecodeError|JSONDecodeError|DeserializationError"): "cannot read seats, "
+    "because its serializer is not RQ's default: start it without -S",
+    re.compile(
+        "ModuleNotFoundError|ImportError|ValueError: Invalid attribute name|AttributeError"
+    ): "cannot import es-queue: install it there, stop that worker, or use --queue",
+}
+#: Seconds until the next seat after each failure in a row, so that such a worker takes few.
+BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0)
 
 
 class Seats:
@@ -84,7 +90,9 @@ class Seats:
         self._noted_troubles: set[str] = set()
         self._failures = LimitedNotes(LOGGER, 2 * MOST_FAILED_SEATS)
         self._failed: set[str] = set()
-        self._crashed = 0
+        self._crashed, self._cause = 0, ""
+        #: Failures since a worker joined, and when a seat is opened after the last of them.
+        self._in_row, self._open_at = 0, 0.0
         self._next_check = clock() + CHECK_SECONDS
         self._popped_since: dict[str, float] = {}
 
@@ -104,8 +112,12 @@ class Seats:
                 LOGGER.warning(f"removed {key}")
             with self._noting("cleared"):
                 self._note_cleared(self.clear_abandoned())
+            failed = len(self._failed)
             with self._noting("told apart", redis.exceptions.DataError):
                 self._note_failed()
+            if len(self._failed) > failed:
+                pause = BACKOFF_SECONDS[min(self._in_row, len(BACKOFF_SECONDS) - 1)]
+                self._in_row, self._open_at = self._in_row + 1, self._clock() + pause
             waiting = self._waiting_runs()
             needy = {run: count for run, count in waiting.items() if len(workers) - count >= 2}
             if paused or needy:
@@ -117,10 +129,20 @@ class Seats:
             of_rq = {name for name, about in workers.items() if about.get("rq_name")}
             new_workers = len(of_rq - self._known_workers)
             self._known_workers = of_rq
+            if new_workers:
+                self._in_row, self._open_at = 0, 0.0
+            if self._clock() < self._open_at:
+                return []
             least = 2 if len(self._failed) >= PAIRS_AFTER_FAILURES else 1
             want = min(MOST_OPEN, max(least, new_workers))
             open_seats(self._client, self._queue, self._run, self._nonce, want, self._timeout)
         return []
+
+    def why_none_is_taken(self) -> str:
+        with suppress(redis.exceptions.RedisError):
+            if self._client.exists(keys.RQ_SUSPENDED):
+                return "RQ is suspended on this Redis, so no rq worker takes a seat: use rq resume"
+        return ""
 
     @contextmanager
     def _noting(
@@ -184,9 +206,8 @@ class Seats:
                 "than the hosts have; the workers' terminals show how they ended"
             )
         raise RedisError(
-            f"{len(self._failed)} seats were taken by workers that cannot serve them: install "
-            f"es-queue on the hosts of the workers of queue {self._queue!r}, or use --queue with "
-            "your own queue"
+            f"{len(self._failed)} seats were taken by workers of queue {self._queue!r} that cannot "
+            f"serve them: the last one {self._cause or 'lost its process'}"
         )
 
     def _name_worker(self, seat: str) -> None:
@@ -202,11 +223,10 @@ class Seats:
         host = read_field(self._client, key, "hostname", LONGEST_NAME) or b"an unknown host"
         name = f"worker {shown(worker)} on {shown(host)}"
         text = decode_traceback(result.get(b"exc_string", b""))
-        if IMPORT_FAILURE.search(text):
-            self._failures.warning(
-                f"{name} took a seat but cannot import es-queue: install it there, stop that "
-                "worker, or use --queue"
-            )
+        cause = next((words for pattern, words in CAUSES.items() if pattern.search(text)), "")
+        if cause:
+            self._cause = cause
+            self._failures.warning(f"{name} took a seat but {cause}")
         else:
             self._crashed += CRASHED in text
             self._failures.warning(f"{name} lost its seat: its work horse was killed or crashed")

@@ -424,6 +424,7 @@ class Session:
                 strict=config.strict,
                 local=self._services.count,
                 maintain=maintain,
+                why_absent=seats.why_none_is_taken,
             ),
             inbox=self._inbox,
             queue=launch.queue,

@@ -54,11 +54,18 @@ class LocalServices:
             if self.server.is_owned:  # else another master's workers are there, too
                 self.start_workers(folder / "logs", url)
         client, name = client_from_url(url), redacted_url(url)
+        if launch.redis_source == "REDIS_URL":
+            LOGGER.info(
+                f"REDIS_URL names {name}, so no private server is started; --redis-url private "
+                "starts one"
+            )
+        if launch.redis_source.endswith("REDIS_URL"):
+            name += f", which {launch.redis_source} names,"
         validate_server(client, name)
         if self.server is None and (others := count_other_jobs(client, launch.queue)):
             LOGGER.warning(
-                f"queue {launch.queue!r} of this Redis holds {others} jobs of other programs, which "
-                "an rq worker of this run would run too: give the run a queue of its own (--queue "
+                f"queue {launch.queue!r} of this Redis holds {others} jobs of other programs, and "
+                "an rq worker of this run would run them: give the run its own queue (--queue "
                 "NAME, rq worker NAME), or use es-worker, which runs no jobs"
             )
         if self.server is None and not launch.insecure:

@@ -193,6 +193,13 @@ class PrivateServer:
 
     def _prepare_folder(self) -> None:
         try:
+            str(self.folder).encode()
+        except UnicodeEncodeError:
+            raise RedisError(
+                f"the private server cannot use {sanitize(self.folder, 200)}, whose name is not "
+                "UTF-8: give another --run-dir"
+            ) from None
+        try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             refuse_foreign(self.folder)
             self.folder.chmod(0o700)

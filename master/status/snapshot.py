@@ -26,6 +26,7 @@ from es_queue.protocol.connection import (
     client_from_url,
     find_tls_problem,
     first_line,
+    mistyped_runs,
     redacted_url,
 )
 from es_queue.protocol.keys import (
@@ -33,6 +34,7 @@ from es_queue.protocol.keys import (
     FAILED,
     FINISHED,
     PAUSED,
+    RQ_SUSPENDED,
     RUN_ID,
     RUNNING,
     RUNS,
@@ -139,6 +141,7 @@ class Run:
     is_configured: bool = True
     is_detailed: bool = False
     source: Any = None  # its RedisReader or RunFolder
+    is_suspended: bool = False  # whether RQ's workers take no jobs
     unreachable: str = ""  # why its server could not be asked whether a master leads it
 
     @property
@@ -260,6 +263,8 @@ def no_workers(run: Run) -> str:
         return ""
     if run.number("starting"):
         return "local workers are starting"
+    if run.is_suspended:
+        return "RQ is suspended, so no rq worker takes a seat; rq resume ends that"
     queue = sanitize(run.figures.get("queue") or "default", 60)
     return f"no worker has joined; start rq worker on the same Redis, queue {queue}"
 
@@ -300,7 +305,9 @@ class RedisReader:
 
     def list_runs(self) -> list[Run]:
         """The newest runs, newest first."""
-        (listed,) = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True)])
+        listed, kind = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True), ("type", RUNS)])
+        if problem := mistyped_runs(kind or b"none"):
+            raise RedisError(f"Redis at {self.name} {problem}")
         started = {to_text(member): finite_or_none(score) for member, score in listed or ()}
         return self._read({run: at for run, at in started.items() if RUN_ID.fullmatch(run)})
 
@@ -355,12 +362,13 @@ class RedisReader:
             curve.read_file(path)  # a quarter of the time that Redis takes
         elif curve is not None:
             curve.read_redis(self.ask, run.run)
-        known, errors, refused, requests, config = self.ask(
+        known, errors, refused, requests, run.is_suspended, config = self.ask(
             [
                 ("smembers", keys.workers),
                 ("llen", keys.errors),
                 ("hgetall", keys.refused),
                 ("llen", keys.commands),
+                ("exists", RQ_SUSPENDED),
                 ("getrange", keys.config, 0, LONGEST_CONFIG),
             ]
         )
@@ -438,6 +446,11 @@ class RedisReader:
         for answer in answers:
             if isinstance(answer, FATAL_ERRORS):
                 raise self.to_redis_error(answer)
+            if isinstance(answer, Exception) and "unknown command" in str(answer):
+                raise RedisError(
+                    f"{self.name} does not know a command of Redis; if it is a Sentinel, give the "
+                    "URL of the server that it watches"
+                )
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     def to_redis_error(self, error: Exception) -> RedisError:
