@@ -100,7 +100,9 @@ class Child:
         """The end of its log."""
         with suppress(OSError):
             lines = read_end(self.log, TAIL_BYTES).decode(errors="replace").splitlines()
-            return [line.strip() for line in lines if line.strip()][-TAIL_LINES:]
+            lines = [line.strip() for line in lines if line.strip()]
+            # A server's advice about its host is not why it ended.
+            return ([line for line in lines if "WARNING" not in line] or lines)[-TAIL_LINES:]
         return []
 
     def tail(self) -> str:

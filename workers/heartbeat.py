@@ -163,6 +163,7 @@ class Heartbeat(threading.Thread):
         reasons = (
             (flags.shutdown, "its RQ worker is stopping"),
             (flags.suspended, "RQ is suspended"),
+            (flags.has_jobs, "jobs wait on a queue that its RQ worker serves first"),
             (flags.is_leaving, "another run needs workers"),
             (is_gone, "the run is gone"),
             (has_ended, f"the run is {flags.state}"),

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TextIO
@@ -93,6 +93,7 @@ class Seat:
     parent: process that it must not outlive, see ``heartbeat.orphan_reason``
     has_other_work: whether another run waits for a worker; asked if this run has no master, or
     refuses this worker
+    queues_before: RQ queues whose jobs its worker must run first
     say: takes what people at the worker's terminal should read
     """
 
@@ -107,11 +108,13 @@ class Seat:
         owns_process: bool = False,
         parent: int | None = None,
         has_other_work: Callable[[redis.Redis], bool] = lambda client: False,
+        queues_before: Sequence[str] = (),
         say: Callable[[str, str], None] = print_line,
     ) -> None:
         self._client, self.run, self.clocks, self.name = client, run, clocks, name
         self._rq_name, self._owns_process, self._parent = rq_name, owns_process, parent
         self._has_other_work, self._say = has_other_work, say
+        self._queues_before = queues_before
         self._control = EpisodeControl()
         self._service: Service | None = None
 
@@ -254,7 +257,9 @@ class Seat:
     ) -> Heartbeat:
         control, client = self._control, clone_client(self._client)
         retry = Retry(60, leave_in_outage(control, self._parent))
-        own_store = WorkerStore(client, self.run, store.worker, self._rq_name, retry)
+        own_store = WorkerStore(
+            client, self.run, store.worker, self._rq_name, retry, self._queues_before
+        )
 
         def report(reason: str, **more: object) -> None:
             # The episode must end even if Redis is away for long.

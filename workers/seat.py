@@ -62,7 +62,24 @@ def take() -> None:
             owns_process=is_forked,
             parent=os.getppid() if is_forked else None,
             has_other_work=lambda client: is_other_run_waiting(client, queue, run),
+            queues_before=queues_before(client, job.worker_name or "", queue),
         ).join_and_serve()
+
+
+def queues_before(client: Any, worker: str, queue: str) -> list[str]:
+    """The queues that the RQ worker serves before this one, as far as its user may read them."""
+    # start-up: redis
+    from es_queue.protocol import keys
+    from es_queue.protocol.connection import ANY_ERROR, read_field
+
+    with suppress(ANY_ERROR):
+        served = read_field(client, keys.rq_worker(worker), "queues") or b""
+        names = served.decode("utf-8", "replace").split(",")
+        before = names[: names.index(queue)] if queue in names else []
+        for name in before:
+            client.llen(keys.rq_queue(name))
+        return before
+    return []
 
 
 def open_next(client: Any, queue: str, run: str, nonce: str, timeout: int) -> str:

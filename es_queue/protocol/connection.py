@@ -15,8 +15,8 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from inspect import signature
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -341,20 +341,15 @@ def validate_server(client: redis.Redis, name: str, scripts: bool = True) -> Non
         kind: Any = client.type(RUNS)
         if problem := mistyped_runs(kind):
             raise RedisError(f"Redis at {name} {problem}")
-    for command in ("EVALSHA", "SCRIPT EXISTS") if scripts else ():
-        try:
-            client.execute_command(
-                *command.split(), "0" * 40, *([0] if command == "EVALSHA" else [])
-            )
-        except redis.exceptions.NoPermissionError as error:
-            raise RedisError(
-                f"Redis at {name} grants this user too few rights ({error}); a master needs "
-                "+@scripting"
-            ) from None
-        except redis.exceptions.ResponseError as error:
-            if "unknown" in str(error).lower():
+    for words in (("EVALSHA", "0" * 40, 0), ("SCRIPT", "LOAD", "return 1")) if scripts else ():
+        with suppress(redis.exceptions.NoScriptError, redis.exceptions.NoPermissionError):
+            try:
+                client.execute_command(*words)  # type: ignore[no-untyped-call]
+            except redis.exceptions.ResponseError as error:
+                if "unknown command" not in str(error):
+                    raise
                 raise RedisError(
-                    f"Redis at {name} does not know {command}, but es-queue needs Lua scripts: "
+                    f"Redis at {name} does not know {words[0]}, but es-queue needs Lua scripts: "
                     "allow EVALSHA and SCRIPT there (rename-command), or use another server"
                 ) from None
 
@@ -414,7 +409,7 @@ def unfit_reasons(information: dict[str, Any]) -> list[str]:
         return value if isinstance(value, int | float) else missing
 
     reasons = []
-    if information.get("redis_mode") == "sentinel":
+    if "sentinel" in (information.get("redis_mode"), information.get("server_mode")):
         reasons.append(
             "is a Sentinel, which stores nothing: give the URL of the server that it watches"
         )

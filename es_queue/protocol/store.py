@@ -82,7 +82,7 @@ class WorkerFlags:
     """What a worker polls: the run's state, whether to leave, RQ's own flags.
 
     has_master: whether a master holds the run's lease; closed: whether the given publication was
-    replaced
+    replaced; has_jobs: whether jobs wait that its RQ worker must run first
     """
 
     state: str | None
@@ -91,6 +91,7 @@ class WorkerFlags:
     suspended: bool = False
     has_master: bool = True
     closed: bool = False
+    has_jobs: bool = False
 
 
 class Store:
@@ -525,10 +526,12 @@ class WorkerStore(Store):
         worker: str,
         rq_name: str = "",
         retry: Retry | None = None,
+        queues_before: Sequence[str] = (),
     ) -> None:
+        """``queues_before``: RQ queues whose jobs this worker must run first."""
         super().__init__(client, run, retry)
         self.worker = worker
-        self._rq_name = rq_name
+        self._rq_name, self._queues_before = rq_name, queues_before
         self._claims_key = self.keys.claims(worker)
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
         self._worker_key = self.keys.worker(worker)
@@ -601,12 +604,14 @@ class WorkerStore(Store):
             if self._rq_name:
                 pipeline.hexists(keys.rq_worker(self._rq_name), "shutdown_requested_date")
                 pipeline.exists(keys.RQ_SUSPENDED)
+                for queue in self._queues_before:
+                    pipeline.llen(keys.rq_queue(queue))
             replies: list[Any] = pipeline.execute()
             return replies
 
         replies = self.retry(read)  # twice: yes
         (state, give_way, newest), has_master, has_parameters, *orders = replies
-        shutdown, suspended = orders or (False, False)
+        shutdown, suspended, *jobs = orders or (False, False)
         asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
         is_replaced = text_of(newest) not in (None, publication)  # if lost, it opens again
         closed = bool(publication) and not has_parameters and is_replaced
@@ -617,6 +622,7 @@ class WorkerStore(Store):
             suspended=bool(suspended),
             has_master=bool(has_master),
             closed=closed,
+            has_jobs=any(jobs),
         )
 
     def held_blocks(self) -> list[Block]:

@@ -571,12 +571,16 @@ class Learner:
         return next((name for name, amount, limit in limits if limit and amount >= limit), "")
 
     def reopened(self, state: RunState) -> RunState:
-        """A resumed state; training continues if its budgets or its target now allow it.
+        """A resumed state; training continues if its budgets or its target now allow it, and ends
+        if its budgets are smaller now.
 
         A run that its target ended continues if it now has no target, or a higher one than was
         confirmed.
         """
-        if state.stage not in (CLOSING, ENDING) or self.reason_to_stop(state):
+        reason = self.reason_to_stop(state)
+        if state.stage not in (CLOSING, ENDING):
+            return replace(state, stage=CLOSING, reason=reason) if reason else state
+        if reason:
             return state
         training = replace(state, stage=TRAINING, reason="")
         if state.reason != TARGET:

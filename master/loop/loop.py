@@ -372,7 +372,7 @@ class Master:
         for, unless no worker is present, or none has come to a run that was over already: then
         raises Unserved.
         """
-        if state.stage == ENDING and self._workers.is_deserted:
+        if state.stage != TRAINING and self._workers.is_deserted:
             raise Unserved
         # Settings that a person has just changed, for the next generation, count at once.
         changes = (*state.changes, *self._inbox.pending_changes)

@@ -82,6 +82,7 @@ LONGEST_REPORT = 64 * 2**10
 #: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
 UNSERVED = "no worker for the final evaluation"
 NOTE_AFTER_SECONDS = 2.0
+BULK_LIMIT = "proto-max-bulk-len"
 KeepGoing = Callable[[Record], bool]
 
 
@@ -229,17 +230,6 @@ class Session:
         self._allow_modules(self._saved_config, f"run {run.run}")
         config = replace(self._saved_config, **changes)
         config.check()
-        used = {
-            "generations": state.generation,
-            "max_steps": state.counters.env_steps,
-            "max_seconds": state.counters.seconds,
-        }
-        for name, number in used.items():
-            if 0 < getattr(config, name) <= number:
-                LOGGER.info(
-                    f"the run has used its budget: {name} is {getattr(config, name):,}, and "
-                    f"{number:,.0f} are used since its beginning; only its final evaluation is left"
-                )
         return prepare_run(config, launch.noise_dir), state
 
     def _allow_modules(self, config: RunConfig, what: str) -> None:
@@ -276,12 +266,34 @@ class Session:
         if self.is_looping and self._is_interrupted():
             raise Interrupted
         if not self._services.restart_ended() and seconds > NOTE_AFTER_SECONDS:
+            self._refuse_large_values()
             why = self._retry.last_error
             LOGGER.warning(
                 f"Redis refuses commands ({why}); trying again"
                 if why
                 else "Redis does not answer; trying again"
             )
+
+    def _refuse_large_values(self) -> None:
+        """A server closes the connection on a value that is too large for it. Raises RedisError."""
+        generation = None if self._master is None else self._master.current
+        if generation is None:
+            return
+        limit = 0
+        with suppress(ANY_ERROR, ValueError):
+            limits = self._client.config_get(BULK_LIMIT).values()
+            limit = int(next(iter(limits), 0))
+        sizes = {
+            "parameters": generation.vector.nbytes,
+            "checkpoint": len(for_redis(generation.checkpoint) or b""),
+        }
+        for what, size in sizes.items():
+            if 0 < limit < size:
+                raise RedisError(
+                    f"the run's {what} take {size / 2**20:.1f} MB, but Redis at "
+                    f"{redacted_url(self._url)} accepts values of at most {limit / 2**20:.1f} MB "
+                    f"({BULK_LIMIT}): raise that setting, or train a smaller policy"
+                )
 
     # --- the lease
 
@@ -371,7 +383,14 @@ class Session:
             )
             state = replace(state, reproducible=False)
         state = replace(state, changes=drop_settings(state.changes, changes))
-        return setup, ConfigTimeline(setup.learner).learner_at(state).reopened(state)
+        learner = ConfigTimeline(setup.learner).learner_at(state)
+        if budget := learner.reason_to_stop(state):
+            LOGGER.info(
+                f"{budget} is {getattr(learner.requested, budget):,} and counts from the beginning "
+                f"of the run, which is at generation {state.generation}: only its last parameters "
+                "are evaluated"
+            )
+        return setup, learner.reopened(state)
 
     def _make_master(self, keep_going: KeepGoing, videos: VideoJobs, parts: ExitStack) -> Master:
         """The loop and what runs beside it; ``parts`` ends that."""

@@ -77,9 +77,9 @@ def test_a_run_to_which_only_foreign_workers_come_ends(
     assert run.wait() == 3
     error = run.err.read_text()
     assert re.fullmatch(
-        r"es-master: (\d+) seats were taken by workers that cannot serve them: "
-        r"install es-queue on the hosts of the workers of queue 'default', or use "
-        r"--queue with your own queue\n",
+        r"es-master: (\d+) seats were taken by workers of queue 'default' that cannot serve them: "
+        r"the last one cannot import es-queue: install it there, stop that worker, or use "
+        r"--queue\n",
         error,
     ), error
     assert Seen(redis_client, "hopeless").progress()["state"] == "failed"

@@ -1,0 +1,231 @@
+"""Redis servers and RQ workers that other programs use, or that cannot serve a run: es-queue leaves
+their jobs to them, and names what is wrong.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import rq
+
+from es_queue.protocol.connection import client_from_url
+from master.services.private_server import server_binary
+from tests.abuse.servers import WHEEL, serving
+from tests.cases import each_case
+from tests.faults.servers import free_port
+from tests.integration.processes import (
+    BIN,
+    CARTPOLE,
+    Processes,
+    Seen,
+    Started,
+    flags,
+    wait_for,
+)
+
+LONG = {**CARTPOLE, "generations": 1_000_000}
+
+
+def done(started: Started, code: int) -> str:
+    assert started.wait() == code, started.said()
+    return started.said()
+
+
+def enqueue(client: redis.Redis, queue: str = "default", count: int = 3) -> set[bytes]:
+    """Jobs of another program."""
+    target = rq.Queue(queue, connection=client)
+    return {target.enqueue_call("other_program.tasks.send").id.encode() for _ in range(count)}
+
+
+@pytest.fixture
+def sentinel(tmp_path: Path) -> Iterator[str]:
+    port, settings = free_port(), tmp_path / "sentinel.conf"
+    settings.write_text(f"port {port}\nbind 127.0.0.1\n")
+    server = subprocess.Popen([server_binary(), settings, "--sentinel"], stdout=subprocess.DEVNULL)
+    url = f"redis://127.0.0.1:{port}"
+    with client_from_url(url) as client:
+        wait_for(lambda: answers(client), "the Sentinel answers")
+    yield url
+    server.kill()
+    server.wait()
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+def test_local_workers_leave_the_jobs_of_other_programs(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    jobs = enqueue(redis_client)
+    words = (*flags(CARTPOLE), "--run", "guest", "--workers", 2)
+    said = done(processes.master(*words, url=valkey_url), 0)
+    assert set(redis_client.lrange("rq:queue:default", 0, -1)) == jobs
+    assert not redis_client.exists("rq:failed:default")
+    assert "queue 'default' of this Redis holds 3 jobs of other programs" in said
+    assert "--queue NAME" in said
+
+
+def test_a_seat_ends_when_jobs_wait_on_a_queue_that_its_worker_serves_first(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    master = processes.master(*flags(LONG), "--run", "second", url=valkey_url)
+    worker = processes.worker(valkey_url, "high", "default")
+    Seen(redis_client, "second").joined(worker)
+    enqueue(redis_client, "low", 1)
+    job = enqueue(redis_client, "high", 1)
+    wait_for(lambda: set(redis_client.zrange("rq:failed:high", 0, -1)) == job, "the job was begun")
+    assert redis_client.llen("rq:queue:low") == 1
+    assert "jobs wait on a queue that its RQ worker serves first" in worker.said()
+    assert master.process.poll() is None
+
+
+def test_a_suspended_rq_is_named_as_the_reason_for_no_worker(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    redis_client.set("rq:suspended", 1)
+    master = processes.master(*flags(CARTPOLE), "--run", "suspended", "--json", url=valkey_url)
+    wait_for(lambda: "RQ is suspended on this Redis" in master.said(), "the reason is named")
+    assert "no worker has joined" not in master.said()
+    shown = processes.start(BIN / "es-status", "suspended", "--redis-url", valkey_url)
+    shown.wait()
+    assert "RQ is suspended" in shown.said() and "start rq worker" not in shown.said()
+    redis_client.delete("rq:suspended")
+    processes.worker(valkey_url)
+    done(master, 0)
+
+
+@each_case("setting", ["decode_responses=True", "retry=3", "credential_provider=x"])
+@each_case("command", [("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")])
+def test_a_setting_that_no_url_can_give_is_refused(
+    setting: str, command: tuple[str, ...], processes: Processes
+) -> None:
+    name, *words = command
+    url = f"redis://127.0.0.1:1?{setting}"
+    said = done(processes.start(BIN / name, *words, "--redis-url", url), 3)
+    assert said == (
+        f"{name}: the Redis URL cannot be used: it has a setting: {setting.partition('=')[0]} "
+        "can be in no URL\n"
+    )
+
+
+def test_a_database_that_the_server_lacks_is_named(processes: Processes, valkey_url: str) -> None:
+    url = f"{valkey_url}?db=99"
+    for name, *words in (("es-worker",), ("es-master", "--env", "CartPole-v1")):
+        said = done(processes.start(BIN / name, *words, "--redis-url", url), 3)
+        assert "does not have that database" in said
+
+
+def test_a_sentinel_is_called_one(processes: Processes, sentinel: str) -> None:
+    for name, *words in (("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")):
+        said = done(processes.start(BIN / name, *words, "--redis-url", sentinel), 3)
+        assert "is a Sentinel" in said and "Traceback" not in said
+
+
+def test_es_worker_refuses_a_replica_and_waits_for_a_server_that_is_away(
+    processes: Processes, tmp_path: Path
+) -> None:
+    with serving(WHEEL, tmp_path / "replica", "--replicaof", "127.0.0.1 1") as port:
+        url = f"redis://127.0.0.1:{port}"
+        said = done(processes.start(BIN / "es-worker", "--redis-url", url), 3)
+        assert "is a read-only replica: give the URL of its master" in said
+    waiting = processes.start(BIN / "es-worker", "--redis-url", url)
+    wait_for(lambda: "the workers wait" in waiting.said(), "it waits")
+    with serving(WHEEL, tmp_path / "late", "--replicaof", "127.0.0.1 1", port=port):
+        assert "is a read-only replica" in done(waiting, 3)
+
+
+def test_a_key_of_another_program_in_the_place_of_the_runs_is_named(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    redis_client.set("es:runs", "another program's")
+    for name, *words in (("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")):
+        said = done(processes.start(BIN / name, *words, "--redis-url", valkey_url), 3)
+        assert "has a key es:runs of another program, a string" in said
+        assert "another database number" in said
+
+
+def test_a_server_without_scripts_is_refused_before_the_run(
+    processes: Processes, tmp_path: Path
+) -> None:
+    with serving(WHEEL, tmp_path / "server", "--rename-command", "EVALSHA", "") as port:
+        words = ("--env", "CartPole-v1", "--redis-url", f"redis://127.0.0.1:{port}")
+        said = done(processes.master(*words), 3)
+    assert "does not know EVALSHA, but es-queue needs Lua scripts" in said
+
+
+def test_a_server_s_limit_on_values_is_named_with_both_figures(
+    processes: Processes, tmp_path: Path
+) -> None:
+    large = {**CARTPOLE, "policy": "mlp", "hidden": "640,640", "noise_size": None}
+    with serving(WHEEL, tmp_path / "server", "--proto-max-bulk-len", "1mb") as port:
+        master = processes.master(*flags(large), url=f"redis://127.0.0.1:{port}")
+        said = done(master, 3)
+    assert "take 1.6 MB, but" in said or "take 3.2 MB, but" in said
+    assert "at most 1.0 MB (proto-max-bulk-len)" in said
+
+
+def test_a_worker_with_another_serializer_takes_few_seats_and_is_told_so(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    master = processes.master(*flags(CARTPOLE), "--run", "other", url=valkey_url)
+    wait_for(lambda: redis_client.llen("rq:queue:default"), "a seat is open")
+    processes.worker(valkey_url, "-S", "json")
+    said = done(master, 3)
+    assert "its serializer is not RQ's default: start it without -S" in said
+    assert "install es-queue" not in said and "killed" not in said
+    assert int(redis_client.get("es:other:seatno") or 0) < 20
+
+
+def test_runs_that_begin_at_once_have_names_of_their_own(processes: Processes) -> None:
+    from master.run.launch import derive_run_id
+
+    assert len({derive_run_id("BipedalWalkerHardcore-v3") for _ in range(200)}) == 200
+    assert max(map(len, (derive_run_id("X" * 99),))) <= 40
+
+
+def test_the_variable_that_replaces_a_private_server_is_named(
+    processes: Processes, valkey_url: str
+) -> None:
+    words = (*flags(CARTPOLE), "--run", "elsewhere", "--workers", 1)
+    said = done(processes.master(*words, REDIS_URL=valkey_url), 0)
+    assert "so no private server is started" in said
+    said = done(processes.master(*words[:-4], REDIS_URL="redis://127.0.0.1:1"), 3)
+    assert "redis://127.0.0.1:1, which REDIS_URL names, cannot be reached" in said
+
+
+def test_a_private_server_in_a_folder_whose_name_is_not_utf_8_is_refused(
+    processes: Processes, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a\udcff"
+    folder.mkdir()
+    said = done(processes.master(*flags(CARTPOLE), cwd=folder), 3)
+    assert "whose name is not UTF-8: give another --run-dir" in said
+
+
+def test_a_run_resumed_after_its_end_without_a_worker_stops_and_says_that_its_budget_is_used(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    words = (*flags(LONG), "--run", "over", "--workers", 1, "--json")
+    master = processes.master(*words, url=valkey_url)
+    wait_for(Seen(redis_client, "over").has_reached(5), "the run is under way")
+    done(processes.master("--stop", "over"), 0)
+    master.wait()
+    quick = (
+        "from master.loop import workers\nworkers.ABSENT_SECONDS = 0.2\n"
+        "from master.cli.main import main\nraise SystemExit(main())\n"
+    )
+    words = ("--resume", "over", "--generations", 4, "--workers", 0)
+    said = done(processes.start(sys.executable, "-c", quick, *words), 0)
+    assert "generations is 4 and counts from the beginning of the run" in said
+    assert "no worker was there for the final evaluation: start one and continue" in said
+    assert Seen(redis_client, "over").progress()["state"] == "stopped"
+    done(processes.master("--resume", "over", "--workers", 1), 0)
