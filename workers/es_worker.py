@@ -131,8 +131,8 @@ def work_until_told(given: argparse.Namespace) -> None:
         raise UsageError("no Redis is named: give --redis-url or set RQ_REDIS_URL")
     try:
         validate_server(client_from_url(url), redacted_url(url), scripts=False)
-    except UnreachableError as error:
-        warn(f"{error}: the workers wait")
+    except UnreachableError:
+        warn(f"Redis at {redacted_url(url)} does not answer yet: the workers wait")
     with TemporaryDirectory(prefix="es-worker-", ignore_cleanup_errors=True) as temporary:
         logs = given.log_dir or Path(temporary)
         workers = f"{count} worker{'s' * (count > 1)}"

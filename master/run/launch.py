@@ -53,7 +53,6 @@ class Launch:
     """How this process takes part in a run. Nothing here changes the run's results.
 
     redis_url:     None starts a private server; not in the repr, because it can hold a password
-    redis_source:  the flag or variable that names it, empty if the run's folder does
     redis_password_file: file with the password of redis_url, if a flag named it
     workers:       number of local worker processes; None: the command chooses
     run:           id of a new run; None: derived from environment and time
@@ -76,10 +75,10 @@ class Launch:
     notes:         lines about a new run's settings, shown once it has begun
     own_modules:   modules that the command line or the Python program itself names
     trust:         allow the modules that a run's folder or a settings file names
+    redis_source:  the flag or variable that names redis_url, empty if the run's folder does
     """
 
     redis_url: str | None = field(default=None, repr=False)
-    redis_source: str = ""
     redis_password_file: str | None = None
     workers: int | None = None
     queue: str = "default"
@@ -106,6 +105,7 @@ class Launch:
     notes: tuple[str, ...] = ()
     own_modules: tuple[str, ...] = ()
     trust: bool = False
+    redis_source: str = ""
 
 
 LAUNCH_FIELDS = tuple(

@@ -216,7 +216,9 @@ def test_a_password_that_is_wrong_or_cannot_be_used_is_in_no_complaint(
     program, *words = COMMANDS[command]
     some = urls if command in ("train", "status", "doctor") else urls[:1]
     for process in [processes.start(BIN / program, *words, RQ_REDIS_URL=url) for url in some]:
-        assert process.wait() in (2, 3, 6), silent(process)
+        assert process.wait() in (2, 3, 4, 6), silent(
+            process
+        )  # 4: they start at once in one folder
         assert silent(process).strip() and "Traceback" not in process.said()
 
 
