@@ -112,8 +112,15 @@ LAUNCH_FIELDS = tuple(
     launch_field.name
     for launch_field in fields(Launch)
     if launch_field.name
-    not in ("control_args", "warnings", "recipe", "inherited", "notes", "own_modules")
-    and launch_field.name != "redis_source"
+    not in (
+        "control_args",
+        "warnings",
+        "recipe",
+        "inherited",
+        "notes",
+        "own_modules",
+        "redis_source",
+    )
 )
 
 
