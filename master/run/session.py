@@ -285,7 +285,7 @@ class Session:
             limit = int(next(iter(limits), 0))
         sizes = {
             "parameters": generation.vector.nbytes,
-            "checkpoint": len(for_redis(generation.checkpoint) or b""),
+            "checkpoint": len(generation.checkpoint),
         }
         for what, size in sizes.items():
             if 0 < limit < size:
