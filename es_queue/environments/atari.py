@@ -87,26 +87,26 @@ def find_game(request: EnvironmentRequest) -> SpecAndArguments | None:
     arguments |= {"max_num_frames_per_episode": MAX_FRAMES, **dict(request.arguments)}
     low, high = skip_range(arguments["frameskip"])
     size, stack = arguments.pop("screen_size", 84), arguments.pop("stack", 4)
+    limit = arguments["max_num_frames_per_episode"]
+    for number, value, least in (
+        ("screen_size", size, 1),
+        ("stack", stack, 1),
+        ("max_num_frames_per_episode", limit, 1),
+        ("noop_max", arguments.get("noop_max", 0), 0),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UsageError(f"env_arg {number} is {value!r}: use whole numbers from {least}")
     wrappers: tuple[Any, ...] = ()
     if arguments["obs_type"] == "image":
-        if not _is_whole(size, 1) or not _is_whole(stack, 1):
-            raise UsageError(
-                f"env_arg screen_size is {size!r} and stack is {stack!r}: use whole numbers from 1"
-            )
+        held = 1
         if low == high:  # the wrapper holds the actions
-            arguments["frameskip"] = 1
-        held = low if low == high else 1
+            held, arguments["frameskip"] = low, 1
         wrappers = (
             AtariPreprocessing.wrapper_spec(noop_max=0, frame_skip=held, screen_size=size),
             FrameStackObservation.wrapper_spec(stack_size=stack),
         )
-    limit = arguments["max_num_frames_per_episode"]
-    spec = EnvSpec(
-        name,
-        ENTRY_POINT,
-        max_episode_steps=-(-limit // low) if _is_whole(limit, 1) else None,
-        additional_wrappers=wrappers,
-    )
+    steps = -(-limit // low)
+    spec = EnvSpec(name, ENTRY_POINT, max_episode_steps=steps, additional_wrappers=wrappers)
     return spec, arguments
 
 
@@ -132,10 +132,6 @@ def skip_range(frameskip: Any) -> tuple[int, int]:
             "or a range such as 2-4"
         )
     return low, high
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 class AtariGame(gymnasium.Env[NDArray[Any], Any]):
@@ -170,14 +166,6 @@ class AtariGame(gymnasium.Env[NDArray[Any], Any]):
     ) -> None:
         if obs_type not in ("ram", "rgb", "image"):
             raise UsageError(f"env_arg obs_type is {obs_type!r}: use image, rgb or ram")
-        for name, value, least in (
-            ("noop_max", noop_max, 0),
-            ("max_num_frames_per_episode", max_num_frames_per_episode, 1),
-        ):
-            if not _is_whole(value, least):
-                raise UsageError(
-                    f"env_arg {name} is {value!r}: use a whole number of {least} or more"
-                )
         sticky = repeat_action_probability
         if isinstance(sticky, bool) or not isinstance(sticky, int | float) or not 0 <= sticky < 1:
             raise UsageError(
@@ -218,15 +206,14 @@ class AtariGame(gymnasium.Env[NDArray[Any], Any]):
         return self._observation(), {"lives": self.ale.lives()}
 
     def _power_on(self) -> None:
-        """Restore and reset: after only one of them Qbert and Tennis remember the game before."""
+        # After only one of the two, Qbert and Tennis remember the game before.
         self.ale.restoreState(self._initial_state)
         self.ale.reset_game()
         self._last = self._actions[0]
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        frames = self._low
-        if self._low < self._high:
-            frames = self._stream.integer(self._low, self._high)
+        low, high = self._low, self._high
+        frames = low if low == high else self._stream.integer(low, high)
         reward, chosen = 0.0, self._actions[int(action)]
         for _ in range(frames):
             if not self._sticky or self._stream.uniform(0.0, 1.0) >= self._sticky:
@@ -241,13 +228,15 @@ class AtariGame(gymnasium.Env[NDArray[Any], Any]):
         return self.ale.getScreenRGB()
 
     def _observation(self) -> NDArray[Any]:
-        if self._obs_type == "ram":
-            memory: NDArray[Any] = self.ale.getRAM() / np.float32(255)
-            return memory
-        screen: NDArray[Any] = (
-            self.ale.getScreenRGB() if self._obs_type == "rgb" else self.ale.getScreenGrayscale()
+        ale, kind = self.ale, self._obs_type
+        seen: NDArray[Any] = (
+            ale.getRAM() / np.float32(255)
+            if kind == "ram"
+            else ale.getScreenRGB()
+            if kind == "rgb"
+            else ale.getScreenGrayscale()
         )
-        return screen
+        return seen
 
 
 def _load_console(rom: str, frames: int, mode: int | None, difficulty: int | None) -> Any:

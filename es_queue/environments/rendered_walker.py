@@ -23,7 +23,6 @@ from es_queue.environments.walker import (
     Polygon,
     draw_clouds,
 )
-from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 
 VIEW_WIDTH, VIEW_HEIGHT = 600 / SCALE, 400 / SCALE
@@ -49,11 +48,6 @@ class RenderedWalker(LeanWalker):
 
     def __init__(self, hardcore: bool, v2_lidar: bool, render_mode: str) -> None:
         super().__init__(hardcore, v2_lidar)
-        modes = BipedalWalker.metadata["render_modes"]
-        if render_mode not in modes:
-            raise UsageError(
-                f"BipedalWalker cannot draw {render_mode!r}; it offers {', '.join(modes)}"
-            )
         self._canvas: Any = BipedalWalker(render_mode=render_mode)
         self._is_reset = False
         self._ground: Scenery = []

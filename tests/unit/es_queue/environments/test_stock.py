@@ -181,4 +181,4 @@ def test_a_render_mode_that_is_not_offered_gives_a_sentence(ageing: str) -> None
     with pytest.raises(UsageError, match="cannot draw 'human'; it offers nothing"):
         open_environment(EnvironmentRequest(ageing), "human")
     with pytest.raises(UsageError, match="cannot draw 'ascii'; it offers human, rgb_array"):
-        open_environment(EnvironmentRequest("BipedalWalker-v3"), "ascii")
+        open_environment(EnvironmentRequest("CartPole-v1"), "ascii")
