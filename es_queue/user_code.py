@@ -212,6 +212,8 @@ def load_function(what: str, path: str, error_type: type[EsQueueError]) -> Calla
 def load_attribute(what: str, path: str, error_type: type[EsQueueError]) -> Any:
     """The object ``module:name``. Raises ``error_type``, whose sentence names ``what``."""
     module, _, name = path.partition(":")
+    if trouble := module_trouble(module):
+        raise error_type(f"the {what}: {trouble}")
     loaded: object = None
     try:
         loaded = importlib.import_module(module)
@@ -226,6 +228,16 @@ def last_line(error: BaseException) -> str:
     """Where it was raised, for a sentence: " (net.py, line 12)"; empty if unknown."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def module_trouble(module: str) -> str:
+    """Why ``module`` cannot be a module's name, with the name to give; empty if it can."""
+    if MODULE.fullmatch(module) and not module.endswith(".py"):
+        return ""
+    name = re.sub(r"\W+", "_", module.removesuffix(".py").lstrip("./")).strip("_")
+    if module.endswith(".py") or "/" in module:
+        return f"{module!r} is a file: name its module, such as {name}, in the folder of the file"
+    return f"{module!r} cannot be a module's name: rename the file, such as {name}.py"
 
 
 def describe_error(error: BaseException) -> str:

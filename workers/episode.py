@@ -348,6 +348,18 @@ def last_observation(observation: Floats) -> Floats:
     return observation.copy()
 
 
+def non_finite(observation: Floats, steps: int) -> EpisodeFailed | None:
+    """The failure of an observation that is not finite, after which no output can be; else None."""
+    places = np.flatnonzero(~np.isfinite(observation))
+    if not len(places):
+        return None
+    place, where = int(places[0]), f"step {steps}" if steps else "reset"
+    return EpisodeFailed(
+        f"{where} yields an observation whose number {place} is {observation[place]}: an "
+        "environment must keep its numbers finite"
+    )
+
+
 # --- one by one
 
 
@@ -374,7 +386,10 @@ def play_episode(
     total, steps, over, ended = 0.0, 0, False, False
     while not (over or ended or steps >= rules.limit):
         control.begin_steps()
-        action = actions.act_one(act(observation), noise() if noise else None)
+        try:
+            action = actions.act_one(act(observation), noise() if noise else None)
+        except NonFiniteOutput as error:
+            raise non_finite(observation, steps) or error from None
         observation, reward, over = env.step(action)
         if observation.shape != shape:  # numpy would stretch some of them
             raise EpisodeFailed(
@@ -477,8 +492,9 @@ class Batch:
         try:
             return actions.act(raw, noise)
         except NonFiniteOutput as error:
-            for row in self._rows[error.rows].tolist():
-                self._results[row] = NonFiniteOutput([0])
+            for place in error.rows:
+                failure = non_finite(self._observations[place], self._steps)
+                self._results[self._rows.item(place)] = failure or NonFiniteOutput([0])
             finite = np.delete(np.arange(len(raw)), error.rows)
             self._keep(finite)
             return actions.act(raw[finite], None if noise is None else noise[finite])

@@ -460,10 +460,14 @@ def fingerprint(
         episode_trace(config, spec, policy, env, parameters, seed, control) for seed in CHECK_SEEDS
     ]
     if traces[0] != traces[2] and not config.allow_nondeterministic:
+        cure = (
+            "take seed as the second argument, and draw all randomness from it"
+            if config.objective
+            else "seed all its randomness in reset"
+        )
         raise EnvironmentFailure(
             f"{config.task} does not repeat itself: the same seed and actions gave different "
-            "episodes; seed all its randomness in reset, or use --allow-nondeterministic and lose "
-            "reproducible results"
+            f"episodes; {cure}, or use --allow-nondeterministic and lose reproducible results"
         )
     return bytes_digest(traces[0])
 

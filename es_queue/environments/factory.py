@@ -359,7 +359,8 @@ def _probe_environment(env: Environment, spec: EnvironmentSpec) -> None:
         second = env.step(idle)[0]
     except Exception as error:
         raise EnvironmentFailure(
-            f"{spec.id} fails when it is played: {describe_error(error)}"
+            f"{spec.id} fails when it is played: "
+            f"{error if isinstance(error, EnvironmentFailure) else describe_error(error)}"
         ) from error
     for observation in (first, second):
         if observation.shape != (spec.observation_size,):

@@ -42,6 +42,11 @@ class ObjectiveEnvironment:
     def step(self, action: Any) -> tuple[Floats, float, bool]:
         arguments = (action, self._seed) if self._takes_seed else (action,)
         result = self._function(*arguments)
+        if isinstance(result, tuple) and len(result) != 2:
+            raise EnvironmentFailure(
+                f"{self._id} returned {len(result)} values, but must return a number, or "
+                "(number, behaviour)"
+            )
         value, self._behaviour = result if isinstance(result, tuple) else (result, None)
         try:
             return np.zeros(1, np.float32), float(value), True

@@ -24,7 +24,7 @@ from es_queue.environments.atari import find_game, rom_ids
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, MissingPackage, UsageError
 from es_queue.text import format_suggestion, nearest_names
-from es_queue.user_code import describe_error
+from es_queue.user_code import describe_error, module_trouble
 
 BODIES = (
     "Ant",
@@ -174,6 +174,11 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
             raise EnvironmentFailure(
                 f"Gymnasium does not know {name!r}, but the old gym does: use --backend gym"
             )
+        if isinstance(getattr(sys.modules.get(module), name, None), type):
+            raise EnvironmentFailure(
+                f"{request.id} is a class that does not extend gymnasium.Env: give one that does, "
+                "or a function that makes an environment"
+            )
         raise EnvironmentFailure(format_unknown_id(name, [*makers, *gymnasium.registry], module))
     return RegisteredEnvironment(
         spec, {**spec.kwargs, **dict(request.arguments)}, module or None, note
@@ -182,6 +187,8 @@ def find_environment(request: EnvironmentRequest) -> RegisteredEnvironment:
 
 def import_user_module(module: str, environment_id: str) -> None:
     """Import a user's module. Raises EnvironmentFailure, MissingPackage without such a module."""
+    if trouble := module_trouble(module):
+        raise EnvironmentFailure(f"the environment {environment_id}: {trouble}")
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -263,6 +263,11 @@ class StockEnvironment:
     ) -> None:
         self._entry, self._request, self._render_mode = entry, request, render_mode
         self._environment = make_environment(entry, request, render_mode)
+        for name in ("observation_space", "action_space"):
+            if getattr(self._environment, name, None) is None:
+                raise EnvironmentFailure(
+                    f"{entry.id} has no {name}: set it to one of gymnasium.spaces in __init__"
+                )
         self._was_reset = False
         made = type(self._environment.unwrapped)
         # Atari's wrappers of images remember nothing.
@@ -305,11 +310,31 @@ class StockEnvironment:
             self._environment.close()
             self._environment = make_environment(self._entry, self._request, self._render_mode)
         self._was_reset = True
-        return self._encode(self._environment.reset(seed=seed)[0])
+        outcome: Any = self._environment.reset(seed=seed)
+        if not isinstance(outcome, tuple) or [type(one) for one in outcome[1:]] != [dict]:
+            raise EnvironmentFailure(
+                f"reset returned {_shown(outcome)}, but must return (observation, info), with a "
+                "dict as info"
+            )
+        return self._encode(outcome[0])
 
     def step(self, action: Any) -> tuple[Floats, float, bool]:
-        observation, reward, terminated, truncated, _ = self._environment.step(self._adapt(action))
-        return self._encode(observation), float(reward), bool(terminated or truncated)
+        outcome = self._environment.step(self._adapt(action))
+        try:
+            observation, reward, terminated, truncated, _ = outcome
+        except (TypeError, ValueError):
+            raise EnvironmentFailure(
+                f"step returned {_shown(outcome)}, but must return five values: observation, "
+                "reward, terminated, truncated, info"
+            ) from None
+        try:
+            gained = float(reward)
+        except (TypeError, ValueError):
+            raise EnvironmentFailure(
+                f"the reward of a step is {_shown(reward)}, but must be one number: return "
+                "float(reward)"
+            ) from None
+        return self._encode(observation), gained, bool(terminated or truncated)
 
     def lives(self) -> int:
         """Lives left in the episode, 0 if they are not counted."""
@@ -331,6 +356,14 @@ class StockEnvironment:
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _shown(value: Any) -> str:
+    """What an environment returned, for people: its type, or the number of its values."""
+    if isinstance(value, tuple | list):
+        return f"{len(value)} values"
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f" of shape {list(shape)}" if shape is not None else "")
 
 
 def make_environment(
@@ -379,7 +412,10 @@ def _make_gymnasium(entry: RegisteredEnvironment, render_mode: str | None) -> Gy
     spec = replace(entry.spec, order_enforce=False, kwargs=entry.arguments)
     options: dict[str, Any] = {"max_episode_steps": -1, "disable_env_checker": True}
     if render_mode is None:
-        return gymnasium.make(spec, **options)
+        environment = gymnasium.make(spec, **options)
+        if environment.unwrapped.spec is not None:  # wrappers may read the limit
+            environment.unwrapped.spec.max_episode_steps = spec.max_episode_steps
+        return environment
     point: Any = spec.entry_point
     creator = load_env_creator(point) if isinstance(point, str) else point
     metadata = getattr(creator, "metadata", None)
