@@ -518,7 +518,7 @@ def format_slot(slots: Slots, row: int) -> str:
     about = slots.table[row]
     return (
         f"{KINDS[about['kind']]} slot {about['number']} (generation {slots.generation} of "
-        f"{slots.config.task}, environment seed {about['seeds'][0, 0]})"
+        f"{slots.config.problem}, environment seed {about['seeds'][0, 0]})"
     )
 
 

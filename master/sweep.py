@@ -138,13 +138,13 @@ def run_sweep(values: dict[str, Any], launch: Launch) -> int:
     config = resolve(values, launch.inherited, launch.recipe != NONE)
     study.notes = format_recipe(values, launch.inherited, launch.recipe)
     room = LONGEST_RUN_ID - len(f"-s{max(launch.seeds)}")
-    run = launch.run or derive_run_id(config.task[: room - TIME_AND_LETTERS])
+    run = launch.run or derive_run_id(config.problem[: room - TIME_AND_LETTERS])
     if len(run) > room:
         raise UsageError(
             f"run is {run!r} in the command line, but -s{max(launch.seeds)} is added to it and an "
             f"id has at most {LONGEST_RUN_ID}: use at most {room} letters"
         )
-    paths = new_run(config.task, replace(launch, run=run))
+    paths = new_run(config.problem, replace(launch, run=run))
     study.run, study.config = run, study.prepare(config)
     study.seeds = [Seed(seed) for seed in launch.seeds]
     study.warm_start = None if launch.warm_start is None else str(launch.warm_start.absolute())
@@ -323,7 +323,7 @@ class Study:
         more = start_lines(self.url, launch.queue, paths, services.server, modules, password_file)
         about = {"redis": redacted_url(self.url), "folder": str(self.folder), **more}
         what = (
-            f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
+            f"{sanitize(config.problem)}, {config.strategy} with a {config.policy_name} policy, "
             f"population {scaled(config).population}, {format_count(len(self.seeds), 'seed')}"
         )
         if not launch.quiet:

@@ -32,7 +32,7 @@ from workers.es_worker import main as es_worker  # noqa: E402
 WRITTEN = "<!-- written by tools/write_reference.py -->"
 #: Groups of RunConfig's fields, with what each is about.
 GROUPS = {
-    "task": "What is trained",
+    "problem": "What is trained",
     "policy": "Policy",
     "search": "Search",
     "episodes": "Episodes in training",

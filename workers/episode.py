@@ -63,13 +63,13 @@ class EpisodeSpec:
     """An episode to play.
 
     parameters: float32[size] of the policy; seed: of the environment
-    observe: collect the moments of all its observations; behave: determine its behaviour
+    sampled: collect the moments of all its observations; behave: determine its behaviour
     key: of its action noise; None for none
     """
 
     parameters: Floats
     seed: int
-    observe: bool = False
+    sampled: bool = False
     key: int | None = None
     behave: bool = False
 
@@ -162,7 +162,7 @@ class EpisodePlayer:
                         rules,
                         spec.seed,
                         self._control,
-                        spec.observe,
+                        spec.sampled,
                         self._noise_of(spec),
                         self._behaviour if spec.behave else None,
                         on_step,
@@ -370,7 +370,7 @@ def play_episode(
     rules: EpisodeRules,
     seed: int,
     control: EpisodeControl,
-    observe: bool = False,
+    sampled: bool = False,
     noise: NextNoise | None = None,
     behave: Callable[[Floats], Floats] | None = None,
     on_step: OnStep | None = None,
@@ -403,7 +403,7 @@ def play_episode(
         if rules.life_loss:
             before, lives = lives, cast(LivesEnvironment, env).lives()
             ended = ended or lives < before
-        if observe:
+        if sampled:
             seen.append(observation)
         if on_step is not None:
             on_step(steps, total)
@@ -414,7 +414,7 @@ def play_episode(
         over,
         ended,
         rules,
-        seen if observe else None,
+        seen if sampled else None,
         observation,
         behave,
     )
@@ -450,7 +450,7 @@ class Batch:
         self._rows = np.arange(len(specs), dtype=np.int32)
         self._totals: Doubles = np.zeros(len(specs))
         self._score = None if rules.is_return else Score(rules, len(specs))
-        observed = np.array([spec.observe for spec in specs])
+        observed = np.array([spec.sampled for spec in specs])
         self._kept = np.where(observed, np.cumsum(observed) - 1, -1)
         self._observed = np.flatnonzero(observed)
 

@@ -210,7 +210,7 @@ class Seat:
                     store.arrive(about, clocks.beat_ttl)
                     self._service = Service(store, player, clocks)
                     self.say(
-                        f"joined as {store.worker}: {config.task}, {config.strategy}, "
+                        f"joined as {store.worker}: {config.problem}, {config.strategy}, "
                         f"{player.backend} back end"
                     )
                     self._service.run()
@@ -264,7 +264,7 @@ class Seat:
         def report(reason: str, **more: object) -> None:
             # The episode must end even if Redis is away for long.
             with suppress(EsQueueError, Leaving):
-                send_report(own_store, reason, environment=config.task, **more)
+                send_report(own_store, reason, environment=config.problem, **more)
 
         def expire() -> None:
             reason = f"an episode lasted longer than {config.wall_limit:g} s"
@@ -420,7 +420,7 @@ def join(
             if fingerprint(config, spec, policy, env, control) != numerics:
                 raise Refusal(
                     f"back ends: {spec.backend} and {portable.backend} play different "
-                    f"episodes of {config.task} here: compare this host's packages, or use "
+                    f"episodes of {config.problem} here: compare this host's packages, or use "
                     f"--backend {portable.backend}"
                 )
     # This host lacks something, such as a module with the user's strategy.
@@ -466,7 +466,7 @@ def fingerprint(
             else "seed all its randomness in reset"
         )
         raise EnvironmentFailure(
-            f"{config.task} does not repeat itself: the same seed and actions gave different "
+            f"{config.problem} does not repeat itself: the same seed and actions gave different "
             f"episodes; {cure}, or use --allow-nondeterministic and lose reproducible results"
         )
     return bytes_digest(traces[0])

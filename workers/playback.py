@@ -97,7 +97,7 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
         "run": checkpoint.run,
         "checkpoint": str(checkpoint.path),
         "generation": checkpoint.generation,
-        "env": config.task,
+        "env": config.problem,
         "policy": config.policy_name,
         "command": checkpoint.command,
         "stochastic": given.stochastic,
@@ -280,7 +280,7 @@ def show_individual(given: Namespace) -> None:
         "run": record.run,
         "checkpoint": str(record_path(folder, generation)),
         "generation": generation,
-        "env": record.config.task,
+        "env": record.config.problem,
         "policy": record.config.policy_name,
     }
     compared: dict[str, Any] = {"recorded": None, "equal": None}
@@ -385,7 +385,7 @@ def play_recorded(
             raise
         except Exception as error:  # whatever a user's environment raises
             raise EnvironmentFailure(
-                f"{config.task} fails when it is played: {describe_error(error)}"
+                f"{config.problem} fails when it is played: {describe_error(error)}"
             ) from error
         return episodes, save_video(recorder)
 

@@ -216,10 +216,10 @@ class Player:
             return
         key = int(row["key"]) if row["noisy"] else None
         behave = self.strategy.wants_behaviour and int(row["kind"]) in TRAINED
-        observe = int(row["place"]) >= 0
+        sampled = int(row["place"]) >= 0
         for parameters, part in zip(individuals, seeds, strict=True):
             for seed in part:
-                yield EpisodeSpec(parameters, seed, observe, key, behave)
+                yield EpisodeSpec(parameters, seed, sampled, key, behave)
 
     def _individuals(self, row: Any) -> Floats:
         """float32 [players, size] of a row."""

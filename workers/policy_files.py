@@ -228,7 +228,7 @@ def write_model_card(path: Path, folder: Path) -> None:
 
 def format_card(checkpoint: Checkpoint, files: list[str]) -> str:
     config, evaluation = checkpoint.config, checkpoint.evaluation or {}
-    env, run = sanitize(config.task, LONGEST_NAME), sanitize(checkpoint.run, LONGEST_NAME)
+    env, run = sanitize(config.problem, LONGEST_NAME), sanitize(checkpoint.run, LONGEST_NAME)
     metadata: dict[str, Any] = {
         "library_name": "es-queue",
         "pipeline_tag": TASK,

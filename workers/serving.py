@@ -90,7 +90,7 @@ class Service:
             self.block = ""
             control.end_block()
         for failure in answer.failures:
-            about = {"environment": self._player.config.task, **asdict(failure)}
+            about = {"environment": self._player.config.problem, **asdict(failure)}
             send_report(self._store, about.pop("reason"), **about)
         self.blocks += 1
         if not self._store.answer(block, answer.results.tobytes(), answer.moments.tobytes()):

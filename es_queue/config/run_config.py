@@ -28,7 +28,7 @@ from es_queue.config.episode_rules import (
     parse_step_limit,
     parse_target,
 )
-from es_queue.config.schedules import parse_schedule
+from es_queue.config.schedules import parse_rate_schedule
 from es_queue.config.settings import (
     AUTO,
     CUSTOM_NAME,
@@ -123,7 +123,7 @@ class RunConfig:
     env: str = setting(
         "",
         "Gymnasium environment id, or module:Id for your own environment",
-        group="task",
+        group="problem",
         metavar="ID",
     )
     objective: str = setting(
@@ -255,7 +255,7 @@ class RunConfig:
         "constant",
         "multiply sigma (for pgpe and snes, the learnt sigma) by a factor that depends on the "
         "generation, written as in --learning-rate-schedule",
-        form=partial(parse_schedule, "sigma_schedule"),
+        form=partial(parse_rate_schedule, "sigma_schedule"),
         metavar="SCHEDULE",
         live=True,
     )
@@ -596,8 +596,8 @@ class RunConfig:
         return {**plain, "env_arg": dict(self.env_arg)}
 
     @property
-    def task(self) -> str:
-        """The name of the optimised task: the environment's id or the objective."""
+    def problem(self) -> str:
+        """What is trained: the environment's id or the objective."""
         return self.env or self.objective
 
     @property
@@ -637,19 +637,19 @@ class RunConfig:
 
     def check(self) -> None:
         """Raises UsageError for settings that are valid on their own but cannot be combined."""
-        self._check_task()
+        self._check_problem()
         self._check_search()
         self._check_evaluations()
         if ":" not in self.strategy:
             _class_of("strategy", self.strategy).check(self)
 
-    def _check_task(self) -> None:
+    def _check_problem(self) -> None:
         if self.env and self.objective:
             raise UsageError(
                 f"env is {self.env} and objective is {self.objective}: a run has one of "
                 "them, so leave the other out"
             )
-        if not self.task:
+        if not self.problem:
             raise UsageError(
                 "env is not given: name the environment to train with --env, for example --env "
                 "BipedalWalker-v3"
@@ -690,7 +690,7 @@ class RunConfig:
         if self.population_max and not self.min_steps:
             why = "only min_steps lets the population grow: set min_steps as well"
             raise self.refused("population_max", why)
-        if parse_schedule("sigma_schedule", self.sigma_schedule).lowest <= 0:
+        if parse_rate_schedule("sigma_schedule", self.sigma_schedule).lowest <= 0:
             why = "a run learns nothing without perturbations: use factors above 0"
             raise self.refused("sigma_schedule", why)
         if self.audit and self.allow_nondeterministic:

@@ -15,7 +15,7 @@ from typing import Any
 
 from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
 from es_queue.config.run_config import STRATEGIES, RunConfig, own_settings
-from es_queue.config.schedules import RateFactors, parse_schedule
+from es_queue.config.schedules import RateFactors, parse_rate_schedule
 from es_queue.config.settings import declared
 
 #: The largest ``scale``.
@@ -95,7 +95,7 @@ def rate_factors(config: RunConfig, generation: int) -> RateFactors:
     for an invalid form.
     """
     learning_rate, sigma, decay = (
-        parse_schedule(name, getattr(config, name, "constant")).factor(generation)
+        parse_rate_schedule(name, getattr(config, name, "constant")).factor(generation)
         for name in ("learning_rate_schedule", "sigma_schedule", "decay_schedule")
     )
     return RateFactors(learning_rate * scale_factors(config).learning_rate, sigma, decay)

@@ -18,7 +18,7 @@ MAX_STEPS = 1000
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RateSchedule:
     """The factor of a setting, per generation.
 
     kind:  "constant", "exponential", "linear" or "piecewise"
@@ -59,17 +59,19 @@ class RateFactors:
     decay: float = 1.0
 
 
-def parse_schedule(name: str, text: str) -> Schedule:
+def parse_rate_schedule(name: str, text: str) -> RateSchedule:
     """Parse a schedule; ``name`` is the setting, for error messages. Raises UsageError."""
     kind, _, rest = text.partition(":")
     try:
         if text == "constant":
-            return Schedule("constant")
+            return RateSchedule("constant")
         if kind == "exponential":
             return _parse_exponential(*rest.split(","))
         if kind == "linear":
             end, last = rest.split(",")
-            return Schedule("linear", rate=_parse_factor(end), last=parse_whole(last.strip(), 1))
+            return RateSchedule(
+                "linear", rate=_parse_factor(end), last=parse_whole(last.strip(), 1)
+            )
         if kind == "piecewise":
             return _parse_piecewise(rest.split(","))
     except (ValueError, TypeError):
@@ -77,14 +79,14 @@ def parse_schedule(name: str, text: str) -> Schedule:
     raise form_error(name, text, FORMS)
 
 
-def _parse_exponential(rate: str, least: str = "0") -> Schedule:
+def _parse_exponential(rate: str, least: str = "0") -> RateSchedule:
     factor = _parse_factor(rate)
     if not 0 < factor <= 1:  # a factor that grows for ever overflows; the other forms allow growth
         raise ValueError
-    return Schedule("exponential", rate=factor, least=_parse_factor(least))
+    return RateSchedule("exponential", rate=factor, least=_parse_factor(least))
 
 
-def _parse_piecewise(parts: list[str]) -> Schedule:
+def _parse_piecewise(parts: list[str]) -> RateSchedule:
     steps = []
     for part in parts:
         first, factor = part.split("=")
@@ -92,7 +94,7 @@ def _parse_piecewise(parts: list[str]) -> Schedule:
     firsts = [first for first, _ in steps]
     if len(steps) > MAX_STEPS or sorted(set(firsts)) != firsts:
         raise ValueError
-    return Schedule("piecewise", steps=tuple(steps))
+    return RateSchedule("piecewise", steps=tuple(steps))
 
 
 def _parse_factor(text: str) -> float:

@@ -48,7 +48,7 @@ class EnvironmentRequest:
     def of(cls, config: RunConfig) -> EnvironmentRequest:
         seen, stall = parse_observe(config.observe), parse_stall(config.stall)
         return cls(
-            config.task,
+            config.problem,
             config.env_arg,
             config.wrapper,
             config.backend,

@@ -59,7 +59,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     if not meta.get("evaluation"):
         raise RunFolderError(f"{path} has no final evaluation: the run has not finished")
     if named_modules(config) or not NAME.fullmatch(config.env):
-        raise UsageError(f"{config.task} needs code that is not part of es-queue")
+        raise UsageError(f"{config.problem} needs code that is not part of es-queue")
     about = {**meta, "command": command, "digest": array_digest(arrays["parameters"])}
     seeds = strategy_class(config).genome is not Strategy.genome
     data = (

@@ -145,7 +145,7 @@ def format_start(
     run: str, config: RunConfig, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
     description = (
-        f"{sanitize(config.task)}, {config.strategy} with a {config.policy_name} policy, "
+        f"{sanitize(config.problem)}, {config.strategy} with a {config.policy_name} policy, "
         f"population {scaled(config).population}"
     )
     return format_labelled(f"run {run}", description, about, columns)

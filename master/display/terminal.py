@@ -248,9 +248,8 @@ class LiveView(RunView):
         rows = [(label, Text(text)) for label, text in self._rows() if text]
         # Without room for the ^C that a terminal prints, the next panel would begin too low.
         width = min(MOST_WIDTH, self._console.width - len("^C"))
-        title = (
-            f"{self._run} · {sanitize(config.task, 60)} · {config.strategy}, {config.policy_name}"
-        )
+        method = f"{config.strategy}, {config.policy_name}"
+        title = f"{self._run} · {sanitize(config.problem, 60)} · {method}"
         return Panel(
             make_fields(rows, max(len(label) for label, _ in rows) + 2),
             title=Text(sanitize(title, width - 6)),

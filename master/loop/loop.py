@@ -266,7 +266,7 @@ class Master:
                 "origin": state.origin,
                 **self._inbox.progress_fields(),
                 "stage": state.stage,
-                "env": learner.config.task,
+                "env": learner.config.problem,
                 "strategy": learner.config.strategy,
                 "schedule": ASYNC_LABEL if self.is_async else SYNC_LABEL,
                 "noise": self._noise_digest,

@@ -55,7 +55,7 @@ def draw_cloud(figure: Figure, run_dir: Path, generations: Sequence[int]) -> Non
     for panel in panels[:, 0]:
         panel.set_ylabel(labels[1])
     figure.colorbar(dots, ax=figure.axes, label="fitness", shrink=0.8)
-    figure.suptitle(f"{sanitize(records[0].config.task, 60)}: individuals")
+    figure.suptitle(f"{sanitize(records[0].config.problem, 60)}: individuals")
 
 
 def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
@@ -171,7 +171,7 @@ def draw_archive(figure: Figure, run_dir: Path) -> None:
         panel.set(ylim=(cells.low[1], cells.high[1]), facecolor="lightgrey")
         panel.grid(False)
     panel.set_xlim(cells.low[0], cells.high[0])
-    figure.suptitle(sanitize(config.task, 60))
+    figure.suptitle(sanitize(config.problem, 60))
     panel.set_title(
         f"{len(archive):,} of {cells.count:,} cells, coverage {100 * archive.coverage:.1f} %, QD "
         f"score {archive.qd_score(config.qd_offset):,.6g}"

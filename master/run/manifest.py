@@ -137,7 +137,7 @@ def format_readme(run: str, config: RunConfig, command: str, first: dict[str, An
         f"{about.get('memory_gib')} GiB"
     )
     lines = [
-        f"Run {run}: {config.task}, {config.strategy}, a {config.policy_name} policy, "
+        f"Run {run}: {config.problem}, {config.strategy}, a {config.policy_name} policy, "
         f"population {scaled(config).population}, seed {config.seed}.",
         "",
         f"begun       {first.get('time')} on {where}",

@@ -180,7 +180,7 @@ class Session:
             if launch.warm_start is None
             else make_warm_state(setup, launch.warm_start)
         )
-        run = new_run(config.task, launch)
+        run = new_run(config.problem, launch)
         self._new_folder = None if run.folder.exists() else run.folder
         prepare_folder(run.folder, launch.shared)
         self._connect(run)

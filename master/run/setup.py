@@ -97,7 +97,9 @@ def prepare_run(
 
     Raises EnvironmentFailure, UsageError or RunFolderError in one sentence.
     """
-    text = f"waiting for {config.task}: its first step has taken {WAIT_SECONDS:g} s; Ctrl-C ends it"
+    text = (
+        f"waiting for {config.problem}: its first step has taken {WAIT_SECONDS:g} s; Ctrl-C ends it"
+    )
     waiting = Timer(WAIT_SECONDS, TERMINAL.warning, [text])
     waiting.daemon = True
     waiting.start()
@@ -195,7 +197,7 @@ def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Raises UsageError if a new run bounds discrete actions."""
     if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):
         raise UsageError(
-            f"action_bound is tanh, but {config.task} has discrete actions, not numbers between "
+            f"action_bound is tanh, but {config.problem} has discrete actions, not numbers between "
             f"bounds: leave action_bound out"
         )
 
@@ -205,14 +207,14 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
     ActionMap(spec.action, config.action_bound)
     if spec.observation_size > MAX_OBSERVATION:  # no worker could read the run's task
         raise UsageError(
-            f"{config.task} has observations of {spec.observation_size:,} numbers, but at "
+            f"{config.problem} has observations of {spec.observation_size:,} numbers, but at "
             f"most {MAX_OBSERVATION:,} are allowed: make its images smaller with your own "
             f"--wrapper"
         )
     stall = parse_stall(config.stall)
     if stall is not None and stall.index >= spec.observation_size:
         raise UsageError(
-            f"stall is {config.stall}, but {config.task} has observations 0 to "
+            f"stall is {config.stall}, but {config.problem} has observations 0 to "
             f"{spec.observation_size - 1}"
         )
     never_positive = (
@@ -220,14 +222,15 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
     )
     if parse_patience(config.patience) is not None and never_positive:
         raise UsageError(
-            f"patience is {config.patience}, but rewards of {config.task} are never positive, so "
-            "every episode would end "
-            "there: drop --patience or use --reward-shift"
+            f"patience is {config.patience}, but rewards of {config.problem} are never positive, "
+            "so every episode would end there: drop --patience or use --reward-shift"
         )
     if config.life_loss and not spec.lives:
-        raise UsageError(f"life_loss is set, but {config.task} does not count lives: leave it out")
+        raise UsageError(
+            f"life_loss is set, but {config.problem} does not count lives: leave it out"
+        )
     if config.action_noise > 0 and spec.action.kind != "box":
         raise UsageError(
-            f"action_noise is {config.action_noise:g}, but {config.task} has no continuous "
+            f"action_noise is {config.action_noise:g}, but {config.problem} has no continuous "
             "actions: leave it at 0"
         )

@@ -198,8 +198,8 @@ def make_config(
         used = config.given - config.useless().keys()
         values = {name: getattr(config, name) for name in used}
     if env is not None:
-        if config is not None and config.task:
-            raise UsageError(f"train() has env= and a config for {config.task}: leave one out")
+        if config is not None and config.problem:
+            raise UsageError(f"train() has env= and a config for {config.problem}: leave one out")
         values |= environment_settings(env)
     inherited = {} if recipe in ("", NONE) else named_recipe(recipe)
     extra = inherited.keys() - values.keys()

@@ -364,7 +364,7 @@ def check_environments(configs: Sequence[RunConfig]) -> Iterator[Finding]:
             (place / "config.json").write_text(config.to_json())
             command = partial(module_command, "master.status.environment_probe", str(place))
             environment = environment_without_redis(os.environ)
-            group.start(Child(config.task, command, place / "log", environment))
+            group.start(Child(config.problem, command, place / "log", environment))
         deadline = time.monotonic() + ENVIRONMENT_SECONDS
         while any(child.process for child in group.children) and time.monotonic() < deadline:
             group.watch()

@@ -320,7 +320,7 @@ TRAINING: Parts = (
     " ({cut_fraction?} of episodes cut short)",
 )
 EVALUATION: Parts = ("{eval_mean±eval_std}", ", best {eval_best}")
-FINAL: Parts = (
+FINAL_EVALUATION: Parts = (
     "{eval_mean±eval_std} over {eval_episodes} fresh episodes",
     "; best in training {eval_best}",
 )

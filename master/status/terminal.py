@@ -25,7 +25,7 @@ from master.status.curve import Curve
 from master.status.figures import (
     EVALUATION,
     FIGURES,
-    FINAL,
+    FINAL_EVALUATION,
     SPEED,
     STEPS_LINE,
     TRAINING,
@@ -223,7 +223,7 @@ def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
     target, results = target_of(run), results_of(run)
     stage = STAGES.get(str(figures.get("stage")), "")
     is_final = run.state == FINISHED and figures.get("eval_episodes") is not None
-    evaluation = fill(FINAL if is_final else EVALUATION, figures)
+    evaluation = fill(FINAL_EVALUATION if is_final else EVALUATION, figures)
     aim = f", target {format_score(target)}" if evaluation and target is not None else ""
     means = [mean for _, mean in curve.evaluation.points("generation")]
     graph = format_graph(means, GRAPH_WIDTH)

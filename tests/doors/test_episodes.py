@@ -195,7 +195,7 @@ def test_leaving_happens_between_two_steps_of_an_episode(at: int) -> None:
 
 def test_moments_are_of_all_observations_from_the_reset_to_the_last() -> None:
     world = Script([1.0] * 4)
-    moments = played(world, rules(), observe=True).moments
+    moments = played(world, rules(), sampled=True).moments
     seen = np.array([world.observation(step) for step in range(5)])
     expected = Moments.of(seen)
     assert moments is not None and moments.count == 5

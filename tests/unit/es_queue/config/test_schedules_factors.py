@@ -7,7 +7,7 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import rate_factors
-from es_queue.config.schedules import RateFactors, parse_schedule
+from es_queue.config.schedules import RateFactors, parse_rate_schedule
 from es_queue.errors import UsageError
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
@@ -28,7 +28,7 @@ from tests.parts import TABLE, config_of
     ],
 )
 def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int, float]) -> None:
-    schedule = parse_schedule("sigma_schedule", text)
+    schedule = parse_rate_schedule("sigma_schedule", text)
     assert {generation: schedule.factor(generation) for generation in factors} == factors
 
 
@@ -57,7 +57,7 @@ def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int
 )
 def test_what_is_no_schedule_is_refused_with_its_name_and_the_forms(text: str) -> None:
     with pytest.raises(UsageError, match=r"decay_schedule is .* use constant, exponential"):
-        parse_schedule("decay_schedule", text)
+        parse_rate_schedule("decay_schedule", text)
 
 
 @each_case(
