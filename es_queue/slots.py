@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -77,7 +77,8 @@ class Span(NamedTuple):
     stop: int
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True)
+class Shape:
     """individuals: P of a training slot; observation, behaviour: numbers d and b of each."""
 
     individuals: int
@@ -89,70 +90,52 @@ class Shape(NamedTuple):
         behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
         return cls(strategy.per_slot, spec.observation_size, behaviour)
 
-    @property
+    @cached_property
     def result(self) -> np.dtype[Any]:
-        """See ``result_type``."""
-        return result_type(*self)
+        """A row's result, on the wire and in the table.
 
-    @property
+        worker: ``worker_mark`` of the worker; failure: NO_FAILURE or why the scores are NaN;
+        seconds: that the row took; fitness, returns: means over the individual's episodes; steps,
+        at_limit, cut: sums over them; behaviour: their mean
+        """
+        each = (self.individuals,)
+        return np.dtype(
+            [
+                *(("row", "<i4"), ("worker", "<u4"), ("failure", "u1"), ("seconds", "<f4")),
+                *(("fitness", "<f8", each), ("returns", "<f8", each), ("steps", "<i8", each)),
+                *(("at_limit", "<i4", each), ("cut", "<i4", each)),
+                ("behaviour", "<f4", (self.individuals, self.behaviour)),
+            ]
+        )
+
+    @cached_property
     def moments(self) -> np.dtype[Any]:
-        """See ``moments_type``."""
-        return moments_type(self.observation)
+        """Observation moments of one episode of a sampled row; count 0: it had an infinite
+        observation and is left out.
+        """
+        d = (self.observation,)
+        head = [("row", "<i4"), ("episode", "<i4"), ("count", "<i8")]
+        return np.dtype([*head, ("mean", "<f8", d), ("m2", "<f8", d)])
 
     def table(self, episodes: int) -> np.dtype[Any]:
-        """See ``table_type``."""
-        return table_type(*self, episodes)
+        """A row of the table: plan, result, and the master's own columns.
 
-
-@cache
-def result_type(individuals: int, observation: int, behaviour: int) -> np.dtype[Any]:
-    """A row's result, on the wire and in the table.
-
-    worker: ``worker_mark`` of the worker; failure: NO_FAILURE or why the scores are NaN; seconds:
-    that the row took; fitness, returns: means over the individual's episodes; steps, at_limit, cut:
-    sums over them; behaviour: their mean
-    """
-    each = (individuals,)
-    return np.dtype(
-        [
-            *(("row", "<i4"), ("worker", "<u4"), ("failure", "u1"), ("seconds", "<f4")),
-            *(("fitness", "<f8", each), ("returns", "<f8", each), ("steps", "<i8", each)),
-            *(("at_limit", "<i4", each), ("cut", "<i4", each)),
-            ("behaviour", "<f4", (individuals, behaviour)),
+        number: of the slot among those of its kind; players: individuals that play; index: of the
+        noise, -1 if the slot is not perturbed; seeds: of the environments, -1 beyond the slot's
+        episodes; key: of the action noise, if ``noisy``; place: of its first moments, -1 if not
+        sampled
+        issued, copied: whether it was issued, and again as a straggler; deaths: of workers that
+        played it
+        arrived: rank among all results of the run, -1 for none; used: the generation that learnt
+        from it, -1 for none
+        """
+        plan = [
+            *(("kind", "u1"), ("number", "<i4"), ("players", "u1"), ("index", "<i8")),
+            *(("seeds", "<i4", (self.individuals, episodes)), ("key", "<u8"), ("noisy", "?")),
+            ("place", "<i8"),
         ]
-    )
-
-
-@cache
-def moments_type(observation: int) -> np.dtype[Any]:
-    """Observation moments of one episode of a sampled row; count 0: it had an infinite observation
-    and is left out.
-    """
-    d = (observation,)
-    head = [("row", "<i4"), ("episode", "<i4"), ("count", "<i8")]
-    return np.dtype([*head, ("mean", "<f8", d), ("m2", "<f8", d)])
-
-
-@cache
-def table_type(individuals: int, observation: int, behaviour: int, episodes: int) -> np.dtype[Any]:
-    """A row of the table: plan, result, and the master's own columns.
-
-    number: of the slot among those of its kind; players: individuals that play; index: of the
-    noise, -1 if the slot is not perturbed; seeds: of the environments, -1 beyond the slot's
-    episodes; key: of the action noise, if ``noisy``; place: of its first moments, -1 if not sampled
-    issued, copied: whether it was issued, and again as a straggler; deaths: of workers that
-    played it
-    arrived: rank among all results of the run, -1 for none; used: the generation that learnt from
-    it, -1 for none
-    """
-    plan = [
-        *(("kind", "u1"), ("number", "<i4"), ("players", "u1"), ("index", "<i8")),
-        *(("seeds", "<i4", (individuals, episodes)), ("key", "<u8"), ("noisy", "?")),
-        ("place", "<i8"),
-    ]
-    result = result_type(individuals, observation, behaviour).descr
-    own = [("state", "u1"), ("issued", "?"), ("copied", "?"), ("deaths", "u1")]
-    return np.dtype([*plan, *result, *own, ("arrived", "<i8"), ("used", "<i4")])
+        own = [("state", "u1"), ("issued", "?"), ("copied", "?"), ("deaths", "u1")]
+        return np.dtype([*plan, *self.result.descr, *own, ("arrived", "<i8"), ("used", "<i4")])
 
 
 class Conflict(NamedTuple):
@@ -213,10 +196,8 @@ class Slots:
         self._reports: dict[int, Counter[Hashable]] = {}
         self._reported: set[bytes] = set()
         # What ``merge_early`` began with, the number of its rows, and their sum.
-        self._merged: tuple[RunningMoments | None, int, RunningMoments] = (
-            *(None, 0),
-            RunningMoments.empty(self.shape.observation),
-        )
+        empty = RunningMoments.empty(self.shape.observation)
+        self._merged: tuple[RunningMoments | None, int, RunningMoments] = (None, 0, empty)
         self.add(spans)
 
     def __len__(self) -> int:
@@ -508,8 +489,6 @@ class Slots:
 
 def _grown(table: Table, rows: int) -> Table:
     """The table with so many rows of zeros more."""
-    if not len(table):
-        return np.zeros(rows, table.dtype)
     return np.concatenate([table, np.zeros(rows, table.dtype)]) if rows else table
 
 
@@ -559,13 +538,13 @@ def earliest(tables: Sequence[Slots], most: int) -> list[Rows]:
     return [rows[ranks <= ordered[-1]] for rows, ranks in zip(fresh, arrived, strict=True)]
 
 
-def ranges(rows: Rows, kinds: NDArray[Any]) -> list[tuple[int, int]]:
-    """(start, stop) of the runs of consecutive row numbers of one kind; kinds: u1 [S]."""
+def ranges(rows: Rows, kinds: NDArray[np.uint8]) -> list[tuple[int, int, int]]:
+    """(kind, start, stop) of the runs of consecutive row numbers of one kind; kinds: u1 [S]."""
     if not len(rows):
         return []
     cuts = np.flatnonzero((np.diff(rows) > 1) | (kinds[rows[1:]] != kinds[rows[:-1]])) + 1
     starts, stops = rows[np.append(0, cuts)], rows[np.append(cuts, len(rows)) - 1] + 1
-    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+    return list(zip(kinds[starts].tolist(), starts.tolist(), stops.tolist(), strict=True))
 
 
 def _first_of_each(rows: Rows, among: Mask) -> Mask:

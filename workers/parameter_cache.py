@@ -1,22 +1,21 @@
-"""Published parameters and their header, fetched once per host if they are large."""
+"""Published parameters, fetched once per host if they are large."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from es_queue.errors import RunFolderError
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.private_files import host_private_directory, replacing, take_lock
-from es_queue.protocol.messages import MAX_TASK, PUBLICATION
+from es_queue.protocol.messages import PUBLICATION
 
 Data = bytes | memoryview
 MIN_SHARED_BYTES = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
-HEADER, NEW = ".header", ".new"
-DIGEST = 32  # hexadecimal digits before a header in its file
+NEW = ".new"
 LOCK_SECONDS = 5.0
 
 
@@ -36,28 +35,6 @@ class ParameterCache:
         """``lock_seconds``: seconds to wait for another worker that fetches."""
         self._run, self._lock_seconds = run, lock_seconds
         self._folder = folder or host_private_directory()
-        self._is_shared = self._has_lock = False
-
-    @contextmanager
-    def fetch_lock(self) -> Iterator[None]:
-        """A lock so that one worker of the host fetches large parameters, and the others find them.
-        No lock before the first large ``get``.
-        """
-        if self._folder is None or self._has_lock or not self._is_shared:
-            yield
-            return
-        with ExitStack() as stack:
-            # The folder was swept away, its disk is full, or the fetching worker is frozen: fetch
-            # without the others.
-            with suppress(RunFolderError):
-                lock = take_lock(self._folder / f"{self._run}.lock", self._lock_seconds)
-                if lock is not None:
-                    stack.callback(os.close, lock)
-            self._has_lock = True  # or waited for in vain, which once is enough
-            try:
-                yield
-            finally:
-                self._has_lock = False
 
     def get(
         self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]
@@ -65,11 +42,16 @@ class ParameterCache:
         """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by
         ``fetch``; None if it has none.
         """
-        self._is_shared = size >= MIN_SHARED_BYTES
-        if not self._is_shared or self._folder is None:
+        if size < MIN_SHARED_BYTES or self._folder is None:
             return data_if_valid(fetch(), size, digest)
-        path = self._path(publication)
-        with self.fetch_lock():
+        path = self._folder / f"{self._run}-{publication}"
+        with ExitStack() as stack:  # one worker of the host fetches, and the others find its file
+            # The folder was swept away, its disk is full, or the fetching worker is frozen: fetch
+            # without the others.
+            with suppress(RunFolderError):
+                lock = take_lock(self._folder / f"{self._run}.lock", self._lock_seconds)
+                if lock is not None:
+                    stack.callback(os.close, lock)
             shared = data_if_valid(map_file(path), size, digest)
             if shared is not None:
                 return shared
@@ -78,32 +60,6 @@ class ParameterCache:
                 self._store(path, data)
                 return data_if_valid(map_file(path), size, digest) or data
         return None
-
-    def read_header(self, publication: str) -> bytes | None:
-        """The header that ``write_header`` stored for the publication on this host; None if there
-        is none, or the file is damaged.
-        """
-        if self._folder is None or not self._is_shared:
-            return None
-        with suppress(OSError), self._header_path(publication).open("rb") as file:
-            data = file.read(DIGEST + MAX_TASK + 1)
-            if bytes_digest(data[DIGEST:]).encode() == data[:DIGEST]:
-                return data[DIGEST:]
-        return None
-
-    def write_header(self, publication: str, header: bytes) -> None:
-        """Store the header of large parameters for the host's other workers, which then need not
-        ask Redis.
-        """
-        if self._folder is not None and self._is_shared:
-            self._replace(self._header_path(publication), bytes_digest(header).encode() + header)
-
-    def _path(self, publication: str) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{self._run}-{publication}"
-
-    def _header_path(self, publication: str) -> Path:
-        return self._path(publication).with_name(f"{self._run}-{publication}{HEADER}")
 
     def remove_run(self) -> None:
         if self._folder is None:
@@ -114,18 +70,13 @@ class ParameterCache:
 
     def _remove_publications(self, folder: Path) -> None:
         for old in folder.glob(f"{self._run}-*"):
-            if PUBLICATION.fullmatch(
-                old.name.removeprefix(f"{self._run}-").removesuffix(NEW).removesuffix(HEADER)
-            ):
+            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(NEW)):
                 old.unlink(missing_ok=True)
 
     def _store(self, path: Path, data: Data) -> None:
         """Replace the host's files of this run's former publications."""
         with suppress(OSError):
             self._remove_publications(path.parent)
-        self._replace(path, data)
-
-    def _replace(self, path: Path, data: Data) -> None:
         with suppress(OSError), replacing(path, fresh=path.with_name(path.name + NEW)) as file:
             file.write(data)
 

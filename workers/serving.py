@@ -98,29 +98,23 @@ class Service:
 
     def _open(self, block: Block) -> bool:
         """Fetch what the block belongs to, if it is new. False if that has closed."""
-        for _ in range(2):  # a header that another worker stored may lack the newest rows
-            if self._player.has(block):
-                return True
-            with self._cache.fetch_lock():
-                fetched = self._fetch(block)
+        if not self._player.has(block):
+            fetched = self._fetch(block.publication)
             if fetched is None:
                 return False
             self._player.open(*fetched)
         return self._player.has(block)
 
-    def _fetch(self, block: Block) -> tuple[Task, Floats] | None:
-        """The open publication's header and parameters, from the host's cache if possible."""
-        player, name = self._player, block.publication
-        has_grown = player.task is not None and player.task.publication == name
-        shared = None if has_grown else self._cache.read_header(name)
-        raw = shared or self._store.task()
+    def _fetch(self, name: str) -> tuple[Task, Floats] | None:
+        """The open publication's header and parameters; None if that is not ``name``."""
+        player, raw = self._player, self._store.task()
         if raw is None:
             return None
         task = load_task(raw, player.noise.digest)
         if task.publication != name:
             return None
-        if has_grown:
-            return task, player.published
+        if player.task is not None and player.task.publication == name:
+            return task, player.published  # only its table has grown
         if not player.fits(task):
             raise Refusal(
                 "policy: its parameters or observations differ in size from the run's: install "
@@ -133,8 +127,6 @@ class Service:
             return None
         if changed := player.noise.recheck():
             send_report(self._store, changed)
-        if shared is None:
-            self._cache.write_header(name, raw)
         player.control.poll = task.poll
         return task, np.frombuffer(data, "<f4").astype(np.float32, copy=False)
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 
@@ -73,10 +73,8 @@ class BlockCutter:
         )
         for row in rows[alone[rows]].tolist():
             yield Block(name, int(table["kind"][row]), row, row + 1)
-        parts = ranges(rows[~alone[rows]], table["kind"])
-        kinds = [int(table["kind"][start]) for start, _ in parts]
         batches, rest = list[Block](), list[tuple[int, int, int]]()
-        for kind, (start, stop) in zip(kinds, parts, strict=True):
+        for kind, start, stop in ranges(rows[~alone[rows]], table["kind"]):
             episodes = self._episodes.get(kind, 1)
             if not self._fixed:
                 for size in self._learner.rows_at_once(stop - start, episodes, workers):
@@ -104,10 +102,9 @@ class BlockCutter:
         towards which they would shrink.
         """
         size = self.endless_size(workers)
-        for start, stop in ranges(rows, slots.table["kind"]):
-            cuts = [*range(start, stop, size), stop]
-            for first, last in pairwise(cuts):
-                yield Block(slots.publication, TRAIN, first, last)
+        for kind, start, stop in ranges(rows, slots.table["kind"]):
+            for first in range(start, stop, size):
+                yield Block(slots.publication, kind, first, min(stop, first + size))
 
     def endless_size(self, workers: int) -> int:
         """Rows of half a second, at most a quarter of a worker's share of a batch; enough to play

@@ -614,7 +614,7 @@ def evaluation_of(slots: Slots, kind: int) -> ReturnStatistics | None:
 def to_open_publication(slots: Slots) -> OpenPublication:
     """What a checkpoint keeps of an older table. counted: ranges of rows."""
     used = np.flatnonzero(slots.table["used"] >= 0)
-    counted = ranges(used, np.zeros(len(slots), np.uint8))
+    counted = [(start, stop) for _, start, stop in ranges(used, np.zeros(len(slots), np.uint8))]
     return OpenPublication(
         slots.publication,
         slots.step_limit,

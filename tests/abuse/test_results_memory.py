@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from es_queue import acl
-from es_queue.slots import moments_type, result_type
+from es_queue.slots import Shape
 from tests.abuse.servers import WHEEL
 from tests.abuse.test_least_privilege import Household, guarded
 from tests.faults.scenarios.answers import most_held
@@ -35,15 +35,15 @@ def test_hundreds_of_megabytes_of_results_and_moments_are_read_a_few_at_a_time(
     publication = wait_for(lambda: seen.progress().get("publication"), "the run has a publication")
     # Results of zeros have too few steps; moments of zeros are of no sampled slot.
     sizes = {
-        seen.keys.moments(publication, 0): (moments_type(4).itemsize, 100),
-        seen.keys.results(publication, 0): (result_type(2, 0, 0).itemsize, 200),
+        seen.keys.moments(publication, 0): (Shape(1, 4, 0).moments.itemsize, 100),
+        seen.keys.results(publication, 0): (Shape(2, 0, 0).result.itemsize, 200),
     }
     client: Any = Redis.from_url(household.url(acl.WORKER), socket_timeout=60)
     for key, (size, megabytes) in sizes.items():
         piece = bytes(MEGABYTE // size * size)
         for _ in range(megabytes):
             client.append(key, piece)
-    results = 200 * (MEGABYTE // result_type(2, 0, 0).itemsize)
+    results = 200 * (MEGABYTE // Shape(2, 0, 0).result.itemsize)
     refused = seen.keys.refused
     wait_for(
         lambda: int(seen.client.hget(refused, "wrong-length") or 0) >= results, "all are refused"

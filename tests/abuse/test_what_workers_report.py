@@ -14,7 +14,7 @@ import pytest
 
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.messages import TRAIN, Task
-from es_queue.slots import HOST_FAILED, result_type, spans_from_bytes, worker_mark
+from es_queue.slots import HOST_FAILED, Shape, spans_from_bytes, worker_mark
 from tests.abuse.servers import WHEEL
 from tests.abuse.test_least_privilege import Household, guarded
 from tests.integration.processes import CARTPOLE, Processes, Seen, flags, wait_for
@@ -42,7 +42,7 @@ def test_the_reason_of_a_failure_that_ends_the_run_is_escaped(household: Househo
     reason = "\x1b]0;owned\x07\x1b[2J\u202e\u0085"
     report = {"generation": 0, "kind": "train", "slot": 0, "reason": reason}
     client.rpush(seen.keys.errors, json.dumps(report))
-    record = np.zeros(1, result_type(2, 0, 0))
+    record = np.zeros(1, Shape(2, 0, 0).result)
     spans = spans_from_bytes(Task.decode(household.client.get(seen.keys.task)).spans)
     at = [span.kind for span in spans].index(TRAIN)
     record["row"] = sum(span.stop - span.start for span in spans[:at])

@@ -16,7 +16,7 @@ import redis
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.keys import RUNS, RunKeys
 from es_queue.protocol.messages import Task
-from es_queue.slots import result_type
+from es_queue.slots import Shape
 from master.loop.checkpoint import pack
 from master.status.command import main
 from master.status.keys import MOST_BYTES
@@ -36,7 +36,7 @@ TASK = Task(
     0.2,
 )
 WORKER = "host-12-abcdef"
-RESULTS = np.zeros(2, result_type(2, 3, 0))
+RESULTS = np.zeros(2, Shape(2, 3, 0).result)
 RESULTS["row"], RESULTS["fitness"] = [0, 3], [[1.0, 2.0], [1.5, 2.5]]
 META = {"format": 1, "run": "walker-1", "generation": 12}
 REPORT = {

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.protocol.messages import TRAIN, Block, publication_generation
-from es_queue.slots import result_type
+from es_queue.slots import Shape
 from tests.faults import worlds
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish, scenario
 from tests.faults.scenarios.environments import held, laid_out
@@ -24,7 +24,7 @@ from tests.integration.processes import CARTPOLE, CLOCKS, NERVOUS, Seen, Started
 PATIENT = replace(CLOCKS, beat_ttl=10.0)
 MEGABYTE = 2**20
 #: Of a pair, in a run that compares no behaviours.
-RESULT = result_type(2, 0, 0)
+RESULT = Shape(2, 0, 0).result
 SCORES = ("fitness", "returns")
 
 
