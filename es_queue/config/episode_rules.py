@@ -5,9 +5,10 @@ the policy observes, and the bins of its actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from functools import wraps
+from typing import Literal, TypeVar
 
 from es_queue.errors import UsageError, form_error
 from es_queue.text import LARGEST_WHOLE, parse_finite, parse_number_ranges, parse_whole
@@ -16,10 +17,6 @@ from es_queue.text import LARGEST_WHOLE, parse_finite, parse_number_ranges, pars
 DEFAULT_LIMIT = 10_000
 #: The smallest positive number: the lower bound of positive settings.
 ABOVE_ZERO = math.ulp(0.0)
-
-STEP_LIMIT_FORMS = "env, a number of steps, adaptive:START,FRACTION,RATIO[,MAX] or mean:FACTOR"
-PATIENCE_FORM = "N,D (N steps, 1 or more; a gain D, 0 or more) or none"
-STALL_FORM = "I:X:N (index of an observation, a number above 0, 1 step or more) or none"
 
 
 @dataclass(frozen=True)
@@ -122,59 +119,61 @@ def evaluation_rules(limit: int) -> EpisodeRules:
     return EpisodeRules(limit)
 
 
+T = TypeVar("T")
+
+
+def _reads(name: str, forms: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Makes the ValueError of a parser a UsageError that names the setting and its forms."""
+
+    def decorate(read: Callable[[str], T]) -> Callable[[str], T]:
+        @wraps(read)
+        def parse(text: str) -> T:
+            try:
+                return read(text)
+            except ValueError:
+                raise form_error(name, text, forms) from None
+
+        return parse
+
+    return decorate
+
+
+@_reads("step_limit", "env, a number of steps, adaptive:START,FRACTION,RATIO[,MAX] or mean:FACTOR")
 def parse_step_limit(text: str) -> StepLimitRule:
-    """Read ``env``, ``1600``, ``adaptive:init,fraction,ratio[,max]`` or ``mean:2``. Raises
-    UsageError.
-    """
     kind, _, rest = text.partition(":")
-    try:
-        if text == "env":
-            return StepLimitRule("env")
-        if kind == "adaptive":
-            return _parse_adaptive(rest.split(","))
-        if kind == "mean":
-            return StepLimitRule("mean", ratio=parse_finite(rest, ABOVE_ZERO, 1000))
+    if text == "env":
+        return StepLimitRule("env")
+    if kind == "mean":
+        return StepLimitRule("mean", ratio=parse_finite(rest, ABOVE_ZERO, 1000))
+    if kind != "adaptive":
         return StepLimitRule("fixed", start=parse_whole(text, 1))
-    except ValueError:
-        raise form_error("step_limit", text, STEP_LIMIT_FORMS) from None
-
-
-def _parse_adaptive(parts: list[str]) -> StepLimitRule:
-    if len(parts) not in (3, 4):
-        raise ValueError
-    start = parse_whole(parts[0], 1)
-    # A ceiling below the start would make the limit fall once and then seem to adapt.
-    ceiling = parse_whole(parts[3], start) if len(parts) == 4 else None
+    first, fraction, ratio, *most = rest.split(",")
+    start = parse_whole(first, 1)
     return StepLimitRule(
         "adaptive",
         start,
-        parse_finite(parts[1], ABOVE_ZERO, 1),
-        parse_finite(parts[2], 1, 1000),
-        ceiling,
+        parse_finite(fraction, ABOVE_ZERO, 1),
+        parse_finite(ratio, 1, 1000),
+        # A ceiling below the start would make the limit fall once and then seem to adapt.
+        parse_whole(",".join(most), start) if most else None,
     )
 
 
+@_reads("patience", "N,D (N steps, 1 or more; a gain D, 0 or more) or none")
 def parse_patience(text: str) -> Patience | None:
-    """Read ``N,D``, or ``none`` as None. Raises UsageError."""
     if text == "none":
         return None
-    try:
-        steps, gain = text.split(",")
-        return Patience(parse_whole(steps, 1), parse_finite(gain, 0))
-    except ValueError:
-        raise form_error("patience", text, PATIENCE_FORM) from None
+    steps, gain = text.split(",")
+    return Patience(parse_whole(steps, 1), parse_finite(gain, 0))
 
 
+@_reads("stall", "I:X:N (index of an observation, a number above 0, 1 step or more) or none")
 def parse_stall(text: str) -> Stall | None:
-    """Read ``I:X:N``, or ``none`` as None. Raises UsageError."""
     if text == "none":
         return None
-    try:
-        index, below, steps = text.split(":")
-        # A bound of zero would never hold, since |x| < 0 is false.
-        return Stall(parse_whole(index, 0), parse_finite(below, ABOVE_ZERO), parse_whole(steps, 1))
-    except ValueError:
-        raise form_error("stall", text, STALL_FORM) from None
+    index, below, steps = text.split(":")
+    # A bound of zero would never hold, since |x| < 0 is false.
+    return Stall(parse_whole(index, 0), parse_finite(below, ABOVE_ZERO), parse_whole(steps, 1))
 
 
 def parse_bound(name: str, text: str) -> float | None:
@@ -185,21 +184,14 @@ def parse_bound(name: str, text: str) -> float | None:
         raise form_error(name, text, "a number or none") from None
 
 
+@_reads("target_reward", "a number, auto or none")
 def parse_target(text: str) -> float | Literal["auto", "none"]:
-    """Read a finite return; ``auto`` (the environment's threshold) and ``none`` stay. Raises
-    UsageError.
-    """
+    """A finite return; ``auto`` (the environment's threshold) and ``none`` stay."""
     if text == "auto":
         return "auto"
-    if text == "none":
-        return "none"
-    try:
-        return parse_finite(text)
-    except ValueError:
-        raise form_error("target_reward", text, "a number, auto or none") from None
+    return "none" if text == "none" else parse_finite(text)
 
 
-FORM = "STEPS=RETURN,STEPS=RETURN,... with rising steps, or none"
 MAX_DEADLINES = 100
 
 
@@ -213,54 +205,44 @@ class Deadline:
     least: float
 
 
+@_reads("restart_deadlines", "STEPS=RETURN,STEPS=RETURN,... with rising steps, or none")
 def parse_deadlines(text: str) -> tuple[Deadline, ...]:
-    """Read ``STEPS=RETURN,...``, or ``none`` as no deadlines. Raises UsageError."""
     if text == "none":
         return ()
-    try:
-        numbers = [tuple(map(parse_finite, part.split("="))) for part in text.split(",")]
-        deadlines = tuple(Deadline(steps, least) for steps, least in numbers)
-    except ValueError:
-        deadlines = ()
+    parts = [part.split("=") for part in text.split(",")]
+    deadlines = tuple(Deadline(parse_finite(steps), parse_finite(least)) for steps, least in parts)
     steps = [deadline.steps for deadline in deadlines]
-    is_rising = sorted(set(steps)) == steps
-    if not 0 < len(deadlines) <= MAX_DEADLINES or not is_rising or steps[0] <= 0:
-        raise form_error("restart_deadlines", text, FORM)
+    if len(steps) > MAX_DEADLINES or sorted(set(steps)) != steps or steps[0] <= 0:
+        raise ValueError
     return deadlines
 
 
 MAX_BINS = 1000
-BINS_FORM = (
+
+
+@_reads(
+    "action_bins",
     f"uniform:K for 2 to {MAX_BINS} bins, custom:a,b,... for ascending values from -1 (the lower "
-    "bound) to 1 (the upper), or none"
+    "bound) to 1 (the upper), or none",
 )
-
-
 def parse_bins(text: str) -> tuple[float, ...]:
     """Action bins: each number of a box action is one of a few values, the one with the largest
-    output (Salimans et al. 2017, section 4.1).
-
-    The values of ``uniform:K`` or ``custom:a,b,c…`` from -1 (the lower bound) to 1 (the upper),
-    ascending; () for none. Raises UsageError for anything else.
+    output (Salimans et al. 2017, section 4.1). From -1 (the lower bound) to 1 (the upper),
+    ascending; () for none.
     """
     kind, _, rest = text.partition(":")
-    try:
-        if kind == "uniform" and 2 <= int(rest) <= MAX_BINS:
-            return tuple((2 * place / (int(rest) - 1)) - 1 for place in range(int(rest)))
-        if kind == "custom":
-            values = tuple(float(value) for value in rest.split(","))
-            if (
-                2 <= len(values) <= MAX_BINS
-                and values == tuple(sorted(set(values)))
-                and values[0] >= -1
-                and values[-1] <= 1
-            ):
-                return values
-    except ValueError:
-        pass
     if text == "none":
         return ()
-    raise UsageError(f"action_bins is {text[:60]}: use {BINS_FORM}")
+    if kind == "uniform":
+        last = parse_whole(rest, 2) - 1
+        values = tuple(2 * place / last - 1 for place in range(min(last, MAX_BINS) + 1))
+    elif kind == "custom":
+        values = tuple(parse_finite(value, -1, 1) for value in rest.split(","))
+    else:
+        raise ValueError
+    if not 2 <= len(values) <= MAX_BINS or sorted(set(values)) != list(values):
+        raise ValueError
+    return values
 
 
 MOST_NUMBERS, HIGHEST_NUMBER = 2**16, 2**24

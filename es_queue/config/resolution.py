@@ -31,33 +31,23 @@ def resolve(
     without effect.
     """
     recipe = recipe_values(values, inherited) if with_recipe else {}
-    explicit = values.keys() - inherited
-    config, sentence = _checked({**recipe, **values}, explicit)
-    if config is not None:
-        return config
-    # The recipe's settings that take part: with one of them the refusal remains, or without one of
-    # them there is none. The user's values may be refused anyway.
-    involved = [
-        name
-        for name, value in recipe.items()
-        if _checked({name: value, **values}, explicit)[1] == sentence
-        or not _checked({k: recipe[k] for k in recipe if k != name} | values, explicit)[1]
-    ]
-    if involved and _checked(values, explicit)[1] != sentence:
+    explicit, given = values.keys() - inherited, {**recipe, **values}
+    sentence = _refusal(given, explicit)
+    if not sentence:
+        return RunConfig.of(given, "the settings")
+    without = {name: {one: given[one] for one in given if one != name} for name in recipe}
+    if involved := [name for name in recipe if not _refusal(without[name], explicit)]:
         sentence += f" (the recipe for {values['env']} sets {', '.join(involved)})"
     raise UsageError(sentence)
 
 
-def _checked(
-    values: dict[str, Any], explicit: Collection[str]
-) -> tuple[RunConfig, str] | tuple[None, str]:
-    """The configuration of these values, or why they are refused."""
+def _refusal(values: dict[str, Any], explicit: Collection[str]) -> str:
+    """Why these values are no configuration; empty if they are one."""
     try:
-        config = RunConfig.of(values, "the settings")
+        useless = RunConfig.of(values, "the settings").useless()
     except UsageError as error:
-        return None, str(error)
-    useless = next((text for name, text in config.useless().items() if name in explicit), "")
-    return (None, useless) if useless else (config, "")
+        return str(error)
+    return next((text for name, text in useless.items() if name in explicit), "")
 
 
 def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> dict[str, Any]:

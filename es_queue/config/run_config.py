@@ -817,12 +817,12 @@ def check_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     return {name: known[name].from_text(value, source) for name, value in values.items()}
 
 
-def check_resume_changes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check changes from Python for a resumed run. Raises UsageError."""
+def check_resume_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Check changes for a resumed run. Raises UsageError."""
     if fixed := [str(name) for name in values if name not in RESUMABLE]:
         raise UsageError(
-            f"changes has {', '.join(fixed)}, but a resumed run can change only "
-            f"{', '.join(RESUMABLE)}"
+            f"{source} has {', '.join(fixed)}, but a resumed run can change only "
+            f"{', '.join(RESUMABLE)}: start a new run for the rest"
         )
     known = declared(RunConfig)
-    return {name: known[name].checked(value, "changes") for name, value in values.items()}
+    return {name: known[name].checked(value, source) for name, value in values.items()}

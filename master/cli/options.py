@@ -12,7 +12,11 @@ from typing import Any
 
 from es_queue.command_line import CommandParser
 from es_queue.config.recipes import named_recipe
-from es_queue.config.run_config import RESUMABLE, every_setting, format_unknown_option
+from es_queue.config.run_config import (
+    check_resume_changes,
+    every_setting,
+    format_unknown_option,
+)
 from es_queue.config.settings import (
     COMMAND_LINE,
     CUSTOM_NAME,
@@ -101,7 +105,7 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         own_modules=tuple(modules_named_by({name: explicit[name] for name in named})),
     )
     if launch.resume is not None:
-        _validate_resume_settings(values)
+        check_resume_changes(values, COMMAND_LINE)
     _validate_combinations(launch, values)
     return values, launch
 
@@ -211,15 +215,6 @@ def parse_whole_number(name: str, text: str, most: int) -> int:
             f"{name} is {text!r} in {COMMAND_LINE}: use a whole number from 0 to {most}"
         )
     return number
-
-
-def _validate_resume_settings(values: dict[str, Any]) -> None:
-    fixed = [name for name in values if name not in RESUMABLE]
-    if fixed:
-        raise UsageError(
-            f"--resume continues with the run's own settings, so {', '.join(fixed)} cannot be set: "
-            f"only {', '.join(RESUMABLE)} can; start a new run for the rest"
-        )
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def train(
     launch = with_run_server(launch)
     session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
     try:
-        changes = check_resume_changes(changes or {})
+        changes = check_resume_changes(changes or {}, "changes")
         return TrainResult(session.run(checked, changes, lambda _: views[-1].keeps_going))
     finally:
         for reporter in reporters:

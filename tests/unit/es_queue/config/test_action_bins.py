@@ -83,7 +83,7 @@ def test_no_bins_change_nothing() -> None:
     ],
 )
 def test_what_are_no_bins_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=f"action_bins is {text}: use uniform:K"):
+    with pytest.raises(UsageError, match=f"action_bins is {text!r}: use uniform:K"):
         parse_bins(text)
 
 

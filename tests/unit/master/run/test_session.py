@@ -63,16 +63,16 @@ def test_a_damaged_checkpoint_leaves_the_other() -> None:
 
 
 def test_changes_from_python_are_those_of_the_command_and_are_checked() -> None:
-    assert check_resume_changes({"generations": 9, "max_steps": 100}) == {
+    assert check_resume_changes({"generations": 9, "max_steps": 100}, "changes") == {
         "generations": 9,
         "max_steps": 100,
     }
     with pytest.raises(
         UsageError, match="changes has sigma, but a resumed run can change only final_episodes, "
     ):
-        check_resume_changes({"sigma": 1.0, "generations": 1})
+        check_resume_changes({"sigma": 1.0, "generations": 1}, "changes")
     with pytest.raises(UsageError, match="generations is 'many' in changes"):
-        check_resume_changes({"generations": "many"})
+        check_resume_changes({"generations": "many"}, "changes")
 
 
 def test_an_option_of_the_command_that_python_does_not_have_is_refused() -> None:
