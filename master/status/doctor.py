@@ -146,7 +146,11 @@ def examine(
         unread: dict[RedisReader, RedisError] = {}
         for server in servers:
             try:
-                runs[server] = find_runs(server, given.run)
+                if given.run is None:
+                    runs[server] = [run for run in server.list_runs() if run.leased]
+                else:
+                    found = server.find_run(given.run)
+                    runs[server] = [] if found is None else [found]
             except RedisError as error:
                 unread[server] = error
         # A run's name chooses among the servers, if one of them has it.
@@ -166,14 +170,6 @@ def examine(
     finally:
         for server in servers:
             server.close()
-
-
-def find_runs(server: RedisReader, named: str | None) -> list[Run]:
-    """The named run, else all with a master. Raises RedisError."""
-    if named is None:
-        return [run for run in server.list_runs() if run.leased]
-    found = server.find_run(named)
-    return [] if found is None else [found]
 
 
 def redis_failure(error: RedisError) -> Finding:
@@ -201,7 +197,13 @@ def check_server(server: RedisReader) -> Iterator[Finding]:
             yield Finding("server", WARNING, f"unknown: {why}", "let an administrator grant +info")
         else:
             yield from check_information(information, is_private=is_local(client)[1])
-        yield from check_network(client, server.name)
+        problems = network_problems(client, server.name)  # es-master warns about them
+        for problem, fix in problems:
+            yield Finding("open", WARNING, problem, fix)
+        on_socket, is_here = is_local(client)
+        text = "only this machine reaches it" if is_here else "a password is required"
+        if not problems:
+            yield Finding("open", OK, f"a Unix socket: {text}" if on_socket else text)
     except (redis.exceptions.RedisError, OSError) as error:
         yield redis_failure(server.to_redis_error(error))
 
@@ -272,17 +274,6 @@ def check_information(information: Mapping[str, Any], is_private: bool) -> Itera
     else:
         fix = "raise maxclients in redis.conf (a worker uses five or six of them)"
         yield Finding("connections", WARNING, text, fix)
-
-
-def check_network(client: Any, name: str) -> Iterator[Finding]:
-    """The problems that es-master warns about."""
-    problems = network_problems(client, name)
-    for problem, fix in problems:
-        yield Finding("open", WARNING, problem, fix)
-    if not problems:
-        on_socket, is_here = is_local(client)
-        text = "only this machine reaches it" if is_here else "a password is required"
-        yield Finding("open", OK, f"a Unix socket: {text}" if on_socket else text)
 
 
 # --- this host
@@ -447,7 +438,9 @@ def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Findi
     if is_working(run) or workers:
         yield check_workers(run.run, workers)
     if workers:
-        yield from check_idle(run)
+        remark, _, fix = idle_workers(run.figures).partition(": ")
+        if remark:
+            yield Finding("idle", WARNING, remark, fix)
         yield check_fleet(workers, host.versions())
 
 
@@ -467,13 +460,6 @@ def check_run(run: Run) -> Finding:
         fix = f"see its reports:\n{format_command('es-status')} {run.run} --errors"
         return Finding("run", WARNING, f"{run.run} is {run.health}: {run.health_why}", fix)
     return Finding("run", OK, f"{run.run} is {sanitize(run.state, 40)}")
-
-
-def check_idle(run: Run) -> Iterator[Finding]:
-    """Only if workers have too little work."""
-    remark, _, fix = idle_workers(run.figures).partition(": ")
-    if remark:
-        yield Finding("idle", WARNING, remark, fix)
 
 
 def check_listening(server: RedisReader, run: Run | None) -> Finding:

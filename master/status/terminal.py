@@ -295,16 +295,10 @@ def control_rows(run: Run) -> list[tuple[str, str]]:
 
 def make_worker_table(living: Sequence[Fields]) -> FittingTable:
     """The living workers; columns without information are left out."""
-    rows, workers = worker_rows(living), living
-    hidden = {
-        *(["late"] if not any(worker.get("late") for worker in workers) else []),
-        *(["busy"] if all(worker.get("busy") is None for worker in workers) else []),
-        *(
-            ["print"]
-            if len({worker.get("numerics") or "" for worker in workers} - {""}) < 2
-            else []
-        ),
-    }
+    rows = worker_rows(living)
+    seen = {name: {row[name] for row in rows} for name in rows[0]}
+    hidden = {name for name in ("late", "busy") if seen[name] <= {"-", "0"}}
+    hidden |= {"print"} if len(seen["print"] - {""}) < 2 else set()
     headers = [name for name in rows[0] if name not in hidden]
     right = ("pid", "steps/s", "busy", "gen", "late", "joined", "seen")
     expendable = ("joined", "late", "gen", "print", "pid", "busy", "block", "back end")

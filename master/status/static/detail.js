@@ -46,7 +46,7 @@ function tiles(run) {
   const about = (sign, name) => run.shown[name] && `${sign} ${run.shown[name]}`;
   // The last generation of a run is only evaluated.
   const trained = (name) => run.shown[name] || score(run.curves.training[name].at(-1));
-  const ended = run.health === "done";
+  const ended = ["done", "failed"].includes(run.health);
   const rows = [
     ["evaluation", text(run, "eval_mean"), small(about("±", "eval_std"), about("target", "target"))],
     ["best evaluation", text(run, "eval_best", "eval_mean"), ""],
