@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,11 @@ def format_error(error: Exception) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     exit_on_sigint()
+    return act(argv, run_sweep_or_single)
+
+
+def act(argv: list[str] | None, train: Callable[[dict[str, Any], Launch], int]) -> int:
+    """Do what a command line says, and train if it says so; returns the exit code."""
     # start-up: Ctrl-C first
     from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
     from es_queue.numerics.fingerprint import fix_numeric_environment
@@ -48,11 +54,11 @@ def main(argv: list[str] | None = None) -> int:
         values, launch = parse_command_line(argv)
         for text in launch.warnings:
             print(format_warning(text), file=sys.stderr, flush=True)
-        if launch.control_args is not None:
-            return run_control(launch.control_args, launch)
-        validate_workers_package()
-        relax_garbage_collection()
-        return run_sweep_or_single(values, launch)
+        if launch.control_args is None:
+            validate_workers_package()
+            # A generation's results are no garbage: searching them takes a seventh of the work.
+            gc.set_threshold(50_000, 20, 100)
+        return train(values, launch)
     except EsQueueError as error:
         print(format_error(error), file=sys.stderr)
         return error.exit_code
@@ -68,11 +74,6 @@ def exit_on_sigint() -> None:
         signal.signal(
             signal.SIGINT, lambda number, frame: os._exit(130)
         )  # as errors.EXIT_INTERRUPTED, not loaded yet
-
-
-def relax_garbage_collection() -> None:
-    """A generation's results are no garbage: searching them takes a seventh of the work."""
-    gc.set_threshold(50_000, 20, 100)
 
 
 def validate_workers_package() -> None:
@@ -119,6 +120,8 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
 
 
 def run_sweep_or_single(values: dict[str, Any], launch: Launch) -> int:
+    if launch.control_args is not None:
+        return run_control(launch.control_args, launch)
     # start-up: Ctrl-C first
     from es_queue.private_files import close_new_files
 

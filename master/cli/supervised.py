@@ -23,31 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     supervisor does not restart it.
     """
     cli.exit_on_sigint()
-    # start-up: Ctrl-C first
-    from es_queue.errors import EXIT_INTERRUPTED, EsQueueError
-    from es_queue.numerics.fingerprint import fix_numeric_environment
-
     signal.signal(
         signal.SIGTERM, signal.getsignal(signal.SIGINT)
     )  # the first process of a container has no default of its own
-    try:
-        fix_numeric_environment()
-        # start-up: Ctrl-C first
-        from master.cli.options import parse_command_line
-
-        words = list(sys.argv[1:] if argv is None else argv)
-        if {"-h", "--help", "--help-all"} & set(words):
-            print(__doc__)  # above the help of es-master
-        values, launch = parse_command_line(words)
-        validate_launch(launch)
-        cli.validate_workers_package()
-        cli.relax_garbage_collection()
-        return resume_or_begin(values, launch)
-    except EsQueueError as error:
-        print(cli.format_error(error), file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    words = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help", "--help-all"} & set(words):
+        print(__doc__)  # above the help of es-master
+    return cli.act(words, resume_or_begin)
 
 
 def validate_launch(launch: Launch) -> None:
@@ -68,6 +50,7 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     """Continue the run with its changed settings, or begin it if neither its folder nor Redis has a
     checkpoint.
     """
+    validate_launch(launch)
     # start-up: Ctrl-C first
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
     from master.run.launch import named_run
