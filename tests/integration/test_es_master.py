@@ -40,6 +40,7 @@ SUMMARY = {
     "digest",
     "generation",
     "env_steps",
+    "eval_steps",
     "episodes",
     "seconds",
     "eval_mean",
