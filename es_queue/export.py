@@ -22,6 +22,7 @@ from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
+from es_queue.policies.actions import middle_of
 from es_queue.policies.base import Layer, LayeredPolicy, Policy, SelectedInputsPolicy
 from es_queue.policies.checkpoint import SavedPolicy
 from es_queue.policies.conv import ConvPolicy
@@ -262,7 +263,8 @@ def make_action_map(torch: Any, spec: ActionSpec, bound: str) -> Callable[[Any],
 
         return choose_bins
     if bound == "clip":
-        return lambda raw: raw.clamp(low, high).reshape(-1, *spec.shape)
+        middle = torch.from_numpy(middle_of(spec))
+        return lambda raw: (raw + middle).clamp(low, high).reshape(-1, *spec.shape)
     half = (high - low) * 0.5
     return lambda raw: torch.minimum((torch.tanh(raw) + 1) * half + low, high).reshape(
         -1, *spec.shape

@@ -41,6 +41,7 @@ def config_of(**values: Any) -> RunConfig:
             "noise_size": TABLE.size,
             "strategy": "ars",
             "backend": "stock",
+            **({} if "policy" in values else {"biases": False}),
             **values,
         }
     )

@@ -64,12 +64,7 @@ def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> di
     if values.get("strategy", recipe.get("strategy")) != recipe.get("strategy"):
         recipe = {name: value for name, value in recipe.items() if name in settings_for_all(env)}
     if values.get("policy", recipe.get("policy")) != recipe.get("policy"):
-        # Another policy may not use the recipe's layers.
-        recipe = {
-            name: value
-            for name, value in recipe.items()
-            if name != "observe" and not users_of(name, "policy")
-        }
+        recipe = without_layers(recipe)
     changed = {
         name
         for name, value in values.items()
@@ -86,6 +81,15 @@ def recipe_values(values: dict[str, Any], inherited: Collection[str] = ()) -> di
         return not changed.intersection(known[name].follows)
 
     return {name: value for name, value in recipe.items() if is_added(name)}
+
+
+def without_layers(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe that hold with another policy than its own."""
+    return {
+        name: value
+        for name, value in recipe.items()
+        if name != "observe" and not users_of(name, "policy")
+    }
 
 
 def format_recipe(

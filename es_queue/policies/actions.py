@@ -39,7 +39,7 @@ class ActionMap:
         self._is_discrete = spec.kind == "discrete"
         self._act = make_action_function(spec, bound)
         # The noise of bins follows the choice.
-        self._noisy_clip = box_clip(spec) if spec.bins else None
+        self._noisy_clip = box_clip(spec, np.float32(0)) if spec.bins else None
         # A one-dimensional box has its shape already.
         flat = len(spec.low) if self._is_box else spec.outputs
         self._shape = None if spec.shape == (flat,) or self._is_discrete else spec.shape
@@ -89,7 +89,7 @@ def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
     if spec.bins:
         return box_bins(spec, bound)
     if spec.kind == "box":
-        return box_tanh(spec) if bound == "tanh" else box_clip(spec)
+        return box_tanh(spec) if bound == "tanh" else box_clip(spec, middle_of(spec))
     if spec.kind == "discrete":  # position of the largest output, counted from the space's start
         start = spec.starts[0]
         return lambda raw: raw.argmax(axis=-1) + start
@@ -105,10 +105,19 @@ def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
     raise UsageError(f"there is no policy for an action space of kind {spec.kind!r}")
 
 
-def box_clip(spec: ActionSpec) -> ActionFunction:
-    """Clips to the bounds, float32; an infinite bound has no effect."""
+def box_clip(spec: ActionSpec, middle: Floats | np.float32) -> ActionFunction:
+    """Adds ``middle``, and clips to the bounds, float32; an infinite bound has no effect."""
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
-    return lambda raw: np.minimum(np.maximum(raw, low), high)
+    if not np.any(middle):
+        return lambda raw: np.minimum(np.maximum(raw, low), high)
+    return lambda raw: np.minimum(np.maximum(raw + middle, low), high)
+
+
+def middle_of(spec: ActionSpec) -> Floats:
+    """float32[n]: the action of a box for outputs of zero; zero for a number without two bounds."""
+    with np.errstate(invalid="ignore"):
+        middle = np.array(spec.low) / 2 + np.array(spec.high) / 2
+    return np.where(np.isfinite(middle), middle, 0).astype(np.float32)
 
 
 def box_tanh(spec: ActionSpec) -> ActionFunction:

@@ -15,6 +15,7 @@ from es_queue.config.settings import setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.base import (
+    BiasSettings,
     BoundPolicy,
     HiddenSettings,
     Layer,
@@ -110,7 +111,7 @@ class MlpPolicy(LayeredPolicy):
         shape: tuple[int, ...] = (),
         reference: Floats | None = None,
     ) -> None:
-        own = dict(config.own)  # a linear policy has no such settings
+        own = dict(config.own)  # a linear policy has neither layers nor an activation
         self.hidden: tuple[int, ...] = tuple(own.get("hidden", ()))
         self.activation: str = own.get("activation", "tanh")
         self.gain = GAINS[self.activation]
@@ -118,7 +119,7 @@ class MlpPolicy(LayeredPolicy):
         self.reference = reference
         shapes = list(pairwise((observation_size, *self.hidden, outputs)))
         normalised = config.has_virtual_norm
-        self.set_layers(shapes, own.get("biases", False), list(self.hidden) if normalised else [])
+        self.set_layers(shapes, config.biases, list(self.hidden) if normalised else [])
         self.row_length = 0 if normalised else shapes[0][1]
 
     @property
@@ -169,9 +170,9 @@ class MlpPolicy(LayeredPolicy):
 
 
 class LinearPolicy(MlpPolicy):
-    """outputs = x @ W: an mlp without hidden layers, which begins with zeros."""
+    """outputs = x @ W + b: an mlp without hidden layers, which begins with zeros."""
 
-    Settings = Policy.Settings  # type: ignore[assignment]
+    Settings = BiasSettings  # type: ignore[assignment]
     kinds = ("linear",)
     auto = "zero"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from es_queue.command_line import CommandParser
 from es_queue.config.recipes import named_recipe
+from es_queue.config.resolution import without_layers
 from es_queue.config.run_config import (
     check_resume_changes,
     every_setting,
@@ -97,6 +98,8 @@ def parse_command_line(argv: list[str] | None) -> tuple[dict[str, Any], Launch]:
         require_trust(str(path), modules, launch.trust, own_modules, UsageError)
     for name, value in named.items():
         explicit[name] = known[name].from_text(value, COMMAND_LINE)
+    if explicit.get("policy") not in (None, inherited.get("policy")):
+        inherited = without_layers(inherited)
     values = inherited | explicit
     launch = replace(
         launch,

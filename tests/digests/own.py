@@ -48,17 +48,17 @@ class CrossEntropy(AdaptiveSigma):
 
 
 class Drift(gymnasium.Env[Any, Any]):
-    """A point on a line that pushes move. A reward for the distance from a hidden place; an image
-    with that many pixels a side instead of numbers, if ``image`` is not 0.
+    """A point on a line that pushes from ``low`` to 1 move. A reward for the distance from a hidden
+    place; an image with that many pixels a side instead of numbers, if ``image`` is not 0.
     """
 
-    def __init__(self, image: int = 0, gain: float = 0.2) -> None:
+    def __init__(self, image: int = 0, gain: float = 0.2, low: float = -1.0) -> None:
         self.image, self.gain = image, gain
         shape = (image, image, 1) if image else (3,)
         kind: Any = np.uint8 if image else np.float32
-        low, high = (0, 255) if image else (-9.0, 9.0)
-        self.observation_space = spaces.Box(low, high, shape, kind)
-        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        least, most = (0, 255) if image else (-9.0, 9.0)
+        self.observation_space = spaces.Box(least, most, shape, kind)
+        self.action_space = spaces.Box(low, 1.0, (2,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

@@ -25,6 +25,7 @@ CARTPOLE = {"env": "CartPole-v1", "population": 16}
 RESTLESS = {
     **CARTPOLE,
     "strategy": "openai_es",
+    "biases": False,
     "learning_rate": 0.3,
     "init": "normal",
     "eval_every": 1,
@@ -146,7 +147,8 @@ def test_observations_of_evaluations_and_of_slots_out_of_the_sample_do_not_count
 
 def test_the_moments_are_those_of_each_episode_merged_in_the_order_of_the_slots() -> None:
     """Played and merged by the algorithm on one page."""
-    run = play(env="CartPole-v1", strategy="openai_es", obs_sample=1.0, generations=1, eval_every=0)
+    values = {"strategy": "openai_es", "obs_sample": 1.0, "generations": 1, "eval_every": 0}
+    run = play(env="CartPole-v1", biases=False, **values)
     env, moments = gymnasium.make("CartPole-v1"), RunningMoments.empty(4)
     plan = GenerationPlan(3, 0, TABLE.size - 8 + 1, 2, 1, "pair", 1.0).slots(0, 4)
     for slot in range(4):

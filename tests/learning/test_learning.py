@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from es_queue.config.resolution import resolve
 from es_queue.strategies import STRATEGIES
 from master.loop.listeners import Outcome
 from tests.ring import Sink, quick_config, run_ring
+from tests.thermostat import THERMOSTAT
 
 SOLVED = 475.0
 DRAWN = random.SystemRandom().randrange(2, 2**31)
@@ -94,3 +96,12 @@ def test_the_recipe_walks_within_two_million_steps(tmp_path: Path) -> None:
         tmp_path / "run", "--env", "BipedalWalker-v3", "--seed", "3", "--final-episodes", "20"
     )
     assert summary["eval_episodes"] == 20 and summary["eval_mean"] > 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_task_that_needs_a_constant_action_is_learnt_with_the_defaults(seed: int) -> None:
+    config = resolve({"env": THERMOSTAT, "seed": seed, "max_steps": 600_000, "final_episodes": 20})
+    outcome, _ = run_ring(config, 2)
+    assert outcome.evaluation is not None and outcome.evaluation.count == 20
+    assert outcome.evaluation.mean > -60

@@ -56,7 +56,7 @@ def test_the_environment_s_action_carries_its_bins_and_the_policy_has_an_output_
     config = RunConfig(env=QUAD, action_bins="uniform:3", policy="linear")
     action = describe(EnvironmentRequest.of(config)).action
     assert action.bins == (-1, 0, 1) and action.outputs == 6
-    assert make_policy(config, 3, action).size == 18
+    assert make_policy(config, 3, action).size == 24
     assert ActionSpec.from_dict(json.loads(json.dumps(action.to_dict()))) == action
 
 

@@ -35,6 +35,18 @@ def test_clip_keeps_a_box_inside_its_finite_bounds():
     assert action.tolist() == floats(1, -2, 0, 1e30).tolist()
 
 
+@each_case("bound", ["clip", "tanh"])
+def test_outputs_of_zero_are_the_middle_of_a_bounded_space(bound):
+    actions = ActionMap(FINITE, bound)
+    for action in (actions.act_one(floats(0, 0, 0)), actions.act(np.zeros((1, 3), np.float32))[0]):
+        assert action.tolist() == pytest.approx([0.0, 0.5, 0.3])
+
+
+def test_a_number_without_two_bounds_is_the_output_itself():
+    half = ActionSpec("box", (3,), (1.0, -INF, -INF), (INF, INF, 5.0))
+    assert ActionMap(half, "clip").act_one(floats(2, 3, 4)).tolist() == [2, 3, 4]
+
+
 def test_tanh_scales_from_the_lower_to_the_upper_bound():
     act = ActionMap(FINITE, "tanh").act_one
     assert act(floats(0, 0, 0)).tolist() == pytest.approx([0.0, 0.5, 0.3])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from es_queue.config.run_config import POLICIES, RunConfig, own_settings
 from es_queue.environments.interface import ActionSpec
-from es_queue.policies import Policy, make_policy
+from es_queue.policies import make_policy
 from tests.cases import each_case
 
 SHAPE = (2, 40, 44)
@@ -20,11 +21,11 @@ def drawn(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
 
 
-def variants(kind: str) -> Iterator[Policy]:
-    for norm in ("none", "virtual"):
-        own = own_settings("policy", kind)
+def variants(kind: str) -> Iterator[Any]:
+    own = own_settings("policy", kind)
+    for norm, biases in (("none", True), ("none", False), ("virtual", True)):
         if norm == "none" or "batch_norm" in own:
-            values = {"hidden": (9, 5), "batch_norm": norm}
+            values = {"hidden": (9, 5), "batch_norm": norm, "biases": biases}
             config = RunConfig(policy=kind, **{one: values[one] for one in values if one in own})
             reference = abs(drawn(1, 5, SIZE)) if norm == "virtual" else None
             yield make_policy(config, SIZE, CHOICE, SHAPE, reference)
@@ -42,6 +43,13 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> N
             expected = np.stack([act(one) for act, one in zip(alone, step, strict=True)])
             assert together(step).tobytes() == expected.tobytes()
             assert np.isfinite(expected).all() and expected.any()
+
+
+@each_case("kind", [kind for kind in POLICIES if kind != "cshenton"])
+def test_no_biases_leaves_only_the_matrices(kind: str) -> None:
+    whole, bare, _ = (*variants(kind), None)[:3]
+    assert bare.size == whole.size - sum(columns for _, columns in whole.shapes)
+    assert bare.description != whole.description
 
 
 @each_case("kind", POLICIES)

@@ -55,12 +55,15 @@ def test_an_mlp_gives_the_same_bits_for_any_number_at_once(
     assert_single_and_batched_agree(policy, count, seed)
 
 
-def test_the_linear_layout_is_one_matrix_in_c_order():
-    policy = built("linear", 3, 2)
-    weights = np.arange(6, dtype=np.float32)
-    assert policy.size == 6
+@each_case(("biases", "expected"), [(False, [420.0, 531.0]), (True, [426.0, 538.0])])
+def test_the_linear_layout_is_one_matrix_in_c_order_then_biases(biases, expected):
+    policy = built("linear", 3, 2, biases=biases)
+    weights = np.arange(policy.size, dtype=np.float32)
+    assert policy.size == 6 + 2 * biases
     x = np.array([1, 10, 100], np.float32)
-    assert policy.bind(weights[None]).act_one(x).tolist() == [420.0, 531.0]
+    assert policy.bind(weights[None]).act_one(x).tolist() == expected
+    assert not policy.initial(1, "auto").any()
+    assert_single_and_batched_agree(policy, 3, seed=7)
 
 
 def reference_mlp(parameters, shapes, activate, x):

@@ -76,7 +76,7 @@ def test_a_setting_that_the_chosen_one_does_not_use_is_refused(
 @each_case(
     "values, note",
     [
-        ({}, "strategy snes with env_seeds slot, chosen for a policy of 6 parameters"),
+        ({}, "strategy snes with env_seeds slot, chosen for a policy of 9 parameters"),
         (
             {"policy": "mlp"},
             "strategy pgpe with env_seeds pair, chosen for a policy of 4,547 parameters",

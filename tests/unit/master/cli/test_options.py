@@ -374,6 +374,13 @@ def test_another_policy_or_optimizer_leaves_the_recipes_search_settings_out() ->
     assert resolve({"env": "LunarLanderContinuous-v3", "policy": "mlp"}).strategy == "auto"
 
 
+@each_case("words", [["--env", WALKER], ["--env", "X-v0", "--recipe", "ars-v2"]])
+def test_another_policy_has_biases_though_the_recipes_has_none(words: list[str]) -> None:
+    for policy, biases in (("linear", False), ("mlp", True)):
+        values, launch = parse_command_line([*words, "--policy", policy])
+        assert resolve(values, launch.inherited).biases is biases
+
+
 def test_recipe_none_starts_from_plain_defaults() -> None:
     values, launch = parse_command_line(["--env", WALKER, "--recipe", "none"])
     config = resolve(values, launch.inherited, with_recipe=launch.recipe != "none")
@@ -382,8 +389,8 @@ def test_recipe_none_starts_from_plain_defaults() -> None:
 
 def test_a_line_names_the_settings_that_come_from_recipes() -> None:
     assert format_recipe({"env": WALKER, "strategy": "pgpe"}) == (
-        "settings from the recipe for BipedalWalker-v3: policy linear, target_reward 303, "
-        "target_margin 2, confirm_episodes 200, final_episodes 100 (--recipe none: plain defaults)",
+        "settings from the recipe for BipedalWalker-v3: policy linear, biases False, "
+        "target_reward 303, target_margin 2, confirm_episodes 200, final_episodes 100 (--recipe none: plain defaults)",
     )
     values, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v1", "--top", "8"])
     (line,) = format_recipe(values, launch.inherited, launch.recipe)
@@ -439,7 +446,7 @@ def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:
     assert "the command line has sigma, seed, but a resumed run can change only" in refused(
         "--resume", "a", "--sigma", "1", "--seed", "2", "--generations", "5"
     )
-    assert "has policy, strategy, population" in refused("--resume", "a", "--recipe", "ars-v1")
+    assert "has policy, biases, strategy" in refused("--resume", "a", "--recipe", "ars-v1")
     assert "has env, but" in refused("--resume", "a", "--config", toml(tmp_path, 'env = "X"'))
 
 

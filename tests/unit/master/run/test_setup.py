@@ -64,18 +64,18 @@ def test_observations_that_no_worker_could_be_told_of_are_refused(
 
 
 def test_a_noise_table_below_two_policies_is_refused() -> None:
-    assert "noise_size is 15" in refused(noise_size=15, population=2)
+    assert "noise_size is 19" in refused(noise_size=19, population=2)
     assert (
-        prepare_run(quick_config(noise_size=16, population=2), table=TABLE).config.noise_size == 16
+        prepare_run(quick_config(noise_size=20, population=2), table=TABLE).config.noise_size == 20
     )
 
 
 def test_a_noise_table_without_a_place_for_every_slot_is_refused() -> None:
-    assert "64 slots need as many different positions for 8 parameters: use 72 or more" in refused(
+    assert "64 slots need as many different positions for 10 parameters: use 74 or more" in refused(
         noise_size=70, population=64
     )
     assert (
-        prepare_run(quick_config(noise_size=72, population=64), table=TABLE).config.noise_size == 72
+        prepare_run(quick_config(noise_size=74, population=64), table=TABLE).config.noise_size == 74
     )
 
 

@@ -64,7 +64,7 @@ def test_numpy_alone_reads_it_without_pickle(tmp_path: Path) -> None:
     assert not any(array.dtype.hasobject for array in arrays.values())
     assert np.array_equal(arrays["parameters"], state.strategy["parameters"]) and arrays[
         "parameters"
-    ].shape == (6,)
+    ].shape == (8,)
     assert np.array_equal(arrays["obs_std"], state.statistics(5.0).std)
     meta = json.loads(arrays["meta"].item())
     assert (meta["run"], meta["generation"], meta["config"]["strategy"]) == ("a-run", 3, "pgpe")
