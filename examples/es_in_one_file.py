@@ -41,7 +41,7 @@ SIGMA = 0.05  # standard deviation of the perturbations
 LEARNING_RATE = 0.03
 OBSERVATION_CLIP = 5.0  # in standard deviations
 OBSERVATIONS, ACTIONS = 4, 2
-SIZE = OBSERVATIONS * ACTIONS  # a linear policy: one matrix, no bias
+SIZE = OBSERVATIONS * ACTIONS  # a linear policy: one matrix, without biases as in the recipe
 
 Floats = NDArray[np.float32]
 
