@@ -6,7 +6,6 @@ This module loads numpy, so the numeric environment must be fixed before it is i
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import os
 import platform
 import random
@@ -68,7 +67,6 @@ from workers.serving import Refusal, Service, load_task, send_report
 CANNOT_JOIN = "it cannot join this run, and another run is training"
 CHECK_STEPS = 50
 CHECK_SEEDS = (0, 1, 0)
-FORGET_SECONDS = 24 * 3600.0
 MAX_TRACE = 4000
 #: Seconds that a seat waits at most after others of its worker have crashed.
 MOST_WAIT = 5
@@ -307,7 +305,7 @@ class CrashGuard:
         safe = "".join(letter if letter.isalnum() else "_" for letter in name)[:80] or "worker"
         folder = host_private_directory()
         self._path = folder / f"{safe}.seat" if folder else None
-        self._file: TextIO | None = None  # open, and locked, while the seat lasts
+        self._file: TextIO | None = None  # open while the seat lasts
         self._head, self._keeps_traces = "", False
 
     def begin_seat(self, run: str, *, keeps_traces: bool) -> tuple[float, str, str]:
@@ -318,7 +316,6 @@ class CrashGuard:
             return 0.0, "", ""
         count, how, trace = 0, "", ""
         with suppress(OSError):
-            remove_stale_files(self._path)
             if self._path.exists():
                 text = self._path.read_text(errors="replace")[:MAX_TRACE]
                 head, _, trace = text.partition("\n")
@@ -327,7 +324,6 @@ class CrashGuard:
                 trace = trace if owner == run else ""
             self._head = f"{min(count + 1, 9)} {run} "
             self._file = self._path.open("w")
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._file.write(f"{self._head}crashed or was killed\n")
             self._file.flush()
             if keeps_traces and not faulthandler.is_enabled():
@@ -348,15 +344,6 @@ class CrashGuard:
                 self._path.write_text(f"{text[:MAX_TRACE]}\n")
             else:
                 self._path.unlink(missing_ok=True)
-
-
-def remove_stale_files(own: Path) -> None:
-    """Remove the files of other workers that were killed long ago."""
-    for path in own.parent.glob("*.seat"):
-        if path != own and time.time() - path.stat().st_mtime > FORGET_SECONDS:
-            with path.open() as file, suppress(OSError):  # a living one holds a lock
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
 
 
 def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:

@@ -27,6 +27,8 @@ SCALARS = (
     *("reproducible", "epoch", "numerics", "origin", "recoveries", "noise"),
 )
 BEST_SCALARS = ("generation", "eval_mean", "confirmed")
+ANCHOR_SCALARS = ("generation", "step_limit", "std", "count")
+OPEN_ARRAYS = ("spread", "counted", "spans")
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,6 @@ class RollbackPoint:
     def of(cls, state: RunState, std: float = 0.0, count: int = 0) -> RollbackPoint:
         search = state.generation, state.strategy, state.moments, state.step_limit
         return cls(*search, std, count)
-
-    def to_arrays(self) -> Arrays:
-        return prefixed("anchor.", {**self.strategy, **self.moments.to_arrays()})
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("generation", "step_limit", "std", "count")}
-
-    @classmethod
-    def from_checkpoint(
-        cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
-    ) -> RollbackPoint:
-        saved = without_prefix("anchor.", arrays)
-        strategy = {name: saved[name] for name in saved if not name.startswith("moments_")}
-        return cls(strategy=strategy, moments=RunningMoments.from_arrays(saved), **values)
 
 
 @dataclass(frozen=True)
@@ -146,18 +134,11 @@ class OpenPublication:
     def generation(self) -> int:
         return publication_generation(self.publication)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        return {
-            f"open.{self.publication}.{name}": getattr(self, name)
-            for name in ("spread", "counted", "spans")
-        }
-
     @classmethod
     def from_checkpoint(
         cls, arrays: Mapping[str, NDArray[Any]], publication: str, step_limit: int
     ) -> OpenPublication:
-        names = ("spread", "counted", "spans")
-        spread, counted, spans = (arrays[f"open.{publication}.{name}"] for name in names)
+        spread, counted, spans = (arrays[f"open.{publication}.{name}"] for name in OPEN_ARRAYS)
         if counted.ndim != 2 or counted.shape[1] != 2 or spans.ndim != 2 or spans.shape[1] != 3:
             raise ValueError("the counted slots are not ranges")
         return cls(
@@ -223,18 +204,24 @@ class RunState:
         if self.best is not None:
             best = {name: getattr(self.best, name) for name in ("parameters", "mean", "std")}
             arrays |= prefixed("best.", best | prefixed("genome.", self.best.genome))
-        for publication in self.open:
-            arrays |= publication.to_arrays()
-        return arrays if self.anchor is None else arrays | self.anchor.to_arrays()
+        for older in self.open:
+            own = {name: getattr(older, name) for name in OPEN_ARRAYS}
+            arrays |= prefixed(f"open.{older.publication}.", own)
+        if (anchor := self.anchor) is not None:
+            arrays |= prefixed("anchor.", {**anchor.strategy, **anchor.moments.to_arrays()})
+        return arrays
 
     def to_dict(self) -> dict[str, Any]:
-        best, anchor = self.best, self.anchor
+
+        def some(each: object, names: tuple[str, ...]) -> dict[str, Any] | None:
+            return None if each is None else {name: getattr(each, name) for name in names}
+
         return {
             **{name: getattr(self, name) for name in SCALARS},
-            "best": None if best is None else {name: getattr(best, name) for name in BEST_SCALARS},
+            "best": some(self.best, BEST_SCALARS),
             "counters": asdict(self.counters),
             "changes": [asdict(change) for change in self.changes],
-            "anchor": None if anchor is None else anchor.to_dict(),
+            "anchor": some(self.anchor, ANCHOR_SCALARS),
             "open": [[older.publication, older.step_limit] for older in self.open],
             "descent": asdict(self.descent),
         }
@@ -253,7 +240,10 @@ class RunState:
                 genome = without_prefix("genome.", saved)
                 best = Best(saved["parameters"], saved["mean"], saved["std"], **best, genome=genome)
             if anchor is not None:
-                anchor = RollbackPoint.from_checkpoint(arrays, anchor)
+                saved = without_prefix("anchor.", arrays)
+                moments = RunningMoments.from_arrays(saved)
+                search = {name: saved[name] for name in saved if not name.startswith("moments_")}
+                anchor = RollbackPoint(strategy=search, moments=moments, **anchor)
             return cls(
                 int(values["generation"]),
                 step_limit=int(values["step_limit"]),

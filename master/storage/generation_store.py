@@ -12,13 +12,14 @@ from bisect import insort
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.slot_record import MAX_PUBLISHED_BYTES, SlotRecord, record_path, recorded_generations
 from es_queue.slots import ANSWERED
+from master.display.video_jobs import VideoJobs
 from master.loop.checkpoint import surplus_generations, write_atomically
 from master.loop.learner import Chosen, Learner
 from master.loop.listeners import Generation, Listener, Report, try_write
@@ -27,22 +28,9 @@ from master.storage.replay_log import ReplayLog, ReplayStep
 MOST_RECORD_BYTES = 256 * 2**20
 
 
-class RecordReader(Protocol):
-    """A reader of records during the run."""
-
-    def needs(self, generation: int) -> bool:
-        """Whether this generation's record must stay."""
-
-    def add(self, generation: int) -> None:
-        """A generation's record has been written."""
-
-    def drop(self, generation: int) -> None:
-        """A required record was removed, because the folder has reached its limit."""
-
-
 class GenerationStore(Listener):
     """Writes the store of one run: the log, and at most ``most`` records (0 for none), in addition
-    to those that ``reader`` needs.
+    to those that ``films`` are made of.
 
     The log is written at once. A record is kept in memory until the next generation is published,
     so that workers do not wait for a disk.
@@ -53,9 +41,9 @@ class GenerationStore(Listener):
         run: str,
         run_dir: Path,
         most: int,
-        reader: RecordReader | None = None,
+        films: VideoJobs | None = None,
     ) -> None:
-        self._run, self._run_dir, self._most, self._reader = run, run_dir, most, reader
+        self._run, self._run_dir, self._most, self._films = run, run_dir, most, films
         self.log = ReplayLog(run_dir)
         self._pending: Callable[[], SlotRecord] | None = None
 
@@ -87,20 +75,20 @@ class GenerationStore(Listener):
         if record.task.generation not in self._recorded:
             insort(self._recorded, record.task.generation)
         self._remove_surplus(max(2, MOST_RECORD_BYTES // len(data)))
-        if self._reader is not None:
-            self._reader.add(record.task.generation)
+        if self._films is not None:
+            self._films.add(record.task.generation)
 
     def _remove_surplus(self, room: int) -> None:
         """Remove records beyond the limits; ``room`` is the number that the folder may have."""
         recorded = self._recorded
-        needed = {number for number in recorded if self._reader and self._reader.needs(number)}
+        needed = {number for number in recorded if self._films and self._films.needs(number)}
         if len(recorded) <= room:
             recorded = [number for number in recorded if number not in needed]
         for number in surplus_generations(recorded, max(2, min(self._most, room))):
             record_path(self._run_dir, number).unlink(missing_ok=True)
             self._recorded.remove(number)
-            if self._reader is not None and number in needed:
-                self._reader.drop(number)
+            if self._films is not None and number in needed:
+                self._films.drop(number)
 
 
 def replay_step(report: Report) -> ReplayStep:

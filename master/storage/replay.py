@@ -64,7 +64,10 @@ def replay_run(
     state: RunState | None = None
     for path in log_files:
         frames = read_frames(path, strict=True)
-        config, start, logged_run = checkpoint.decode(first_payload(path, frames))
+        first = next(frames, None)
+        if first is None:
+            raise RunFolderError(f"{path} is empty: the log has a gap there")
+        config, start, logged_run = checkpoint.decode(first.payload)
         require_trust(str(path), named_modules(config), trust)
         if logged_run != run:
             raise RunFolderError(
@@ -87,13 +90,6 @@ def replay_run(
         f"{state_digest(config, state)}{compared}"
     )
     return EXIT_DONE
-
-
-def first_payload(path: Path, frames: Iterator[LogFrame]) -> bytes:
-    """The checkpoint with which a file begins. Raises RunFolderError for an empty file."""
-    for frame in frames:
-        return frame.payload
-    raise RunFolderError(f"{path} is empty: the log has a gap there")
 
 
 def replay_steps(

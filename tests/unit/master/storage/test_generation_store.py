@@ -17,7 +17,7 @@ from es_queue.errors import RunFolderError
 from es_queue.slot_record import read_record, record_path, recorded_generations
 from master.loop.checkpoint import Checkpoints, surplus_generations
 from master.loop.listeners import Outcome
-from master.storage.generation_store import GenerationStore, RecordReader
+from master.storage.generation_store import GenerationStore
 from tests.ring import Sink, quick_config, run_ring
 from tests.unit.workers.play.test_play_cli import played, refused
 
@@ -34,9 +34,7 @@ SMALL = {
 }
 
 
-def stored(
-    folder: Path, config: RunConfig, most: int, reader: RecordReader | None = None
-) -> tuple[Outcome, Sink]:
+def stored(folder: Path, config: RunConfig, most: int, reader: Any = None) -> tuple[Outcome, Sink]:
     """A run whose generations are kept in ``folder``."""
     sink = Sink()
     store = GenerationStore("memory", folder, most, reader)
