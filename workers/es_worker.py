@@ -18,8 +18,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -313,7 +313,8 @@ class Host:
     def _begin(self, worker: Worker, run: str) -> None:
         """Fork the process of a seat. It holds back SIGTERM until it can leave in order."""
         worker.run, worker.begun = run, time.monotonic()
-        with held_back(STOPPING):
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        try:
             worker.pid = os.fork()
             if not worker.pid:
                 code = 1
@@ -326,6 +327,8 @@ class Host:
                         sys.stdout.flush()
                         sys.stderr.flush()
                     os._exit(code)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
     def _sit(self, worker: Worker) -> int:
         """In the process of a seat: serve the run; returns the exit code."""
@@ -407,15 +410,6 @@ class Host:
             if worker.pid:
                 with suppress(OSError):
                     (os.killpg if number == signal.SIGKILL else os.kill)(worker.pid, number)
-
-
-@contextmanager
-def held_back(signals: Iterable[signal.Signals]) -> Iterator[None]:
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 if __name__ == "__main__":

@@ -141,9 +141,6 @@ class Audit:
             )
         self.checked += int(np.count_nonzero(played))
 
-    def progress_fields(self) -> dict[str, str]:
-        return {"audited": str(self.checked)}
-
     def close(self) -> None:
         self._group.end()
         self._threads.shutdown(wait=True, cancel_futures=True)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -63,11 +63,15 @@ class BlockCutter:
             if len(seconds):
                 self.seconds[kind] = float(seconds.mean())
 
-    def cut(self, slots: Slots, rows: Rows, workers: int, alone: Mask) -> Iterator[Block]:
+    def cut(
+        self, slots: Slots, rows: Rows, workers: int, alone: Mask | None = None
+    ) -> Iterator[Block]:
         """Blocks of owed ``rows``, in the best order to begin them; ``alone``: bool [S], rows with
         a block of their own.
         """
         name, table = slots.publication, slots.table
+        if alone is None:
+            alone = np.zeros(len(slots), np.bool_)
         self._guess = BLOCK_SECONDS / min(
             MOST_UNMEASURED, max(1, len(rows) // UNMEASURED_PER_BLOCK)
         )
@@ -167,13 +171,11 @@ class Issuer:
     def issue_new(self, slots: Slots, workers: int, is_async: bool, task: bytes = b"") -> None:
         """Issue the rows that were never issued; task: the header of a table that has grown."""
         rows = np.flatnonzero(slots.owed & ~slots.table["issued"])
-        together = np.zeros(len(slots), np.bool_)
-        if is_async:
-            trained = slots.table["kind"][rows] == TRAIN
-            first = self.cutter.cut(slots, rows[~trained], workers, together)
-            blocks = iter([*first, *self.cutter.endless(slots, rows[trained], workers)])
-        else:
-            blocks = self.cutter.cut(slots, rows, workers, together)
+        endless = rows[(slots.table["kind"][rows] == TRAIN) & is_async]
+        blocks = chain(
+            self.cutter.cut(slots, np.setdiff1d(rows, endless), workers),
+            self.cutter.endless(slots, endless, workers),
+        )
         slots.table["issued"][rows] = True
         name, most = slots.publication, max(FIRST_BLOCKS, FIRST_PER_WORKER * workers)
         while chunk := list(islice(blocks, most)):

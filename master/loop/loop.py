@@ -442,7 +442,7 @@ class Master:
             "recoveries": self.recoveries.to_json(),
             **self._inbox.progress_fields(),
             **self._workers.progress_fields(),
-            **(self._audit.progress_fields() if self._audit else {}),
+            **({"audited": str(self._audit.checked)} if self._audit else {}),
         }
         look = self._store.look(
             self._token,

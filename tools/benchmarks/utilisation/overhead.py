@@ -148,8 +148,7 @@ def recording_of(bench: Bench, backend: str) -> Work:
         config, state = known[number]
         setup = prepare_run(config, table=table)
         task, vector, slots = published(setup, state, individuals)
-        alone = np.zeros(len(slots), np.bool_)
-        cut = BlockCutter(setup.learner).cut(slots, np.arange(len(slots)), WORKERS, alone)
+        cut = BlockCutter(setup.learner).cut(slots, np.arange(len(slots)), WORKERS)
         for at, block in enumerate(cut):
             part = parts[at % WORKERS]
             part.published[task.publication] = (task.encode(), vector.astype("<f4").tobytes())
