@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 CELL = """
 from es_queue import RunConfig, train
 endless = RunConfig(env="CartPole-v1", target_reward="none")
-train(endless, workers=1, run="cell", runs_dir={folder!r}, noise_dir={folder!r})
+train(endless, recipe="none", workers=1, run="cell", runs_dir={folder!r}, noise_dir={folder!r})
 """
 
 
