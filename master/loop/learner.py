@@ -464,11 +464,15 @@ class Learner:
             )
         if failure == STRATEGY_FAILED:
             raise StrategyFailure(reason)
-        if slots.table["kind"][row] not in TRAINED:
-            raise EnvironmentFailure(
-                f"{named} failed {reports} times, and an evaluation must be complete: {reason}"
-            )
         last = f"{named}: {reason}"
+        if (kind := int(slots.table["kind"][row])) not in TRAINED:
+            rows = slots.rows(kind)
+            failed = int((slots.table["state"][rows] == FAILED).sum())
+            if failed == len(rows):
+                raise EnvironmentFailure(
+                    f"every episode of an evaluation failed; the last was {last}"
+                )
+            return f"{last}; the evaluation continues without it"
         if not self.is_async and (slots.table["state"][slots.rows(TRAIN)] == FAILED).all():
             advice = ""
             if resolve_seed_sharing(self.config, self.strategy.per_slot) == "generation":

@@ -33,12 +33,15 @@ NOTED_EVERY = 100
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. evaluation: the final one, the only figure to quote."""
+    """How a run ended. evaluation: the final one, the only figure to quote; failed_seeds:
+    environment seeds of the final episodes that failed, which are not in it
+    """
 
     state: RunState
     best: Best
     evaluation: ReturnStatistics | None
     digest: str
+    failed_seeds: Sequence[int] = ()
 
 
 @dataclass

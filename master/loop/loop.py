@@ -21,6 +21,7 @@ from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, KINDS, TRAIN, Task,
 from es_queue.protocol.store import MasterStore
 from es_queue.slots import (
     FAILED,
+    TRAINED,
     Slots,
     Span,
     Tally,
@@ -172,8 +173,14 @@ class Master:
         best = state.best or self._timeline.learner_at(state).best_policy(state, float("nan"))
         generation = self._publish(replace(state, best=best), record)
         self._collect(generation)
-        evaluation = evaluation_of(generation.slots, FINAL)
-        outcome = Outcome(state, best, evaluation, generation.digest)
+        table = generation.slots.table[generation.slots.rows(FINAL)]
+        outcome = Outcome(
+            state,
+            best,
+            evaluation_of(generation.slots, FINAL),
+            generation.digest,
+            table["seeds"][table["state"] == FAILED, 0].ravel().tolist(),
+        )
         for listener in self._listeners:
             listener.on_finished(generation, outcome)
         return outcome
@@ -358,6 +365,8 @@ class Master:
                 for row in settled[slots.table["state"][settled] == FAILED].tolist():
                     reason = self._workers.reported_reason(slots, row)
                     self._last_failure = generation.learner.judge_failure(slots, row, reason)
+                    if slots.table["kind"][row] not in TRAINED:
+                        LOGGER.warning(self._last_failure)
                 if slots is generation.slots:
                     self.recoveries.settle(settled)
             if slots.tally.conflicts:

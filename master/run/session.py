@@ -230,7 +230,9 @@ class Session:
         self._allow_modules(self._saved_config, f"run {run.run}")
         config = replace(self._saved_config, **changes)
         config.check()
-        return prepare_run(config, launch.noise_dir), state
+        setup = prepare_run(config, launch.noise_dir)
+        setup.validate_state(state)
+        return setup, state
 
     def _allow_modules(self, config: RunConfig, what: str) -> None:
         """Raises RunFolderError for settings in ``what`` that name modules without permission."""
@@ -535,6 +537,12 @@ class Session:
         final = {name: summary[name] for name in names}
         self._mark_ended(FINISHED, keys.FINISHED_SECONDS, None, **final)
         self._view.summary(summary)
+        if failed := outcome.failed_seeds:
+            played, seeds = summary["eval_episodes"] or 0, ", ".join(map(str, failed[:10]))
+            LOGGER.warning(
+                f"the evaluation has {played} of {played + len(failed)} episodes; the others, with "
+                f"environment seed{'s' * (len(failed) > 1)} {seeds}, failed"
+            )
         return summary
 
     def _stop(self, *, is_unserved: bool = False) -> dict[str, Any]:
@@ -644,6 +652,7 @@ class Session:
             "eval_std": figures.std if figures else None,
             "eval_min": figures.minimum if figures else None,
             "eval_episodes": figures.count if figures else None,
+            "eval_failed_seeds": list(outcome.failed_seeds) if outcome else [],
             "confirm_mean": state.confirm_mean,
             "reproducible": state.reproducible,
             "seed": self._setup.config.seed,

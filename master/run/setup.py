@@ -14,7 +14,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import format_scaling
 from es_queue.environments.factory import describe, make_reference_batch
 from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable, default_size
 from es_queue.numerics.statistics import RunningMoments
@@ -56,13 +56,27 @@ class Setup:
         return initial_parameters(self.config, self.policy)
 
     def validate_state(self, state: RunState) -> None:
-        """Raises RunFolderError for a checkpoint's state that this run cannot continue from."""
+        """Raises RunFolderError for a checkpoint's state that this run cannot continue from, and
+        EnvironmentFailure if the environment or the policy has changed since.
+        """
+        before, now = state.moments.mean.size, self.spec.observation_size
+        if before != now:
+            raise self._changed_error(f"observations of {before:,} numbers", now)
         states = [state.strategy, *([state.anchor.strategy] if state.anchor else ())]
         try:
             for strategy_state in states:
                 self.strategy.validate_state(strategy_state, self.spec.behaviour_size)
         except (RunFolderError, UsageError) as error:
             raise RunFolderError(f"the checkpoint cannot be resumed: {error}") from None
+        saved, size = state.strategy.get("parameters"), self.policy.size
+        if saved is not None and saved.shape != (size,):
+            raise self._changed_error(f"a policy of {saved.size:,} parameters", size)
+
+    def _changed_error(self, before: str, now: int) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            f"{self.config.task} or its policy has changed: the checkpoint has {before}, and now "
+            f"there are {now:,}: restore them, or begin a new run with --warm-start"
+        )
 
     def initial_state(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -157,9 +158,21 @@ def test_a_slot_that_always_fails_is_played_three_times_and_the_run_continues() 
     assert min(run.column("population")[:-1]) < 8 and max(run.column("population")[:-1]) > 0
 
 
-def test_an_evaluation_that_fails_ends_the_run_with_the_slot() -> None:
-    with pytest.raises(EnvironmentFailure, match=r"eval slot \d+ .* failed 3 times"):
-        play(env=MOODY, env_arg=(("fault", "some"),), eval_episodes=30)
+def test_an_evaluation_continues_without_the_seeds_that_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = {"env": MOODY, "env_arg": (("fault", "some"),), "eval_episodes": 30}
+    run = play(**settings, final_episodes=30)
+    named = [line for line in caplog.messages if "the evaluation continues without it" in line]
+    assert any(re.search(r"eval slot .*seed \d+\): .*fell over", line) for line in named)
+    failed = sum("final slot" in line for line in named)
+    assert 0 < failed < 30 and run.evaluation.count == 30 - failed
+    assert play(2, **settings, final_episodes=30).outcome == run.outcome
+
+
+def test_an_evaluation_in_which_every_episode_fails_ends_the_run() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"every episode of an evaluation failed; .*seed"):
+        play(env=MOODY, env_arg=(("fault", "some"),), eval_episodes=1, eval_every=1)
 
 
 def test_a_slot_at_which_three_workers_have_died_is_named_and_ten_end_the_run(

@@ -185,3 +185,39 @@ def test_a_run_that_no_longer_improves_says_once_what_may_help(processes: Proces
     assert len(told) == 1 and "no evaluation has been better than generation 0's" in told[0]
     for hint in ("--policy mlp", "--env-seeds slot", "without --no-obs-norm"):
         assert hint in told[0]
+
+
+CHANGING = """
+import gymnasium, numpy as np
+class Arm(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (OBSERVATIONS,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (ACTIONS,), np.float32)
+    def reset(self, *, seed=None, options=None):
+        self.left = 5
+        return np.zeros(OBSERVATIONS, np.float32), {}
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(OBSERVATIONS, np.float32), -float(abs(action).sum()), self.left == 0, False, {}
+"""
+
+
+def test_a_resume_names_what_has_changed_in_the_environment(processes: Processes) -> None:
+    def write(observations: int, actions: int) -> None:
+        text = CHANGING.replace("OBSERVATIONS", str(observations))
+        (processes.folder / "arm.py").write_text(text.replace("ACTIONS", str(actions)))
+
+    write(4, 2)
+    settings = {**CARTPOLE, "env": "arm:Arm", "policy": "linear", "step_limit": None}
+    first = processes.master(*flags(settings), "--run", "arm", "--workers", 1)
+    assert first.wait() == 0, first.said()
+    for sizes, words in (
+        ((6, 2), "the checkpoint has observations of 4 numbers, and now there are 6"),
+        ((4, 3), "parameters, and now there are "),
+    ):
+        write(*sizes)
+        again = processes.master("--resume", "arm", "--generations", 9, "--workers", 1, "--trust")
+        assert again.wait() == 5, again.said()
+        assert "arm:Arm or its policy has changed: " in again.said() and words in again.said()
+    write(4, 2)
+    again = processes.master("--resume", "arm", "--generations", 9, "--workers", 1, "--trust")
+    assert again.wait() == 0, again.said()
