@@ -197,7 +197,8 @@ class Arm(gymnasium.Env):
         return np.zeros(OBSERVATIONS, np.float32), {}
     def step(self, action):
         self.left -= 1
-        return np.zeros(OBSERVATIONS, np.float32), -float(abs(action).sum()), self.left == 0, False, {}
+        seen = np.zeros(OBSERVATIONS, np.float32)
+        return seen, -float(abs(action).sum()), self.left == 0, False, {}
 """
 
 
@@ -207,7 +208,7 @@ def test_a_resume_names_what_has_changed_in_the_environment(processes: Processes
         (processes.folder / "arm.py").write_text(text.replace("ACTIONS", str(actions)))
 
     write(4, 2)
-    settings = {**CARTPOLE, "env": "arm:Arm", "policy": "linear", "step_limit": None}
+    settings = {**TINY, "env": "arm:Arm"}
     first = processes.master(*flags(settings), "--run", "arm", "--workers", 1)
     assert first.wait() == 0, first.said()
     for sizes, words in (
