@@ -40,9 +40,9 @@ FAST_FOLDERS = ("tests/unit/", "tests/contract/", "tests/model/", "tools/")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test is of one tier: slow by its mark, else fast by its folder or mark, else full."""
+    """Every test is of one tier: that of its mark, else fast by its folder, else full."""
     for item in items:
-        if item.get_closest_marker("slow") or item.get_closest_marker("fast"):
+        if any(item.get_closest_marker(tier) for tier in ("slow", "full", "fast")):
             continue
         item.add_marker("fast" if item.nodeid.startswith(FAST_FOLDERS) else "full")
 
