@@ -1,5 +1,4 @@
-"""A TCP proxy before a Redis server with the misfortunes of a network: slow, thin, sliced, reset,
-silent, deaf.
+"""A TCP proxy before a Redis server with the misfortunes of a network: slow, reset, silent, deaf.
 
 All settings may change while it runs and hold for every connection from then on.
 """
@@ -23,13 +22,10 @@ Wanted = Callable[[bytes], bool]
 
 @dataclass(eq=False)
 class Link:
-    """One connection: both its sockets, what has passed (bytes both ways), and whether its next
-    reply is lost.
-    """
+    """One connection: both its sockets, and whether its next reply is lost."""
 
     client: socket.socket
     server: socket.socket
-    passed: int = 0
     deaf: bool = False
 
     def close(self) -> None:
@@ -64,30 +60,19 @@ class Proxy:
 
     upstream:  URL of the server; connections from then on go there
     latency:   seconds that every piece waits, each way
-    bandwidth: bytes a second each way, 0 for no limit
-    slice:     bytes that are sent at once at most, 0 for no limit
-    limit:     bytes after which a connection is closed, 0 for no limit
     frozen:    nothing passes and nothing is closed: a half-open connection
     caught:    how many traps have closed
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
-        self.latency, self.bandwidth, self.slice, self.limit, self.frozen = 0.0, 0, 0, 0, False
-        self.swallowed = self.connections = self.limited = self.caught = 0
-        self._left = 0
-        self._is_wanted: Wanted = lambda reply: True
+        self.latency, self.frozen, self.caught = 0.0, False, 0
         self._traps: list[Trap] = []
         self._lock = threading.Lock()
         self._open: set[Link] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
-
-    def swallow(self, replies: int = 1, wanted: Wanted = lambda reply: True) -> None:
-        """Drop the next replies for which ``wanted`` holds, and close their connections."""
-        with self._lock:
-            self._left, self._is_wanted = replies, wanted
 
     def lose_reply_to(self, *words: bytes, skip: int = 0) -> None:
         """The server carries out the request that has all ``words``, the skip-th after now; its
@@ -143,7 +128,6 @@ class Proxy:
                         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 link = Link(client, server)
                 with self._lock:
-                    self.connections += 1
                     self._open.add(link)
                 for replies in (False, True):
                     threading.Thread(target=self._pump, args=(link, replies), daemon=True).start()
@@ -156,37 +140,14 @@ class Proxy:
                     self._spring(link, data)
                 while self.frozen:
                     time.sleep(0.01)
-                if replies and (link.deaf or self._take(data)):
+                if replies and link.deaf:
                     break
-                if not self._pass(link, data, target):
-                    break
+                if self.latency:
+                    time.sleep(self.latency)
+                target.sendall(data)
         link.close()
         with self._lock:
             self._open.discard(link)
-
-    def _pass(self, link: Link, data: bytes, target: socket.socket) -> bool:
-        """Send it on, as slowly as is set; False when the connection has had its share."""
-        size = self.slice or PIECE
-        for start in range(0, len(data), size):
-            piece = data[start : start + size]
-            if self.latency:
-                time.sleep(self.latency)
-            if self.bandwidth:
-                time.sleep(len(piece) / self.bandwidth)
-            link.passed += len(piece)
-            if self.limit and link.passed > self.limit:
-                self.limited += 1
-                return False
-            target.sendall(piece)
-        return True
-
-    def _take(self, reply: bytes) -> bool:
-        with self._lock:
-            if self._left and self._is_wanted(reply):
-                self._left -= 1
-                self.swallowed += 1
-                return True
-            return False
 
     def _spring(self, link: Link, request: bytes) -> None:
         """Close the traps that this request is for."""

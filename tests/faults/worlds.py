@@ -66,8 +66,6 @@ class Trapped(CartPoleEnv):
             raise RuntimeError("the motor burnt")
         if sprung("hang"):
             time.sleep(3600)
-        if sprung("crash"):
-            crash()
         if sprung("eat"):
             _kept.append(np.ones(self.megabytes * 2**17))
             time.sleep(0.5)
@@ -75,10 +73,10 @@ class Trapped(CartPoleEnv):
 
 
 class Poisoned(CartPoleEnv):
-    """Every sixth seed of training (or each of the evaluations) is poisoned.
+    """Every sixth seed of training is poisoned.
 
-    poison: one of POISONS, "hang", "crash", "at-once" for a crash of workers with every seed,
-    "all" for each of POISONS by the seed; "evaluation" poisons evaluations
+    poison: one of POISONS, "at-once" for a crash of workers with every seed, "all" for each of
+    POISONS by the seed
     """
 
     def __init__(self, poison: str = "all", **more: Any) -> None:
@@ -94,10 +92,8 @@ class Poisoned(CartPoleEnv):
         self.steps += 1
         if self.steps < 3 or not self.evil:
             return observation, reward, over, cut, about
-        if self.evil in ("crash", "at-once"):
+        if self.evil == "at-once":
             crash()
-        if self.evil == "hang":
-            time.sleep(3600)
         if self.evil == "raise":
             raise RuntimeError("the motor burnt")
         wrong = {"shape": observation[:1], "nan-observation": observation * np.nan}.get(
@@ -115,12 +111,10 @@ class Poisoned(CartPoleEnv):
 def poison_of(poison: str, seed: int) -> str:
     """What happens in the episode of a seed; empty for nothing."""
     if seed >= EVALUATION:
-        return "raise" if poison == "evaluation" else ""
+        return ""
     if poison == "at-once":
         return "" if "es-master" in sys.argv[0] else poison
-    if (
-        poison == "evaluation" or seed % EVERY != EVERY - 1
-    ):  # no worker's check before it joins has such a seed
+    if seed % EVERY != EVERY - 1:  # no worker's check before it joins has such a seed
         return ""
     return POISONS[seed // EVERY % len(POISONS)] if poison == "all" else poison
 

@@ -149,42 +149,6 @@ def odd_results(arena: Arena, count: int) -> Row:
     return finish(row, inlet.master)
 
 
-@scenario("flood of results while the master sleeps", quick=10_000, full=100_000)
-def flood(arena: Arena, count: int) -> Row:
-    """The master is stopped (10 s in the full run) while a flood comes in."""
-    inlet, row = Inlet(arena, "flood"), Row("", injected=count)
-    asleep = 10.0 if count >= 100_000 else 1.0
-    before = inlet.refused()
-    memory = [used(inlet), held(inlet.master.pid)]
-    inlet.master.signal(signal.SIGSTOP)
-    slept = Stopwatch()
-    records = (inlet.genuine.tobytes(), inlet.forged(fitness=3.5))
-    inlet.push(records[number % 2] for number in range(count))
-    peak = used(inlet)
-    wait_for(lambda: slept.seconds() >= asleep, "the master has slept")
-    inlet.master.signal(signal.SIGCONT)
-    watch = Stopwatch()
-    wait_for(lambda: sum((inlet.refused() - before).values()) >= count, "the flood is drained", 120)
-    row.seconds.append(watch.seconds())
-    counted = inlet.refused() - before
-    row.noticed = counted["duplicate"] + counted["conflict"]
-    inlet.thaw()
-    finish(row, inlet.master)
-    row.remark = (
-        f"Redis {memory[0]:.1f} MB, {peak:.1f} with the flood, {used(inlet):.1f} at the end; "
-        f"master {memory[1]:.0f} MB, "
-        f"at most {most_held(inlet.master) or memory[1]:.0f}; {count / row.seconds[0]:,.0f} a "
-        "second drained"
-    )
-    assert used(inlet) < memory[0] + 4
-    return row
-
-
-def used(inlet: Inlet) -> float:
-    """Megabytes of data in Redis."""
-    return float(inlet.client.info("memory")["used_memory"]) / MEGABYTE
-
-
 def most_held(process: Started) -> float:
     """The most megabytes that a process ever held; 0 when it is gone."""
     try:

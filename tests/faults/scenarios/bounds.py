@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from master.loop import checkpoint
-from master.loop.checkpoint import Checkpoints
-from master.services.private_server import PrivateServer
 from tests.faults import counted, soak
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.faults.servers import may_unshare
@@ -159,109 +156,6 @@ def disk_full_to_the_end(arena: Arena, count: int) -> Row:
 
 
 # --- checkpoints
-
-
-@scenario(
-    "damaged checkpoint (cut at a byte, a bit flipped, another run's)",
-    quick=300,
-    full=10_000,
-    slow=False,
-)
-def damaged(arena: Arena, count: int) -> Row:
-    """The newest of two is damaged: never loaded as anything but itself, and the one before it is
-    what is left, by name.
-    """
-    older, newer, foreign = finished(arena)
-    good = checkpoint.decode(newer)
-    row, folder = Row("", injected=count, equal=True), arena.folder / "torn"
-    kept = Checkpoints(folder)
-    kept.save(1, older)
-    harmless = 0
-    for data in damages(newer, foreign, count):
-        path = kept.folder / "generation-00000002.npz"
-        path.write_bytes(data)
-        found = kept.read_newest("own")
-        if found == older and len(kept.warnings) == 1 and str(path) in kept.warnings[0]:
-            row.noticed += 1
-        elif found is not None and same(checkpoint.decode(found), good):
-            harmless += 1
-        else:
-            row.equal = False
-    row.noticed += harmless
-    row.remark = (
-        f"{harmless} flips changed only data that is not read (times, attributes); each other "
-        "file was skipped and named"
-    )
-    resumed(arena, older, newer)
-    return row
-
-
-def finished(arena: Arena) -> tuple[bytes, bytes, bytes]:
-    """Two checkpoints of one run, and one of another."""
-    url, found = arena.server(), []
-    arena.processes.worker(url, clocks=NERVOUS)
-    for run in ("own", "other"):
-        master, _ = arena.started(run, url, {**CARTPOLE, "generations": 4})
-        assert master.wait(60) == 0, master.said()
-        found.append(
-            [
-                path.read_bytes()
-                for path in sorted(
-                    (arena.folder / "runs" / run / "checkpoints").glob("generation-*.npz")
-                )
-            ]
-        )
-    return found[0][0], found[0][-1], found[1][-1]
-
-
-def damages(data: bytes, foreign: bytes, count: int) -> Iterator[bytes]:
-    """Cuts spread over the whole length, single bits that flip, and a whole checkpoint of another
-    run.
-    """
-    dice = random.Random(7)
-    yield foreign
-    cuts = (count - 1) // 3
-    for number in range(cuts):
-        yield data[: len(data) * number // cuts]
-    for _ in range(count - 1 - cuts):
-        flipped = bytearray(data)
-        flipped[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-        yield bytes(flipped)
-
-
-def same(one: tuple[Any, Any, str], other: tuple[Any, Any, str]) -> bool:
-    """Whether two decoded checkpoints are equal to the bit."""
-    arrays, others = one[1].to_arrays(), other[1].to_arrays()
-    equal = arrays.keys() == others.keys() and all(
-        arrays[name].tobytes() == others[name].tobytes() for name in arrays
-    )
-    return (
-        equal
-        and one[0] == other[0]
-        and one[2] == other[2]
-        and one[1].to_dict() == other[1].to_dict()
-    )
-
-
-def resumed(arena: Arena, older: bytes, newer: bytes) -> None:
-    """A real resume over a torn newest checkpoint says what it passed over."""
-    folder = arena.folder / "runs" / "own" / "checkpoints"
-    for path in folder.glob("generation-*.npz"):
-        path.unlink()
-    (folder / "generation-00000001.npz").write_bytes(older)
-    (folder / "generation-00000002.npz").write_bytes(newer[: len(newer) // 2])
-    server = PrivateServer(arena.folder / "second")
-    server.start()
-    arena.stack.callback(server.stop)
-    url = server.url
-    arena.processes.worker(url, clocks=NERVOUS)
-    master = arena.processes.master("--resume", "own", "--json", url=url, clocks=NERVOUS)
-    finish(Row(""), master, {**CARTPOLE, "generations": 4})
-    assert [
-        one["text"]
-        for one in master.events("note")
-        if "generation-00000002.npz was skipped" in one["text"]
-    ], master.said()
 
 
 @scenario("damaged replay log and metrics.jsonl of a run that is resumed", quick=2, full=20)

@@ -1,5 +1,5 @@
-"""Chaos: again and again a random process is killed or frozen, worker, master or Redis server, or
-Redis is emptied; what has ended is started again.
+"""Chaos: again and again a worker or the master is killed or frozen, or Redis is emptied; what has
+ended is started again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from master.services.private_server import PrivateServer
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
-from tests.integration.household import pid_of
 from tests.integration.processes import NERVOUS, Started, marked, wait_for
 
 WORKERS = 2
@@ -33,7 +30,8 @@ LOAD: dict[str, Any] = {
 GENERATIONS_A_SECOND = 3
 #: The dead are missed soon, so that what a kill costs is the start of what takes their place.
 CLOCKS = replace(NERVOUS, lease=1.0, renew=0.1, beat_ttl=0.5, beat=0.1, reconcile=0.1)
-KINDS = ("worker", "worker", "master", "server")
+KINDS = ("worker", "freeze", "freeze", "flush", "master")
+PAUSE = 2.0
 LOOK_SECONDS = 0.3
 LONGEST = 600.0
 
@@ -62,7 +60,6 @@ class Ring:
 
     def supervise(self) -> None:
         self.cpu.update()
-        self.server.watch()
         self.workers = [
             one if one.process.poll() is None else self._worker() for one in self.workers
         ]
@@ -92,7 +89,7 @@ class Ring:
         )
 
     def befall(self, what: str, dice: random.Random) -> None:
-        """SIGKILL to a worker and its horse, to the master, or to the server; "freeze": a worker
+        """SIGKILL to a worker and its horse, or to the master; "freeze": a worker
         stops for longer than its beat lasts; "flush": Redis loses everything.
         """
         if what == "flush":
@@ -106,7 +103,7 @@ class Ring:
                 if stat_of(pid)[3:4] == [str(one.pid)]
             ]
         else:
-            doomed = [self.master.pid if what == "master" else pid_of(self.server)]
+            doomed = [self.master.pid]
         freezes = what == "freeze"
         self._signal(doomed, signal.SIGSTOP if freezes else signal.SIGKILL)
         if freezes:
@@ -117,25 +114,6 @@ class Ring:
         for pid in filter(None, pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-    def restart(self, what: str) -> float:
-        """Kill one; seconds until all work again and a generation has closed."""
-        watch, done = Stopwatch(), self.seen.generation()
-        self.befall(what, random.Random(0))
-
-        def as_before() -> bool:
-            self.supervise()
-            with suppress(redis.exceptions.ConnectionError):  # the server may just be gone
-                living = [
-                    about
-                    for about in self.seen.workers().values()
-                    if stat_of(int(about["pid"]))[:1] not in ([], ["Z"])
-                ]
-                return self.seen.generation() > done + 1 and len(living) == WORKERS
-            return False
-
-        wait_for(as_before, f"all work again after the {what} was killed")
-        return watch.seconds()
 
     def end(self) -> None:
         """Nothing of it takes CPU any more."""
@@ -186,29 +164,25 @@ class Measured:
     digest: str
 
 
-def play(arena: Arena, seconds: int, restarts: float | None, kinds: tuple[str, ...] = KINDS) -> Row:
-    """The same run quietly and with kills: every 2 s, or every so many times what a
-    restart takes.
-    """
+@scenario(
+    "chaos: workers killed or frozen, master killed, Redis emptied, every 2 s", quick=20, full=60
+)
+def anything(arena: Arena, seconds: int) -> Row:
+    """The same run quietly and with faults."""
     row, dice, values = (
         Row("", injected=1),
         random.Random(7),
         {**LOAD, "generations": GENERATIONS_A_SECOND * seconds},
     )
-    pause = 2.0
-    if restarts is not None:
-        trial = Ring(arena, "trial", {**values, "generations": 100_000})
-        pause = restarts * max(trial.restart(what) for what in sorted(set(kinds)))
-        trial.end()
     calm = Ring(arena, "calm", values)
     quiet = calm.live()
     calm.end()
-    ring, kills, due = Ring(arena, "chaos", values), dict[str, int](), pause
+    ring, kills, due = Ring(arena, "chaos", values), dict[str, int](), PAUSE
     while not ring.over() and ring.watch.seconds() < seconds:
         ring.supervise()
         if ring.watch.seconds() >= due:
-            due += pause
-            what = dice.choice(kinds)
+            due += PAUSE
+            what = dice.choice(KINDS)
             kills[what] = kills.get(what, 0) + 1
             ring.befall(what, dice)
         time.sleep(0.05)
@@ -223,7 +197,7 @@ def play(arena: Arena, seconds: int, restarts: float | None, kinds: tuple[str, .
     goodput, recovery = quiet.seconds / chaos.seconds, max(0.0, chaos.cpu - quiet.cpu)
     bound = 0.9 * (1 - recovery / (quiet.cpu / quiet.seconds * chaos.seconds))
     row.remark = (
-        f"a kill every {pause:.1f} s: "
+        f"a kill every {PAUSE:.1f} s: "
         f"{', '.join(f'{what} {count}' for what, count in sorted(kills.items()))}; reported: "
         f"{told}; "
         f"{quiet.seconds:.0f} s became {chaos.seconds:.0f} s, goodput {goodput:.0%}, recovery "
@@ -231,20 +205,3 @@ def play(arena: Arena, seconds: int, restarts: float | None, kinds: tuple[str, .
         f"0.9 × (1 − recovery ÷ quiet CPU) = {bound:.0%}"
     )
     return row
-
-
-@scenario("chaos: a random process killed every 2 s", quick=0, full=60)
-def every_two_seconds(arena: Arena, count: int) -> Row:
-    return play(arena, count, None)
-
-
-@scenario("chaos: a random process killed every 5 restarts", quick=0, full=60)
-def every_five_restarts(arena: Arena, count: int) -> Row:
-    return play(arena, count, 5.0)
-
-
-@scenario(
-    "chaos: workers killed or frozen, master killed, Redis emptied, every 2 s", quick=20, full=60
-)
-def anything(arena: Arena, count: int) -> Row:
-    return play(arena, count, None, ("worker", "freeze", "freeze", "flush", "master"))

@@ -124,14 +124,6 @@ def clock_of(who: str, seen: Seen, seat: str) -> float:
 
 
 def register(who: str, of: str, needs: str) -> None:
-    @scenario(f"clock of {of} an hour wrong", quick=0, full=4, needs=needs)
-    def wrong(arena: Arena, count: int) -> Row:
-        row = Row("", injected=count, equal=True)
-        for number in range(count):
-            master, seen, _, shown = skewed(arena, who, HOUR if number % 2 == 0 else -HOUR)
-            ended(row, master, seen, calm=True, shown=shown)
-        return row
-
     @scenario(f"clock of {of} jumps by two hours in the run", quick=1, full=4, needs=needs)
     def jumping(arena: Arena, count: int) -> Row:
         row = Row("", injected=count, equal=True)

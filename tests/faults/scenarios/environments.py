@@ -14,7 +14,6 @@ from es_queue.config.run_config import RunConfig
 from es_queue.protocol.store import MAX_ERRORS
 from es_queue.slot_plan import make_generation_plan
 from es_queue.slots import FAILURES, MOST_FAILURES
-from master.loop.blocks import DEATHS
 from tests.faults import worlds
 from tests.faults.scenario import Arena, Row, Stopwatch, finish, scenario
 from tests.integration.processes import CARTPOLE, NERVOUS, Seen, state_of, wait_for
@@ -99,23 +98,6 @@ def hangs_once(arena: Arena, count: int) -> Row:
         and {"seed", "slot", "generation"} <= set(one)
         for one in reports(seen)
     )
-    assert all(state_of(one.pid) not in ("", "Z") for one in parents), "RQ's parents live on"
-    return row
-
-
-@scenario("environment crashes its process once (segmentation fault)", quick=1, full=5)
-def crashes_once(arena: Arena, count: int) -> Row:
-    folder, values = laid_out(arena), {**TRAPPED, "generations": 40 + 40 * count}
-    row, url = Row("", injected=count), arena.server()
-    master, seen = arena.started("crashes", url, values)
-    parents = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(2)]
-    for one in parents:
-        seen.joined(one)
-    for number in range(count):
-        row.seconds.append(spring(folder, "crash", lambda number=number: traces(seen) > number))  # type: ignore[misc]
-    finish(row, master, {**CARTPOLE, "generations": values["generations"]})
-    row.noticed = traces(seen)
-    row.remark = "the worker's next seat reports Python's traceback of the crash"
     assert all(state_of(one.pid) not in ("", "Z") for one in parents), "RQ's parents live on"
     return row
 
@@ -227,105 +209,6 @@ def seeds_of(config: RunConfig, generation: int) -> list[int]:
     return seeds
 
 
-@scenario("an evaluation raises everywhere (the run stops with one sentence)", quick=1, full=3)
-def poisoned_evaluation(arena: Arena, count: int) -> Row:
-    folder = laid_out(arena)
-    values = {
-        **CARTPOLE,
-        "env": "worlds:Poisoned-v0",
-        "env_arg": "poison=evaluation",
-        "generations": 4,
-    }
-    row, url = Row("", injected=count), arena.server()
-    workers = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(2)]
-    for number in range(count):
-        watch = Stopwatch()
-        master, _ = arena.started(f"judged-{number}", url, values)
-        assert master.wait(60) == 5, master.said()
-        row.seconds.append(watch.seconds())
-        sentence = master.events("error")[-1]["text"] if master.events("error") else master.said()
-        kept = folder / "runs" / f"judged-{number}" / "errors.jsonl"
-        told = [json.loads(one) for one in kept.read_text().splitlines()]
-        row.noticed += (
-            names(sentence, values, "final", {one["slot"]: one["seed"] for one in told})
-            and str(kept.relative_to(folder)) in sentence
-        )
-        attempts = Counter(one["slot"] for one in told)
-        assert FAILURES <= max(attempts.values()) <= 4 * FAILURES and all(
-            "burnt" in one["trace"] for one in told
-        )
-        row.remark = (
-            f"exit code 5; {max(attempts.values())} attempts; tracebacks in the run's folder"
-        )
-    assert all(state_of(one.pid) not in ("", "Z") for one in workers)
-    return row
-
-
-def names(sentence: str, values: dict[str, Any], kind: str, seeds: dict[int, int]) -> bool:
-    """Whether it names the environment, a slot, and that slot's environment seed."""
-    named = [
-        f"{kind} slot {slot} (generation" in sentence and f"environment seed {seed})" in sentence
-        for slot, seed in seeds.items()
-    ]
-    return any(named) and values["env"] in sentence
-
-
-def poisoned_process(arena: Arena, count: int, poison: str, seconds: float) -> Row:
-    """A slot that ends or blocks every process that plays it: ten deaths, then one sentence."""
-    laid_out(arena)
-    values = {
-        **CARTPOLE,
-        "env": "worlds:Poisoned-v0",
-        "env_arg": f"poison={poison}",
-        "wall_limit": 1,
-        "generations": 12,
-        "block": 1,
-    }
-    row, url = Row("", injected=count), arena.server()
-    workers = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(4)]
-    for number in range(count):
-        watch = Stopwatch()
-        master, _ = arena.started(f"{poison}-{number}", url, values)
-        assert master.wait(seconds) == 5, master.said()
-        row.seconds.append(watch.seconds())
-        sentence = master.said()
-        row.noticed += f"{DEATHS} workers died while playing" in sentence and any(
-            names(sentence, values, kind, first_seeds(values)) for kind in ("train", "centre")
-        )
-    assert all(state_of(one.pid) not in ("", "Z") for one in workers), "RQ's parents live on"
-    row.remark = f"exit code 5 after {DEATHS} deaths"
-    return row
-
-
-def first_seeds(values: dict[str, Any]) -> dict[int, int]:
-    """Environment seeds of the poisoned slots of any generation, by slot."""
-    config = resolve({**values, "env": f"{HERE}:Poisoned-v0"})
-    found = {}
-    for generation in reversed(range(values["generations"])):
-        for slot, seed in enumerate(seeds_of(config, generation)):
-            if worlds.poison_of("crash", seed):
-                found[slot] = seed
-    return found
-
-
-@scenario(
-    "one slot crashes every process that plays it (the run stops with one sentence)",
-    quick=1,
-    full=1,
-)
-def crashes_always(arena: Arena, count: int) -> Row:
-    return poisoned_process(arena, count, "crash", 180)
-
-
-@scenario(
-    "one slot hangs in every process that plays it (the run stops with one sentence)",
-    quick=0,
-    full=1,
-)
-def hangs_always(arena: Arena, count: int) -> Row:
-    return poisoned_process(arena, count, "hang", 240)
-
-
 @scenario("environment never ends and has no limit", quick=1, full=1)
 def never_ends(arena: Arena, count: int) -> Row:
     """Training stops at the step limit of 10,000 that holds where nobody has set one; evaluations
@@ -374,29 +257,4 @@ def crashes_at_once(arena: Arena, count: int) -> Row:
         )
         assert traces(seen)
     assert all(state_of(one.pid) not in ("", "Z") for one in workers)
-    return row
-
-
-@scenario(
-    "environment hangs before a worker has joined (its process ends, and it is reported)",
-    quick=1,
-    full=1,
-)
-def hangs_at_once(arena: Arena, count: int) -> Row:
-    """Seen by the reports alone: a run waits for workers that can."""
-    laid_out(arena)
-    row, url = Row("", injected=count), arena.server()
-    values = {**CARTPOLE, "env": "worlds:Trapped-v0", "wall_limit": 1}
-    worker = arena.processes.worker(url, clocks=NERVOUS)
-    trap = arena.folder / "trap-hang"
-    for number in range(count):
-        master, seen = arena.started(f"stuck-{number}", url, values)
-        wait_for(lambda master=master: master.events("started"), "the run starts")  # type: ignore[misc]
-        row.seconds.append(spring(arena.folder, "hang", lambda seen=seen: reports(seen)))  # type: ignore[misc]
-        finish(row, master, CARTPOLE)
-        row.noticed += sum(
-            "longer than 1 s" in one["reason"] and "in step" in one["trace"]
-            for one in reports(seen)
-        )
-    assert not trap.exists() and state_of(worker.pid) not in ("", "Z")
     return row

@@ -95,11 +95,6 @@ def cut_workers(arena: Arena, count: int, seconds: float) -> Row:
     return trial.end(row, WORKER_DIED)
 
 
-@scenario("two hosts: the workers' line is down for 5 s", quick=0, full=3, needs=NEEDS)
-def cut_shortly(arena: Arena, count: int) -> Row:
-    return cut_workers(arena, count, 5.0)
-
-
 @scenario("two hosts: the workers' line is down for 30 s", full=3, needs=NEEDS)
 def cut_long(arena: Arena, count: int) -> Row:
     return cut_workers(arena, count, 30.0)

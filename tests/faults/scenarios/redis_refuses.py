@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from master.loop.recovery_statistics import REDIS_AWAY
-from tests.faults.scenario import RUN, Arena, Row, Stopwatch, scenario
+from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server, free_port, may_unshare
 from tests.faults.trial import STEADY, Trial, again, recovered
 from tests.integration.processes import wait_for
@@ -40,30 +40,6 @@ def unserved(
     again(trial, row, befall)
     trial.end(row)
     trial.wait_for_note(note, 1)
-    return row
-
-
-@scenario(
-    "Redis frozen for 4 s, less than the socket timeout", quick=0, full=3, needs="redis-server"
-)
-def frozen(arena: Arena, count: int) -> Row:
-    """Nothing fails, so nothing is an outage: the master's own record of the generation has the
-    seconds.
-    """
-    row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
-    trial = Trial(arena, server.url, count)
-
-    def befall() -> None:
-        server.freeze()
-        trial.wait(SECONDS)
-        server.thaw()
-
-    again(trial, row, befall)
-    trial.end(row)
-    row.noticed = sum(
-        (one["seconds_wait"] or 0) + (one["seconds_publish"] or 0) > SECONDS - 0.5
-        for one in trial.master.events("generation")
-    )
     return row
 
 
@@ -185,28 +161,6 @@ def filled(file: Any) -> bool:
     except OSError:
         return True
     return False
-
-
-@scenario(
-    "a server that evicts is refused at the start (allkeys-lru, volatile-lru)", quick=2, full=6
-)
-def evicting(arena: Arena, count: int) -> Row:
-    row, url = Row("", injected=count), arena.server()
-    client: Any = arena.client(url)
-    client.config_set("maxmemory", "100mb")
-    for number in range(count):
-        policy = ("allkeys-lru", "volatile-lru")[number % 2]
-        client.config_set("maxmemory-policy", policy)
-        watch = Stopwatch()
-        master, _ = arena.started(f"evicting-{number}", url, RUN)
-        code = master.wait()
-        row.seconds.append(watch.seconds())
-        row.noticed += (
-            code == 3
-            and f"has maxmemory-policy {policy}" in master.said()
-            and "set it to noeviction" in master.said()
-        )
-    return row
 
 
 # --- what RQ does to plain workers meanwhile

@@ -38,11 +38,6 @@ def restarted_at_once(arena: Arena, count: int) -> Row:
     return away(arena, count, 0.0)
 
 
-@scenario("Redis away for 2 s, back with its data", quick=0, needs="redis-server")
-def away_shortly(arena: Arena, count: int) -> Row:
-    return away(arena, count, 2.0)
-
-
 @scenario(
     "Redis away for longer than the lease and the beats, back with its data",
     needs="redis-server",
@@ -83,7 +78,8 @@ def emptied(arena: Arena, count: int) -> Row:
     return trial.end(row, REDIS_LOST)
 
 
-def emptied_before(arena: Arena, count: int, *words: bytes) -> Row:
+@scenario("FLUSHALL in the middle of publish: after the parameters, before the script", full=10)
+def emptied_in_publish(arena: Arena, count: int) -> Row:
     row, url = Row("", injected=count), arena.server()
     proxy = Proxy(url)
     arena.stack.callback(proxy.close)
@@ -91,21 +87,11 @@ def emptied_before(arena: Arena, count: int, *words: bytes) -> Row:
 
     def befall() -> None:
         caught = proxy.caught
-        proxy.before(*words, act=trial.seen.client.flushall)
+        proxy.before(b"EVALSHA", b":iteration", act=trial.seen.client.flushall)
         wait_for(lambda: proxy.caught > caught, "the request is caught")
 
     again(trial, row, befall)
     return trial.end(row, REDIS_LOST)
-
-
-@scenario("FLUSHALL between a generation and the next one's parameters", full=10)
-def emptied_before_staging(arena: Arena, count: int) -> Row:
-    return emptied_before(arena, count, b"SET", b":parameters:", b"!EVALSHA")
-
-
-@scenario("FLUSHALL in the middle of publish: after the parameters, before the script", full=10)
-def emptied_in_publish(arena: Arena, count: int) -> Row:
-    return emptied_before(arena, count, b"EVALSHA", b":iteration")
 
 
 @scenario("parameters' key expired or removed", full=10)

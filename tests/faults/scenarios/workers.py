@@ -15,7 +15,6 @@ from tests.integration.processes import (
     NERVOUS,
     Seen,
     Started,
-    parent_of,
     quiet_digest,
     state_of,
     wait_for,
@@ -159,28 +158,6 @@ def horse_killed(arena: Arena, count: int) -> Row:
     return row
 
 
-@scenario("local worker killed", quick=1, full=4)
-def local_killed(arena: Arena, count: int) -> Row:
-    """The master starts it again after its back-off."""
-    row = Row("", injected=count)
-    url = arena.server()
-    master, seen = arena.started("local", url, ENDLESS, "--workers", 2, clocks=STEADY)
-    wait_for(lambda: len(seen.workers()) == 2, "both have joined")
-    for _ in range(count):
-        seat = sorted(seen.workers())[0]
-        horse = freeze_owing(seen, seat)
-        parent, watch = parent_of(horse), Stopwatch()
-        os.kill(parent, signal.SIGKILL)
-        os.kill(horse, signal.SIGKILL)
-        wait_for(lambda seat=seat: len(set(seen.workers()) - {seat}) == 2, "two work again")  # type: ignore[misc]
-        row.seconds.append(watch.seconds())
-    end(row, master)
-    notes = [one["text"] for one in master.events("note")]
-    row.noticed = sum("ended with code 137 and starts again" in text for text in notes)
-    row.remark = "back-off of 1, 2, 4 ... s included"
-    return row
-
-
 @scenario("worker asleep for longer than its beat (SIGSTOP, SIGCONT)", quick=2, full=20, slow=False)
 def worker_asleep(arena: Arena, count: int) -> Row:
     """It is thought dead; what it answers when it wakes counts once, or is refused."""
@@ -204,43 +181,4 @@ def worker_asleep(arena: Arena, count: int) -> Row:
         f"seconds from its waking to its next claim; {last['duplicate']} of its results were "
         f"duplicates, {last['late']} too late"
     )
-    return row
-
-
-def listed_seats(master: Started) -> int:
-    """Seats of dead workers that the master has removed from RQ's registries, by its notes."""
-    notes = [one["text"] for one in master.events("note")]
-    return sum(int(text.split()[3]) for text in notes if text.startswith("RQ still listed"))
-
-
-@scenario("seats of killed workers in RQ's registries of a running run", quick=2, full=10)
-def seats_abandoned(arena: Arena, count: int) -> Row:
-    """RQ believes in a seat for over a minute after its worker's last beat; here that minute is cut
-    short.
-    """
-    row = Row("", injected=count)
-    url = arena.server()
-    master, seen = arena.started("seats", url, ENDLESS, clocks=STEADY)
-    victims = [arena.processes.worker(url, clocks=NERVOUS) for _ in range(count)]
-    horses = [seen.horse(seen.joined(victim)) for victim in victims]
-    for victim, horse in zip(victims, horses, strict=True):
-        victim.signal(signal.SIGKILL)
-        os.kill(horse, signal.SIGKILL)
-    entries = [entry.decode() for entry in seen.client.zrange("rq:wip:default", 0, -1)]
-    assert len(entries) == count
-    for entry in entries:
-        assert seen.client.expire(f"rq:execution:{entry}", 1)
-    watch = Stopwatch()
-    wait_for(lambda: seen.client.zcard("rq:wip:default") == 0, "the registry is clear", 60)
-    row.seconds = [watch.seconds()] * count
-    assert not [
-        entry for entry in entries if seen.client.exists(f"rq:job:{entry.partition(':')[0]}")
-    ]
-    # The registry is cleared before the note is written.
-    wait_for(lambda: listed_seats(master) >= count, "the note of the seats")
-    row.noticed = listed_seats(master)
-    row.remark = "checked every 15 s"
-    master.signal(signal.SIGINT)
-    assert master.wait() == 130
-    assert left_in_rq(seen) == []
     return row
