@@ -6,7 +6,6 @@ accepts the environment's own observations by it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -383,7 +382,3 @@ def _whole_numbers(values: Any) -> tuple[int, ...]:
             "the description of the observations contains something other than whole numbers"
         )
     return tuple(values)
-
-
-def array_leaf(shape: tuple[int, ...]) -> ObservationLeaf:
-    return ObservationLeaf(math.prod(shape))

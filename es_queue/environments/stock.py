@@ -5,6 +5,7 @@ behaviours by which novelty search compares episodes (Lehman and Stanley 2011).
 from __future__ import annotations
 
 import importlib
+import math
 import operator
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +29,6 @@ from es_queue.environments.interface import (
     ObservationGroup,
     ObservationLeaf,
     ObservationTree,
-    array_leaf,
     flatten,
     join_name,
     make_encoder,
@@ -74,14 +74,6 @@ def resolve_behaviour(entry: RegisteredEnvironment, request: EnvironmentRequest)
 def is_read_inside(name: str) -> bool:
     """Whether the behaviour must be read inside the environment, because observations lack it."""
     return name not in ("", LAST)
-
-
-def make_measure(name: str) -> Measure | None:
-    """The function that reads a behaviour inside an environment, or None. Raises UsageError."""
-    if not is_read_inside(name) or name == FEET:
-        return None
-    inside = {POSITION: final_position, RAM: memory}
-    return inside.get(name) or load_function("behaviour", name, UsageError)
 
 
 class ContactShares:
@@ -166,8 +158,6 @@ def validate_length(numbers: int) -> None:
 
 # --- spaces
 
-Adapter = Callable[[Any], Any]
-
 
 def observation_tree(
     space: spaces.Space[Any], environment_id: str, name: str = ""
@@ -178,7 +168,7 @@ def observation_tree(
     one-hot. Raises EnvironmentFailure for any other space, and for a name that is not text.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return array_leaf(space.shape)
+        return ObservationLeaf(math.prod(space.shape))
     if isinstance(space, spaces.Discrete):
         return ObservationLeaf(int(space.n), (int(space.n),), (int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):
@@ -227,13 +217,6 @@ def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
     )
 
 
-def action_adapter(space: spaces.Space[Any]) -> Adapter:
-    """From a policy's action to the environment's: for a box of integers, the nearest ones."""
-    if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
-        return lambda action: np.rint(action).astype(space.dtype)
-    return lambda action: action
-
-
 # --- the environment
 
 #: Modules and classes that keep nothing from one episode to the next (held by a test).
@@ -276,11 +259,16 @@ class StockEnvironment:
         self.resets_cleanly = not (entry.module or request.wrappers or wrapped) and (
             f"{made.__module__}.{made.__qualname__}".startswith(CLEAN_MODULES)
         )
-        self._measure = make_measure(resolve_behaviour(entry, request))
+        name, inside = resolve_behaviour(entry, request), {POSITION: final_position, RAM: memory}
+        self._measure: Measure | None = None
+        if is_read_inside(name) and name != FEET:
+            self._measure = inside.get(name) or load_function("behaviour", name, UsageError)
         tree = observation_tree(self._environment.observation_space, entry.id)
         is_leaf, choices = isinstance(tree, ObservationLeaf), getattr(tree, "choices", ())
         self._encode = flatten if is_leaf and not choices else make_encoder(tree)
-        self._adapt = action_adapter(self._environment.action_space)
+        actions = self._environment.action_space
+        is_rounded = isinstance(actions, spaces.Box) and actions.dtype.kind != "f"
+        self._rounded = actions.dtype if is_rounded else None
         space = self._environment.observation_space
         shape = space.shape if isinstance(space, spaces.Box) else ()
         self.spec = EnvironmentSpec(
@@ -319,7 +307,9 @@ class StockEnvironment:
         return self._encode(outcome[0])
 
     def step(self, action: Any) -> tuple[Floats, float, bool]:
-        outcome = self._environment.step(self._adapt(action))
+        if self._rounded is not None:  # a box of integers: the nearest ones
+            action = np.rint(action).astype(self._rounded)
+        outcome = self._environment.step(action)
         try:
             observation, reward, terminated, truncated, _ = outcome
         except (TypeError, ValueError):
