@@ -74,8 +74,8 @@ class Setup:
 
     def _changed_error(self, before: str, now: int) -> EnvironmentFailure:
         return EnvironmentFailure(
-            f"{self.config.task} or its policy has changed: the checkpoint has {before}, and now "
-            f"there are {now:,}: restore them, or begin a new run with --warm-start"
+            f"{self.config.problem} or its policy has changed: the checkpoint has {before}, and "
+            f"now there are {now:,}: restore them, or begin a new run with --warm-start"
         )
 
     def initial_state(

@@ -4,7 +4,10 @@ mistakes.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -479,3 +482,13 @@ def test_more_workers_than_a_host_can_start_are_refused(monkeypatch: pytest.Monk
     )
     with pytest.raises(UsageError, match=r"workers is 1000 in train\(\): use a whole number"):
         train(env="CartPole-v1", workers=1000)
+
+
+@each_case("flag", ["--help", "--help-all"])
+def test_help_whose_reader_has_gone_is_silent(flag: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "master.cli.main", flag]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
