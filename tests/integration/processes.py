@@ -64,6 +64,7 @@ WALKER: dict[str, Any] = {
 CARTPOLE: dict[str, Any] = {
     "env": "CartPole-v1",
     "strategy": "pgpe",
+    "biases": False,  # also of copies of it that have no recipe
     "seed": 3,
     "population": 8,
     "step_limit": "60",
@@ -93,14 +94,15 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 def flags(values: dict[str, Any]) -> list[str]:
     """Settings as es-master's flags; None for one that is left out."""
-    return [
-        word
-        for name, value in given(values).items()
-        for word in (
-            f"--{name.replace('_', '-')}",
-            ",".join(map(str, value)) if isinstance(value, tuple) else str(value),
-        )
-    ]
+    words = list[str]()
+    for name, value in given(values).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words += [f"--{flag}", text]
+    return words
 
 
 def quiet_digest(values: dict[str, Any], generation: int = -1) -> str:
