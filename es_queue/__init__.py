@@ -14,7 +14,7 @@ __all__ = ["Hook", "RunConfig", "__version__", "load_policy", "train"]
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.hooks import Hook
-    from es_queue.policies.checkpoint import load_policy
+    from es_queue.policies.saved_policy import load_policy
     from master.run.training import train
 
 
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
         return RunConfig
     if name == "load_policy":
         # start-up: numpy
-        from es_queue.policies.checkpoint import load_policy
+        from es_queue.policies.saved_policy import load_policy
 
         return load_policy
     if name == "train":

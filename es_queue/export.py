@@ -24,10 +24,10 @@ from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import array_digest
 from es_queue.policies.actions import middle_of
 from es_queue.policies.base import Layer, LayeredPolicy, Policy, SelectedInputsPolicy
-from es_queue.policies.checkpoint import SavedPolicy
 from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.linear_mlp import LRELU_SLOPE, MlpPolicy
 from es_queue.policies.recurrent import RecurrentPolicy
+from es_queue.policies.saved_policy import SavedPolicy
 
 #: What ``export_bytes`` writes, by the ending of a file's name; .json is a seed list.
 ENDINGS = (".onnx", ".pt2", ".npz")

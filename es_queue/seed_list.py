@@ -24,7 +24,7 @@ from es_queue.numerics.fingerprint import array_digest
 from es_queue.numerics.noise_table import LARGEST_DEFAULT, NoiseTable, default_size
 from es_queue.policies import initial_parameters
 from es_queue.policies.base import Policy
-from es_queue.policies.checkpoint import policy_from_meta
+from es_queue.policies.saved_policy import policy_from_meta
 from es_queue.user_code import is_trusted, named_modules, require_trust
 
 KIND = "es-queue seed list"

@@ -19,7 +19,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.export import export_bytes
 from es_queue.files import read_file, read_npz
 from es_queue.numerics.fingerprint import array_digest
-from es_queue.policies.checkpoint import POLICY_ARRAYS, REFERENCE, SavedPolicy
+from es_queue.policies.saved_policy import POLICY_ARRAYS, REFERENCE, SavedPolicy
 from es_queue.pretrained import training_command
 from es_queue.private_files import replacing
 from es_queue.seed_list import MAX_BYTES, format_seed_list, read_seed_list

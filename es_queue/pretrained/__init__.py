@@ -48,7 +48,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     from es_queue.export import npz_bytes
     from es_queue.files import read_npz
     from es_queue.numerics.fingerprint import array_digest
-    from es_queue.policies.checkpoint import POLICY_ARRAYS
+    from es_queue.policies.saved_policy import POLICY_ARRAYS
     from es_queue.seed_list import format_seed_list
     from es_queue.strategies import strategy_class
     from es_queue.strategies.base import Strategy

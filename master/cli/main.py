@@ -113,7 +113,7 @@ def run_control(args: ControlArgs, launch: Launch) -> int:
             raise no_run_error(run)
         return replay_run(run.run, run.folder, launch.noise_dir, print, launch.trust)
     # start-up: of this request
-    from master.run.control import run_control_command
+    from master.run.control_commands import run_control_command
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return run_control_command(args, launch)

@@ -105,7 +105,7 @@ def make_view(
         return QuietView(out, config)
     if out.is_terminal:
         # start-up: rich, which logs do not need
-        from master.display.terminal import LiveView
+        from master.display.panel import LiveView
 
         return LiveView(out, run, config, clock)
     return LogView(out, run, config, clock)

@@ -21,7 +21,7 @@ from es_queue.environments.interface import EnvironmentSpec, to_json
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import FORMAT, MAX_NPZ, read_file, read_npz
 from es_queue.numerics.arrays import Floats
-from es_queue.policies.checkpoint import REFERENCE
+from es_queue.policies.saved_policy import REFERENCE
 from es_queue.private_files import replacing
 from es_queue.run_folder import BEST, CHECKPOINT_NAME
 from master.loop.state import Best, RunState

@@ -20,7 +20,7 @@ from master.display.log_view import RunView
 from master.loop import checkpoint
 from master.loop.checkpoint import Checkpoints
 from master.loop.config_timeline import format_changes
-from master.loop.figures import evaluation_figures
+from master.loop.generation_record import evaluation_figures
 from master.loop.learner import Chosen, Learner
 from master.loop.state import TRAINING, Best, RunState
 from master.status.figures import Record

@@ -35,7 +35,7 @@ from master.loop import checkpoint
 from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
 from master.loop.config_timeline import ConfigTimeline, format_changes
-from master.loop.figures import (
+from master.loop.generation_record import (
     counts,
     episodes_record,
     evaluation_record,
@@ -47,7 +47,6 @@ from master.loop.figures import (
     training_record,
     training_steps,
 )
-from master.loop.inbox import ControlInbox
 from master.loop.learner import (
     Chosen,
     Learner,
@@ -57,6 +56,7 @@ from master.loop.learner import (
 )
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStatistics
+from master.loop.requests import ControlInbox
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.status.figures import Record, format_duration, format_values

@@ -54,16 +54,16 @@ from master.loop.advice import ProgressNote
 from master.loop.audit import Audit
 from master.loop.checkpoint import Checkpoints, write_atomically
 from master.loop.config_timeline import ConfigTimeline, drop_settings
-from master.loop.inbox import ControlInbox
 from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
 from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, run_digest
 from master.loop.recovery_statistics import TAKEOVER
+from master.loop.requests import ControlInbox
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.launch import Launch, existing_run, new_run, prepare_folder
 from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
-from master.run.seats import Seats
+from master.run.open_seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
 from master.services.leader import FolderLock, is_own_private

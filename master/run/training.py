@@ -20,7 +20,7 @@ from master.status.figures import format_mean_std
 
 if TYPE_CHECKING:
     from es_queue.environments.registry import GivenEnvironment
-    from es_queue.policies.checkpoint import SavedPolicy
+    from es_queue.policies.saved_policy import SavedPolicy
     from es_queue.run_folder import NamedRun
 
 GenerationCallback = Callable[[dict[str, Any]], bool | None]
@@ -60,7 +60,7 @@ class TrainResult(dict[str, Any]):
     def policy(self) -> SavedPolicy:
         """The best policy, else the newest. Raises RunFolderError if it cannot be loaded."""
         # start-up: numpy
-        from es_queue.policies.checkpoint import load_policy
+        from es_queue.policies.saved_policy import load_policy
 
         return load_policy(self.get("best_checkpoint") or self["last_checkpoint"])
 

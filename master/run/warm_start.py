@@ -13,8 +13,8 @@ from es_queue.files import read_npz
 from es_queue.numerics.arrays import typed_array
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.statistics import RunningMoments
-from es_queue.policies.checkpoint import SavedPolicy, read_policy
 from es_queue.policies.linear_mlp import widen
+from es_queue.policies.saved_policy import SavedPolicy, read_policy
 from es_queue.run_folder import checkpoint_path
 from master.loop.state import RunState
 from master.run.setup import Setup

@@ -23,9 +23,9 @@ from es_queue.text import sanitize
 from master.display.log_view import SafeStream
 from master.status.curve import Curve
 from master.status.figures import finite_or_none
-from master.status.keys import make_key_page, make_keys_page, validate_key
+from master.status.keyspace import make_key_page, make_keys_page, validate_key
 from master.status.sources import Sources, find_sources, password_warnings
-from master.status.terminal import (
+from master.status.texts import (
     Page,
     make_errors_page,
     make_run_page,

@@ -581,7 +581,7 @@ def print_finding(finding: Finding, out: SafeStream) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from master.display.terminal import make_console
+    from master.display.panel import make_console
 
     sign, style = SIGNS[finding.state]
     head = Text(f"{to_encodable(sign, out.encoding)} {finding.state:<8}", style)

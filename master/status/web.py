@@ -50,10 +50,10 @@ from master.display.log_view import SafeStream, recipe_points
 from master.services.tcp_access import Address, is_address, parse_address
 from master.status.curve import Curve, file_stamp
 from master.status.figures import FIGURES, drawable_or_none, finite_or_none
-from master.status.keys import to_plain_json
+from master.status.keyspace import to_plain_json
 from master.status.snapshot import HEALTHY
 from master.status.sources import Sources, find_sources
-from master.status.terminal import make_errors_page, shown_texts, signals_as_interrupts
+from master.status.texts import make_errors_page, shown_texts, signals_as_interrupts
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from es_queue.errors import DecodeError, RunFolderError
 from es_queue.files import parse_json
-from es_queue.policies.checkpoint import load_policy
+from es_queue.policies.saved_policy import load_policy
 from es_queue.protocol.control import ControlRequest
 from es_queue.protocol.messages import Block, Task
 from master.loop import checkpoint

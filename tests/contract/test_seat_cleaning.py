@@ -16,7 +16,7 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 
 from es_queue.protocol.store import MasterStore
-from master.run.seats import CHECK_SECONDS, LOCK_SECONDS, STUCK_SECONDS, Seats
+from master.run.open_seats import CHECK_SECONDS, LOCK_SECONDS, STUCK_SECONDS, Seats
 from tests.notes import collect_notes
 
 RUN, BEAT = "mine", 90

@@ -19,7 +19,7 @@ from es_queue.protocol.messages import Task
 from es_queue.slots import Shape
 from master.loop.checkpoint import pack
 from master.status.command import main
-from master.status.keys import MOST_BYTES
+from master.status.keyspace import MOST_BYTES
 from master.status.snapshot import LONGEST_REPORT, MOST_REPORTS
 
 OWN = RunKeys("walker-1")

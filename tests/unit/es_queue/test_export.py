@@ -19,7 +19,7 @@ from es_queue.export import export_bytes
 from es_queue.files import read_npz
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.checkpoint import SavedPolicy, load_policy
+from es_queue.policies.saved_policy import SavedPolicy, load_policy
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring

@@ -23,7 +23,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies.base import ConstantPolicy
-from es_queue.policies.checkpoint import load_policy
+from es_queue.policies.saved_policy import load_policy
 from es_queue.strategies.map_elites import Archive
 from es_queue.user_code import ALLOW
 from master.loop.checkpoint import Checkpoints

@@ -23,7 +23,7 @@ from es_queue.environments.interface import (
 )
 from es_queue.environments.stock import observation_tree
 from es_queue.errors import EnvironmentFailure, UsageError
-from es_queue.policies.checkpoint import load_policy
+from es_queue.policies.saved_policy import load_policy
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring

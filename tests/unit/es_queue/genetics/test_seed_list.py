@@ -15,7 +15,7 @@ import pytest
 from es_queue.errors import RunFolderError
 from es_queue.files import read_npz
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.policies.checkpoint import POLICY_ARRAYS
+from es_queue.policies.saved_policy import POLICY_ARRAYS
 from es_queue.seed_list import MAX_BYTES, format_seed_list, read_seed_list
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case

@@ -19,7 +19,7 @@ from es_queue.errors import RunFolderError, UsageError
 from es_queue.numerics.statistics import FrozenStatistics
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.checkpoint import SavedPolicy, load_policy
+from es_queue.policies.saved_policy import SavedPolicy, load_policy
 from es_queue.pretrained import path_of
 from tests.cases import each_case
 

@@ -17,7 +17,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.policies import BoundPolicy, NumpyPolicy, Policy, make_policy
-from es_queue.policies.checkpoint import load_policy
+from es_queue.policies.saved_policy import load_policy
 from es_queue.user_code import ALLOW, named_modules
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case

@@ -9,8 +9,8 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import ActionSpec
 from es_queue.policies import make_policy
-from es_queue.policies.checkpoint import SavedPolicy
 from es_queue.policies.recurrent import CELLS, RecurrentPolicy
+from es_queue.policies.saved_policy import SavedPolicy
 from tests.cases import each_case
 from tests.parts import built
 

@@ -28,7 +28,7 @@ from master.status.snapshot import (
     judge,
 )
 from master.status.sources import Sources
-from master.status.terminal import Page, format_plain, make_run_page, make_runs_page, print_page
+from master.status.texts import Page, format_plain, make_run_page, make_runs_page, print_page
 from tests.cases import each_case
 
 FIGURES = {

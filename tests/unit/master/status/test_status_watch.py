@@ -14,8 +14,8 @@ from rich.text import Text
 
 from es_queue.errors import RedisError, UsageError
 from master.display.log_view import SafeStream
-from master.display.terminal import FittingTable
-from master.status.terminal import Page, watch_page
+from master.display.panel import FittingTable
+from master.status.texts import Page, watch_page
 from tests.unit.master.status.test_status_command import Terminal
 
 

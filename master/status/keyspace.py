@@ -25,10 +25,10 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.protocol.keys import RUN_ID, RUNS, RunKeys
 from es_queue.protocol.messages import KINDS, Block, Task
 from es_queue.text import sanitize, to_text
-from master.display.terminal import FittingTable
+from master.display.panel import FittingTable
 from master.status.figures import FIGURES, format_duration
 from master.status.snapshot import LONGEST_NAME, RedisReader
-from master.status.terminal import FAINT, STRONG, Page, PagePart, page_fields
+from master.status.texts import FAINT, STRONG, Page, PagePart, page_fields
 
 #: The start of every key of es-queue.
 KEY_PREFIX = RUNS.partition(":")[0] + ":"

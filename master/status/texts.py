@@ -20,7 +20,7 @@ from es_queue.errors import EsQueueError
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.text import sanitize
 from master.display.log_view import SafeStream
-from master.display.terminal import FittingTable, format_plain_table, make_console, make_fields
+from master.display.panel import FittingTable, format_plain_table, make_console, make_fields
 from master.status.curve import Curve
 from master.status.figures import (
     EVALUATION,
