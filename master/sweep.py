@@ -279,7 +279,8 @@ class Study:
         launch, seeds, self.folder = self.launch, self.seeds, paths.folder
         named = launch.redis_url
         flags = "" if named is None else redis_flags(named, launch.redis_password_file)
-        self.way_back = f"{format_command('es-master')} --resume {paths.word}{flags}"
+        trust = " --trust" if named_modules(self.config) else ""
+        self.way_back = f"{format_command('es-master')} --resume {paths.word}{flags}{trust}"
         prepare_folder(paths.folder, launch.shared)
         self.lock = lock = FolderLock(paths, named or "", clocks_from_environment())
         lock.take(leased=False)

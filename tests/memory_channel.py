@@ -236,8 +236,14 @@ class MemoryMasterStore:
             server.lease = ("", 0.0)
             server.changed.notify_all()
 
-    def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        return self.server.config, self.server.task, self.server.checkpoint
+    def config(self) -> bytes | None:
+        return self.server.config
+
+    def task(self) -> bytes | None:
+        return self.server.task
+
+    def checkpoint(self) -> bytes | None:
+        return self.server.checkpoint
 
     def workers(self, known: WorkerInfos = NO_WORKERS) -> dict[str, dict[str, str]]:
         with self.server.changed:

@@ -83,8 +83,7 @@ def queues_before(client: Any, worker: str, queue: str) -> list[str]:
 
 
 def open_next(client: Any, queue: str, run: str, nonce: str, timeout: int) -> str:
-    """Open the next seat, while the run is running; if that fails, the master's SeatManager opens
-    one.
+    """Open the next seat, while the run is running; if that fails, the master opens one.
 
     Returns why this worker should not take this seat; usually empty. Seats outlive a killed
     master, and would keep workers from live runs. A master takes its lease before it opens seats.

@@ -530,8 +530,8 @@ class RunConfig:
     @staticmethod
     def _unknown(name: str, value: Any, values: Mapping[str, Any], source: str) -> UsageError:
         """Why these classes have no such setting."""
-        for part, users in ((part, users_of(name, part)) for part in PARTS):
-            if users:
+        for part in PARTS:
+            if users := users_of(name, part):
                 text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
                 shown = str(text)[:60] if str(text).isprintable() else short(value)
                 return UsageError(
@@ -554,14 +554,14 @@ class RunConfig:
 
     def completed(self, kind: type) -> Self:
         """With all settings of the user's own strategy, checked. Raises UsageError."""
-        own, given = declared(kind.Settings), dict(self.own)  # type: ignore[attr-defined]
+        known, mine = declared(kind.Settings), dict(self.own)  # type: ignore[attr-defined]
         policy = own_settings("policy", self.policy)
-        values = {name: one.default for name, one in sorted(own.items())}
-        for name, value in given.items():
-            if name in own:
-                values[name] = own[name].checked(value, "the settings")
+        values = {name: one.default for name, one in sorted(known.items())}
+        for name, value in mine.items():
+            if name in known:
+                values[name] = known[name].checked(value, "the settings")
             elif name not in policy:
-                hint = format_suggestion(name, own)
+                hint = format_suggestion(name, known)
                 fix = f"; {hint}" if hint else ": leave it out"
                 raise UsageError(f"the strategy {self.strategy} has no setting {name}{fix}")
         taken = values.keys() & {*declared(RunConfig), *policy}
@@ -570,7 +570,7 @@ class RunConfig:
                 f"the strategy {self.strategy} calls a setting {min(taken)}, which every run has: "
                 "give it another name"
             )
-        return replace(self, own=tuple((given | values).items()))
+        return replace(self, own=tuple((mine | values).items()))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

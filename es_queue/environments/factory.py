@@ -226,26 +226,27 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     backend = resolved.backend
     stock = StockEnvironment(resolved.entry, request)  # describes the spaces for all back ends
     spec = stock.spec
-    if not resolved.is_stock:
+    is_played = resolved.is_stock and resolved.behaviour != FEET
+    if not is_played:
         stock.close()
-        if (
-            spec.discrete_start is not None
-            or spec.observation is not None
-            or spec.action.kind not in ("box", "discrete")
-            or any(spec.action.starts)
-        ):
-            raise UsageError(
-                f"the envpool back end does not play {spec.id}: it supports array observations, "
-                "and box or discrete actions"
-            )
-    env = stock if resolved.is_stock and resolved.behaviour != FEET else resolved.open()
+    if not resolved.is_stock and (
+        spec.discrete_start is not None
+        or spec.observation is not None
+        or spec.action.kind not in ("box", "discrete")
+        or any(spec.action.starts)
+    ):
+        raise UsageError(
+            f"the envpool back end does not play {spec.id}: it supports array observations, "
+            "and box or discrete actions"
+        )
+    env = stock if is_played else resolved.open()
     try:
         _probe_environment(env, spec)
         size = _behaviour_size(env, spec, resolved.behaviour)
         return replace(
             spec,
             backend=backend,
-            lives=stock.lives() if env is stock else 0,
+            lives=stock.lives() if is_played else 0,
             action=with_bins(spec.action, request.action_bins),
             behaviour=resolved.behaviour,
             behaviour_size=size,

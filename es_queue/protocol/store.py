@@ -402,20 +402,24 @@ class MasterStore(Store):
         self._script("finish", names, arguments)
         self._send("delete", self.keys.master)  # finish was fenced; a lease fences nobody
 
-    def stored_run(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """(config, task, checkpoint) from Redis, for resume (rule 11)."""
+    # --- of the run, for a resume (rule 11)
 
-        def read() -> list[bytes]:
-            pipeline = self._client.pipeline(transaction=True)
-            pipeline.getrange(self.keys.config, 0, MAX_CONFIG)  # a byte more than there may be
-            pipeline.getrange(self.keys.task, 0, MAX_TASK)
-            values: list[bytes] = pipeline.getrange(
-                self.keys.checkpoint, 0, MAX_CHECKPOINT
-            ).execute()
-            return values
+    def config(self) -> bytes | None:
+        """The run's configuration, None if Redis has none."""
+        return self._read(self.keys.config, MAX_CONFIG)
 
-        config, task, checkpoint = (value or None for value in self.retry(read))  # twice: yes
-        return config, task, checkpoint
+    def task(self) -> bytes | None:
+        """The header of the open publication."""
+        return self._read(self.keys.task, MAX_TASK)
+
+    def checkpoint(self) -> bytes | None:
+        """The newest state."""
+        return self._read(self.keys.checkpoint, MAX_CHECKPOINT)
+
+    def _read(self, key: str, most: int) -> bytes | None:
+        """At most a byte more than there may be."""
+        value: bytes = self.retry(lambda: self._client.getrange(key, 0, most))  # twice: yes
+        return value or None
 
     def forget_gone_runs(self) -> None:
         """Remove runs whose keys have expired from the list of runs, at most the oldest few

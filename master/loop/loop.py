@@ -521,7 +521,7 @@ class Master:
         has_learnt = state.stage == TRAINING and not is_confirmed(current)
         figures, returns_to = dict[str, float](), None
         if has_learnt:
-            self._refuse_endless_failure(learner, chosen)
+            self._check_failures(learner, chosen)
             after, figures, returns_to = learner.next_search(current, chosen, evaluation)
             changes = self._inbox.take_changes()
             after = self._timeline.advance(after, changes, learner, returns_to)
@@ -572,7 +572,7 @@ class Master:
             self._last_failure,
         )
 
-    def _refuse_endless_failure(self, learner: Learner, chosen: Chosen) -> None:
+    def _check_failures(self, learner: Learner, chosen: Chosen) -> None:
         """Raises EnvironmentFailure if every episode of asynchronous batches has failed."""
         failed = chosen.column("state") == FAILED
         self._failed_in_a_row = self._failed_in_a_row + len(failed) if failed.all() else 0

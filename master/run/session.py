@@ -184,7 +184,7 @@ class Session:
         self._new_folder = None if run.folder.exists() else run.folder
         prepare_folder(run.folder, launch.shared)
         self._connect(run)
-        if self._store.stored_run()[0] is not None:
+        if self._store.config() is not None:
             validate_lease_free(self._store, self._clocks, wait=False)
             raise UsageError(
                 f"run {run.run} exists in this Redis already; continue it with --resume "
@@ -210,7 +210,7 @@ class Session:
         if disk is not None:  # a folder of another run is refused before anything is started in it
             self._allow_modules(newest_checkpoint(run, disk, None)[0], str(run.folder))
         self._connect(run)
-        stored = self._store.stored_run()[2]
+        stored = self._store.checkpoint()
         if disk is None and stored is None:
             if not run.folder.is_dir():
                 raise unknown_run_error(run, self._url)
@@ -345,6 +345,7 @@ class Session:
                 self._notes.show_in(self._view.note)
                 self.resume_command = f"{format_command('es-master')} --resume {self._words}"
                 self.resume_command += " --trust" if named_modules(setup.config) else ""
+                self.resume_command += "" if launch.listen is None else " --listen"
                 master = self._make_master(keep_going, videos, parts)
                 self.is_looping = True
                 with suppress(OSError):
@@ -373,7 +374,7 @@ class Session:
     def _read_again(self, setup: Setup, changes: dict[str, Any]) -> tuple[Setup, RunState]:
         """The newest state, now that no other master can publish, and its parts."""
         disk = Checkpoints(self._run.folder).read_newest(self._run.run)
-        config, state = newest_checkpoint(self._run, disk, self._store.stored_run()[2])
+        config, state = newest_checkpoint(self._run, disk, self._store.checkpoint())
         if config != self._saved_config:
             # Another master went on with it meanwhile, under other budgets.
             setup = prepare_run(replace(config, **changes), self._launch.noise_dir)
@@ -471,7 +472,7 @@ class Session:
         task, former_state = None, None
         if self._launch.resume is not None:
             look = self._store.look(self._token, self._holder, self._clocks.lease, {}, grace=True)
-            stored, strategy = self._store.stored_run()[1], self._setup.strategy
+            stored, strategy = self._store.task(), self._setup.strategy
             with suppress(DecodeError):
                 task = None if stored is None else Task.decode(stored)
             is_adoptable = (
@@ -563,18 +564,16 @@ class Session:
         if is_unserved:
             summary |= {"reason": UNSERVED, "interrupted": False}
         self._view.summary(summary)
-        listen_flag = "" if self._launch.listen is None else " --listen"
-        resume = f"{format_command('es-master')} --resume {self._words}{listen_flag}"
         if is_unserved:
             LOGGER.warning(
                 "training is over, and no worker was there for the final evaluation: "
-                f"start one and continue with {resume}, or play the policy here with "
+                f"start one and continue with {self.resume_command}, or play the policy here with "
                 f"{format_command('es-play')} {path}"
             )
         else:
             LOGGER.info(
                 f"stopped at generation {state.generation}, checkpoint {path}; continue with: "
-                f"{resume}"
+                f"{self.resume_command}"
             )
         return summary
 

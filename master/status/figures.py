@@ -233,7 +233,7 @@ FIGURES = {
                format_whole, "json csv", metric="recovered_total"),
         Figure("reissued", COUNT, "overdue blocks that were issued a second time", format_whole,
                "json csv", metric="reissued_total"),
-        Figure("late", COUNT, "results that came too late to count", format_whole, "json csv",
+        Figure("late", COUNT, "blocks whose results came too late", format_whole, "json csv",
                metric="late_total"),
         Figure("refused", COUNT, "results that the master refused", format_whole, "csv"),
         Figure("lost_steps", STEPS, "environment steps that were not used", format_compact,

@@ -331,7 +331,7 @@ def test_a_full_server_refuses_open_before_anything_has_changed(full: RedisPlace
         full.open(master, P1, task=b"new")
     full.client.config_set("maxmemory", 0)
     assert full.todo() == texts(block(4, 8)) and full.open_ones() == {P0}
-    assert master.stored_run()[1] == b"task" and full.client.get(full.keys.iteration) == b"0"
+    assert master.task() == b"task" and full.client.get(full.keys.iteration) == b"0"
 
 
 def test_a_full_server_never_drops_a_claim_without_its_results(full: RedisPlace) -> None:

@@ -51,7 +51,9 @@ def contents(place: Place) -> object:
         place.refused(),
         place.open_ones(),
         place.history(),
-        master.stored_run(),
+        master.config(),
+        master.task(),
+        master.checkpoint(),
         master.epoch(),
         master.lease_holder()[0],
     )
@@ -106,7 +108,11 @@ def test_a_publication_opens_with_all_that_it_has_and_nothing_to_claim(place: Pl
     more: dict[str, Any] = {"config": '{"env": "x"}', "history": {"generation": "0"}}
     assert place.open(master, P1, checkpoint=b"saved", task=b"new", **more) == P0
     assert (place.todo(), place.open_ones(), place.parameters()) == ([], {P1}, {P1})
-    assert master.stored_run() == (b'{"env": "x"}', b"new", b"saved")
+    assert (master.config(), master.task(), master.checkpoint()) == (
+        b'{"env": "x"}',
+        b"new",
+        b"saved",
+    )
     assert place.progress()["publication"] == P1 and place.progress()["state"] == RUNNING
     assert place.history() == [{"generation": "0"}]
     assert look(master).publication == P1 and read(master, P1) == {}
@@ -127,12 +133,12 @@ def test_opening_again_changes_nothing(place: Place) -> None:
     assert taken is not None and worker.answer(taken, results(1), b"")
     place.open(place.master(), P0, history={"generation": "0"}, task=b"other")
     assert (place.given(), place.todo(), len(place.history())) == ([1], texts(block(4, 8)), 1)
-    assert place.master().stored_run()[1] == b"task"
+    assert place.master().task() == b"task"
 
 
 def test_open_without_a_checkpoint_keeps_the_former_one(place: Place) -> None:
     place.publish(P0, checkpoint=b"old")
-    assert place.publish(P1).stored_run()[2] == b"old"
+    assert place.publish(P1).checkpoint() == b"old"
 
 
 @each_case("lost", ["task", "results", "parameters"])
@@ -350,7 +356,7 @@ def test_finish_closes_all_and_keeps_what_resume_needs(place: Place) -> None:
     assert place.open_ones() == place.parameters() == set()
     assert place.progress()["state"] == "finished" and "publication" not in place.progress()
     assert place.refused() == {"duplicate": 3, "late": 2}
-    assert master.stored_run() == (b"{}", b"task", b"last")
+    assert (master.config(), master.task(), master.checkpoint()) == (b"{}", b"task", b"last")
     assert master.lease_holder() == (None, 0.0)
     assert not worker.answer(taken, results(1), b"") and worker.claim(0.01) is None
     assert worker.poll_flags().state == "finished"
@@ -359,7 +365,7 @@ def test_finish_closes_all_and_keeps_what_resume_needs(place: Place) -> None:
 def test_a_finished_run_keeps_its_former_checkpoint_and_can_be_opened_again(place: Place) -> None:
     master = place.publish(P0, checkpoint=b"open")
     master.finish(TOKEN, {"state": "stopped"}, 60, None)
-    assert master.stored_run()[2] == b"open"
+    assert master.checkpoint() == b"open"
     master = place.publish(P1, block(0, 1, P1), token=HIGHER)
     assert place.todo() == texts(block(0, 1, P1)) and look(master, HIGHER).publication == P1
 

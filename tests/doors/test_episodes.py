@@ -210,7 +210,7 @@ def test_moments_are_of_all_observations_from_the_reset_to_the_last() -> None:
 def test_a_policy_sees_normalised_observations(
     statistics: FrozenStatistics | None, first: float
 ) -> None:
-    parameters = np.array([0.5, 3.5], np.float32)
+    parameters = np.array([0.5, 3.5, 0.0], np.float32)
     config, spec, policy = RunConfig(env="Script"), spec_of(action=WIDE), built("linear", 2, 1)
     world = Script([1.0])
     player = EpisodePlayer(config, spec, policy, EpisodeControl(), world)

@@ -265,7 +265,7 @@ class World:
         name, (_, floor, on_disk), stored = f"master {number}", self.disk, store.epoch()
         token = f"{1 + max(floor, token_number(stored) if stored else 0)}-{number:08x}"
         store.renew(token, name, LEASE)
-        data, state = self._newest(store.stored_run()[2], on_disk)
+        data, state = self._newest(store.checkpoint(), on_disk)
         adopted = self._adoptable(store, token, name, state) if data else None
         timeline = ConfigTimeline(self.setup.learner)
         master = Master(
@@ -286,7 +286,7 @@ class World:
         )
 
     def _adoptable(self, store: Any, token: str, name: str, state: RunState) -> Task | None:
-        raw, look = store.stored_run()[1], store.look(token, name, LEASE, {}, grace=True)
+        raw, look = store.task(), store.look(token, name, LEASE, {}, grace=True)
         task = Task.decode(raw) if raw else None
         vector = self.setup.strategy.published(state.strategy)
         fits = task is not None and (
