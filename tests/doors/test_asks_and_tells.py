@@ -9,7 +9,7 @@ import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.protocol.messages import CENTRE, TRAIN
-from es_queue.slots import ANSWERED, Span
+from es_queue.slots import ANSWERED, Span, Tally
 from es_queue.strategies import STRATEGIES, strategy_class
 from es_queue.testing import begin, is_same, run_generation, sample_strategy
 from tests.cases import each_case
@@ -69,3 +69,14 @@ def test_an_asynchronous_batch_is_the_results_that_arrived_first_and_none_beyond
         slots.table["fitness"] = slots.table["arrived"][:, np.newaxis]
     batch = setup.learner.batch(state, setup.learner.choose(tables))
     assert sorted(batch.fitness.ravel().tolist()) == list(range(2, 10))
+
+
+def test_asynchronous_results_that_come_too_late_to_be_learnt_from_are_counted() -> None:
+    setup = setup_of("snes", schedule="async", max_lag=1)
+    spans, tally = [Span(CENTRE, 0, 1), Span(TRAIN, 0, 6)], Tally()
+    state = setup.initial_state()
+    tables = [setup.learner.slots(state, number, "", spans) for number in (1, 2, 3)]
+    for slots in tables:
+        slots.table["state"], slots.table["arrived"], slots.table["steps"] = ANSWERED, 0, 5
+    assert setup.learner.still_open(state, tables, 3, tally) == tables[1:]
+    assert (tally.refused["stale"], tally.lost_steps) == (6, 30)

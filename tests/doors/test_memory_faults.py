@@ -128,13 +128,6 @@ def test_each_worker_of_a_run_may_fail_in_turn_and_the_bits_stay(quiet: Played) 
     assert (run.outcome, run.figures) == (quiet.outcome, quiet.figures)
 
 
-def test_asynchronous_results_that_come_too_late_to_be_learnt_from_are_counted() -> None:
-    lags = [Fault(memory.LAGS, block) for block in range(3, 12)]
-    run = play(2, schedule="async", max_lag=1, block=1, generations=8, faults=lags)
-    stale, steps_of_a_pair = run.refused["stale"], 10
-    assert stale > 0 and run.records[-1]["lost_steps"] == steps_of_a_pair * stale
-
-
 def test_an_asynchronous_batch_has_its_size_and_no_result_beyond_the_lag() -> None:
     lags = [Fault(memory.LAGS, block) for block in (3, 6)]
     run = play(2, schedule="async", max_lag=1, block=1, generations=8, faults=lags)
