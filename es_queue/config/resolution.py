@@ -101,7 +101,12 @@ def format_recipe(
     """
     if name == NONE:
         return ()
-    added = recipe_values(values, inherited)
+    known = every_setting()
+    added = {
+        one: value
+        for one, value in recipe_values(values, inherited).items()
+        if value != known[one].default
+    }
     sources = {f"the recipe {name}": {one: values[one] for one in inherited}}
     sources[f"the recipe for {values.get('env')}"] = added
     texts = [

@@ -21,12 +21,12 @@ from es_queue.command_line import format_command
 from es_queue.errors import RedisError
 from es_queue.files import read_end, read_file
 from es_queue.protocol.connection import (
+    MISTYPED_RUNS,
     OUTAGE_ERRORS,
     authentication_error,
     client_from_url,
     find_tls_problem,
     first_line,
-    mistyped_runs,
     redacted_url,
 )
 from es_queue.protocol.keys import (
@@ -306,8 +306,8 @@ class RedisReader:
     def list_runs(self) -> list[Run]:
         """The newest runs, newest first."""
         listed, kind = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True), ("type", RUNS)])
-        if problem := mistyped_runs(kind or b"none"):
-            raise RedisError(f"Redis at {self.name} {problem}")
+        if kind not in (None, b"zset", b"none"):
+            raise RedisError(f"Redis at {self.name} {MISTYPED_RUNS}")
         started = {to_text(member): finite_or_none(score) for member, score in listed or ()}
         return self._read({run: at for run, at in started.items() if RUN_ID.fullmatch(run)})
 
@@ -362,16 +362,17 @@ class RedisReader:
             curve.read_file(path)  # a quarter of the time that Redis takes
         elif curve is not None:
             curve.read_redis(self.ask, run.run)
-        known, errors, refused, requests, run.is_suspended, config = self.ask(
+        known, errors, refused, requests, config = self.ask(
             [
                 ("smembers", keys.workers),
                 ("llen", keys.errors),
                 ("hgetall", keys.refused),
                 ("llen", keys.commands),
-                ("exists", RQ_SUSPENDED),
                 ("getrange", keys.config, 0, LONGEST_CONFIG),
             ]
         )
+        with suppress(RedisError):  # some users may read no key of RQ
+            (run.is_suspended,) = self.ask([("exists", RQ_SUSPENDED)])
         ids = sorted(name for name in map(to_text, known or ()) if len(name) <= LONGEST_NAME)
         shown = [keys.worker(one) for one in ids[:MOST_WORKERS]]
         lives = self.ask(("pttl", key) for key in shown)

@@ -21,7 +21,7 @@ from es_queue.run_folder import (
     refuse_links,
     runs_folder,
 )
-from master.services.leader import leader_of
+from master.services.leader import is_same_server, leader_of
 from master.services.private_server import PrivateServer
 from master.status.snapshot import RedisReader, Run, RunFolder, newest_folders
 
@@ -157,7 +157,12 @@ def _choose_sources(given: argparse.Namespace) -> Sources:
     folders = [] if given.run_folder is None else [given.run_folder]
     if url := url_from_environment():
         server = make_named_reader(add_password(url, given), given_by_flag=False)
-        local = sources_in(folders, given, named=False)
+        # That user may differ from the master's, whose name the folder remembers.
+        leaders = {folder: leader_of(NamedRun("", folder)) for folder in folders}
+        server.folders += [
+            folder for folder, one in leaders.items() if one and is_same_server(one.url, url)
+        ]
+        local = sources_in([one for one in folders if one not in server.folders], given, False)
         return Sources([server, *local.servers], local.folders)
     if folders:
         return sources_in(folders, given)

@@ -47,6 +47,7 @@ SUMMARY = {
     "eval_std",
     "eval_min",
     "eval_episodes",
+    "eval_failed_seeds",
     "confirm_mean",
     "reproducible",
     "seed",

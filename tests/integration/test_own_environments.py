@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -203,9 +204,13 @@ class Arm(gymnasium.Env):
 
 
 def test_a_resume_names_what_has_changed_in_the_environment(processes: Processes) -> None:
+    lengths = itertools.count(1)
+
     def write(observations: int, actions: int) -> None:
-        text = CHANGING.replace("OBSERVATIONS", str(observations))
-        (processes.folder / "arm.py").write_text(text.replace("ACTIONS", str(actions)))
+        text = CHANGING.replace("OBSERVATIONS", str(observations)).replace("ACTIONS", str(actions))
+        # Python takes its cached code for a file of the same second and length.
+        comment = "#" * next(lengths)
+        (processes.folder / "arm.py").write_text(f"{text}\n{comment}\n")
 
     write(4, 2)
     settings = {**TINY, "env": "arm:Arm"}

@@ -149,7 +149,7 @@ def test_a_key_of_another_program_in_the_place_of_the_runs_is_named(
     redis_client.set("es:runs", "another program's")
     for name, *words in (("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")):
         said = done(processes.start(BIN / name, *words, "--redis-url", valkey_url), 3)
-        assert "has a key es:runs of another program, a string" in said
+        assert "has a key es:runs of another program, not a sorted set" in said
         assert "another database number" in said
 
 

@@ -173,7 +173,8 @@ def test_keys_of_another_type_are_as_good_as_missing(
     )
     filled.delete(RUNS)
     filled.set(RUNS, "text")
-    assert told(capsys, valkey_url) == {"runs": []}
+    assert main(["--json", "--redis-url", valkey_url]) == 3
+    assert "has a key es:runs of another program" in capsys.readouterr().err
 
 
 def test_what_is_too_long_or_too_many_is_not_shown(
