@@ -67,6 +67,7 @@ class PythonView(RunView):
         self._say, self._run = say, run
         self.keeps_going = True
         self._trained: Record = {}
+        self._line = ""  # of the newest generation
         self._pace, self._last_time = GenerationPace(clock), -LEAST_LINE_SECONDS
         names = ("return_mean", "eval_mean")
         self._series = [Series(name, parse=drawable_or_none) for name in names]
@@ -84,7 +85,8 @@ class PythonView(RunView):
     def generation(self, record: Record) -> None:
         self._pace.begin()
         self._add(record)
-        self._rewrite(format_generation(record, self._config))
+        self._line = format_generation(record, self._config)
+        self._rewrite(self._line)
         if finite_or_none(record.get("return_mean")) is not None:
             self._trained = {name: record[name] for name in TRAINING_FIGURES if name in record}
         if self._callback is not None and self.keeps_going:
@@ -92,7 +94,7 @@ class PythonView(RunView):
 
     def live(self, figures: Record) -> None:
         if left := self._pace.format_left(figures, is_steady=True):
-            self._rewrite(left)
+            self._rewrite(f"{self._line} | {left}" if self._line else left)
 
     def note(self, text: str) -> None:
         if self._say:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from es_queue.config.run_config import ASYNC
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.keys import Clocks
@@ -361,8 +359,9 @@ class Master:
             self._arrived += len(results)
             if len(settled):
                 self._has_results, self._answered_at = True, time.time()
-                self._contributors.update(np.unique(slots.table["worker"][settled]).tolist())
-                for row in settled[slots.table["state"][settled] == FAILED].tolist():
+                failed = slots.table["state"][settled] == FAILED
+                self._contributors.update(slots.table["worker"][settled[~failed]].tolist())
+                for row in settled[failed].tolist():
                     reason = self._workers.reported_reason(slots, row)
                     self._last_failure = generation.learner.judge_failure(slots, row, reason)
                     if slots.table["kind"][row] not in TRAINED:

@@ -540,9 +540,10 @@ class Session:
         self._view.summary(summary)
         if failed := outcome.failed_seeds:
             played, seeds = summary["eval_episodes"] or 0, ", ".join(map(str, failed[:10]))
+            more = f" and {len(failed) - 10} more (summary.json)" if len(failed) > 10 else ""
             LOGGER.warning(
                 f"the evaluation has {played} of {played + len(failed)} episodes; the others, with "
-                f"environment seed{'s' * (len(failed) > 1)} {seeds}, failed"
+                f"environment seed{'s' * (len(failed) > 1)} {seeds}{more}, failed"
             )
         return summary
 

@@ -149,6 +149,7 @@ def test_a_slot_that_always_fails_is_played_three_times_and_the_run_continues() 
     assert all("not a finite number" in one["reason"] for one in run.reports)
     # Pairs that failed are not in the figures of their generation.
     assert min(run.column("population")[:-1]) < 8 and max(run.column("population")[:-1]) > 0
+    assert max(run.column("workers")) == 1  # nobody contributed what failed
 
 
 def test_an_evaluation_continues_without_the_seeds_that_fail(
