@@ -392,9 +392,8 @@ def test_recipe_none_starts_from_plain_defaults() -> None:
 
 def test_a_line_names_the_settings_that_come_from_recipes() -> None:
     assert format_recipe({"env": WALKER, "strategy": "pgpe"}) == (
-        "settings from the recipe for BipedalWalker-v3: policy linear, biases False, "
-        "target_reward 303, target_margin 2, confirm_episodes 200, final_episodes 100 "
-        "(--recipe none: plain defaults)",
+        "settings from the recipe for BipedalWalker-v3: biases False, target_reward 303, "
+        "target_margin 2, confirm_episodes 200 (--recipe none: plain defaults)",
     )
     values, launch = parse_command_line(["--env", "X-v0", "--recipe", "ars-v1", "--top", "8"])
     (line,) = format_recipe(values, launch.inherited, launch.recipe)
