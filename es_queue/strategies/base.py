@@ -283,7 +283,12 @@ class Strategy(ABC):
         """θ + σε (and θ − σε if a slot is a pair) for each row of ``noise`` [S, size]: float32 [S,
         per_slot, size], in float32 arithmetic.
         """
-        steps = np.float32(sigma) * noise
+        return self.around(published, np.float32(sigma) * noise)
+
+    def around(self, published: Floats, steps: Floats) -> Floats:
+        """The centre + (and − if a slot is a pair) each row of ``steps`` [S, size]: float32 [S,
+        per_slot, size].
+        """
         if self.per_slot == 2:
             return mirror(self.centre(published), steps)
         single: Floats = self.centre(published) + steps

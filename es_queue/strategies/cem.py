@@ -47,11 +47,6 @@ class CEM(AdaptiveSigma):
         first = self.first_sigma(self.config.sigma or self.SIGMA)
         return {**super().start(parameters), "sigma": first}
 
-    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-        """μ + σ⊙ε with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
-        tried: Floats = self.centre(published) + published[self.size :] * noise
-        return tried[:, np.newaxis]
-
     @property
     def step_rate(self) -> float:
         return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate

@@ -77,8 +77,7 @@ class CSAES(AdaptiveSharedSigma):
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """m + σ A z for each row of ``noise`` [S, size], float32 [S, 1, size]."""
         steps = np.float32(sigma) * self.apply(published[self.size :], noise)
-        individuals: Floats = self.centre(published) + steps
-        return individuals[:, np.newaxis]
+        return self.around(published, steps)
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """A step of m, of s, of σ and of A; none when all individuals are alike."""

@@ -125,6 +125,10 @@ class AdaptiveSigma(LearntSigma):
     def fits(self, size: int, observations: int) -> bool:
         return size == 2 * self.size
 
+    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
+        """Individuals with the published deviations; the scalar ``sigma`` is not used."""
+        return self.around(published, published[self.size :] * noise)
+
     def sigma(self, state: State) -> float:
         """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not
         this.

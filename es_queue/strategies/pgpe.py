@@ -18,7 +18,7 @@ from es_queue.config.scaling import ScaleRule
 from es_queue.config.schedules import RateFactors
 from es_queue.config.settings import declared, setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, squared_less_one, weighted_rows
-from es_queue.strategies.base import Batch, Info, State, mirror
+from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AdaptiveSigma
 from es_queue.strategies.optimizers import OptimizerSettings, make_optimizer
 from es_queue.strategies.shaping import ShapingSettings, utilities
@@ -82,7 +82,7 @@ class PGPE(AdaptiveSigma):
             name, learning_rate * pace.learning_rate, config.momentum, speed
         )
 
-    # --- what is published: the centre, then the deviations
+    # --- its state
 
     @property
     def step_rate(self) -> float:
@@ -96,10 +96,6 @@ class PGPE(AdaptiveSigma):
             "sigma": self.first_sigma(first),
             **self.optimizer.start(self.size),
         }
-
-    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-        """μ ± σ⊙ε with the published σ, float32 [S, 2, size]; the scalar ``sigma`` is not used."""
-        return mirror(self.centre(published), published[self.size :] * noise)
 
     # --- what the master learns
 

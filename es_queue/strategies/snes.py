@@ -54,11 +54,6 @@ class SNES(AdaptiveSigma):
         first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
         return {**super().start(parameters), "sigma": self.first_sigma(first)}
 
-    def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-        """μ + σ⊙s with the published σ, float32 [S, 1, size]; the scalar ``sigma`` is not used."""
-        tried: Floats = self.centre(published) + published[self.size :] * noise
-        return tried[:, np.newaxis]
-
     @property
     def step_rate(self) -> float:
         return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate

@@ -84,10 +84,7 @@ class XNES(AdaptiveSharedSigma):
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """μ + σ B z for each row of ``noise`` [S, size], float32 [S, 1, size]."""
         columns = published[self.size :].reshape(self.size, self.size)
-        individuals: Floats = self.centre(published) + np.float32(sigma) * combine_rows(
-            columns, noise
-        )
-        return individuals[:, np.newaxis]
+        return self.around(published, np.float32(sigma) * combine_rows(columns, noise))
 
     @property
     def step_rate(self) -> float:

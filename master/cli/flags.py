@@ -266,7 +266,7 @@ START_OPTIONS = """
     write settings, figures and the result for tensorboard, wandb or mlflow, into the run's folder
     of that name; separate several with commas (pip install 'es-queue[NAME]')
 --hook module:Class
-    call the methods of your own class that extends es_queue.Hook at the run's start, generations,
+    call the methods of a class that extends es_queue.Hook at the run's start, generations,
     evaluations and end; can be given several times
 --tensorboard
     the same as --track tensorboard

@@ -8,11 +8,9 @@ end, so that workers finish together (guided self-scheduling, Polychronopoulos a
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 
 import numpy as np
@@ -25,6 +23,7 @@ from es_queue.slots import Rows, Slots, format_slot, ranges
 from es_queue.text import sanitize
 from master.loop.learner import LONGEST_REASON, Learner
 from master.loop.recovery_statistics import STRAGGLER, WORKER_DIED, RecoveryStatistics
+from master.loop.workers import newest_reports
 
 LOGGER = logging.getLogger("es_queue.loop")
 BLOCK_SECONDS = 0.5
@@ -215,11 +214,10 @@ class Issuer:
 
     def _newest_crash(self) -> str:
         """What the workers' reports say about the last process that crashed."""
-        for text in reversed(self._store.errors()):
-            with suppress(ValueError, AttributeError, RecursionError):
-                reason = str(json.loads(text).get("reason", ""))
-                if reason.startswith(CRASH_REPORT):
-                    return sanitize(reason, LONGEST_REASON)
+        for report in newest_reports(self._store):
+            reason = str(report.get("reason", ""))
+            if reason.startswith(CRASH_REPORT):
+                return sanitize(reason, LONGEST_REASON)
         return "the workers' terminals show how they ended"
 
     def issue_lost(self, slots: Slots, look: Look, workers: int, task: bytes) -> None:

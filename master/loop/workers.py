@@ -9,8 +9,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from heapq import nsmallest
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -301,13 +303,8 @@ class Workers:
         """Why the row failed, as a worker has reported it."""
         about = slots.table[row]
         expected = (slots.generation, KINDS[about["kind"]], int(about["number"]))
-        for text in reversed(self._store.errors()):
-            try:
-                report = json.loads(text)
-                found = (report.get("generation"), report.get("kind"), report.get("slot"))
-            except (ValueError, AttributeError, RecursionError):
-                continue
-            if found == expected:
+        for report in newest_reports(self._store):
+            if (report.get("generation"), report.get("kind"), report.get("slot")) == expected:
                 return str(report.get("reason", ""))
         return "the reports of workers do not say why"
 
@@ -346,6 +343,15 @@ class Workers:
         total = sum(self._late_of.values())
         fresh, self._late_taken = max(0, total - self._late_taken), total
         return fresh
+
+
+def newest_reports(store: MasterStore) -> Iterator[dict[str, Any]]:
+    """The workers' reports, newest first, without those that are no JSON object."""
+    for text in reversed(store.errors()):
+        with suppress(ValueError, RecursionError):
+            report = json.loads(text)
+            if isinstance(report, dict):
+                yield report
 
 
 def fingerprint_of(about: About) -> str:
