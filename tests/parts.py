@@ -20,13 +20,11 @@ from es_queue.numerics.statistics import RunningMoments
 from es_queue.policies import make_policy
 from es_queue.protocol.messages import Block, Task
 from es_queue.slots import Span, spans_to_bytes
-from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Batch
 from master.loop.state import ENDING, Best, Counters, RunState
 from master.run.setup import Setup, prepare_run
 from tests.ring import quick_config
 from tests.tiny import QUAD, Script, spec_of
-from workers.episode import EpisodeControl
 from workers.player import Failure, Player
 
 TABLE = NoiseTable.in_memory(2**14)
@@ -56,8 +54,7 @@ def built(kind: str, size: int, outputs: int, reference: Any = None, **values: A
 def player(world: Script, spec: EnvironmentSpec | None = None, **values: Any) -> Player:
     config, spec = config_of(**values), spec or spec_of()
     policy = make_policy(config, spec.observation_size, spec.action)
-    strategy = make_strategy(config, policy.size)
-    return Player(config, spec, policy, strategy, TABLE, EpisodeControl(), world)
+    return Player(config, spec, policy, world, noise=TABLE)
 
 
 class Result(NamedTuple):

@@ -1,42 +1,33 @@
 """Episodes of a run's policies, one by one or many at once, to the same bits.
 
-``EpisodePlayer`` chooses how to play. ``Score`` is what an episode is worth, and when the rules of
-training end it. ``play_episode`` plays one episode, and a ``Batch`` steps many with one call.
+``Score`` is what an episode is worth, and when the rules of training end it. ``play_episode`` plays
+one episode, and a ``Batch`` steps many with one call.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from rq.timeouts import BaseTimeoutException
 
 from es_queue.config.episode_rules import EpisodeRules
-from es_queue.config.run_config import RunConfig
 from es_queue.environments.interface import (
-    BehaviourEnvironment,
     Environment,
-    EnvironmentSpec,
     LivesEnvironment,
     VectorEnvironment,
-    best_batch_size,
 )
-from es_queue.environments.stock import is_read_inside
-from es_queue.environments.vector import UnbatchedEnvironment
 from es_queue.errors import EsQueueError
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
-from es_queue.policies.base import BoundPolicy, Forward, Policy, SelectedInputsPolicy
+from es_queue.policies.base import BoundPolicy, Forward, Policy
 
 #: Follows the steps of an episode: how many there were, and the return so far.
 OnStep = Callable[[int, float], None]
@@ -91,140 +82,6 @@ class Episode:
 
 #: An episode, or what it failed with.
 Played = Episode | Exception
-
-
-class EpisodePlayer:
-    """Plays episodes of one run. ``env`` plays them one by one, ``envs`` many at once.
-
-    table: of the action noise; None for no noise
-    unread: results of the current batch that were not read yet
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        policy: Policy,
-        control: EpisodeControl,
-        env: Environment,
-        envs: VectorEnvironment | None = None,
-        table: NoiseTable | None = None,
-    ) -> None:
-        self._spec, self._control, self._numbers = spec, control, policy.numbers
-        # Numbers that the policy leaves out are not even normalised.
-        self._policy = policy.policy if isinstance(policy, SelectedInputsPolicy) else policy
-        self._env, self._envs, self.unread = env, envs, 0
-        self._actions = ActionMap(spec.action, config.action_bound)
-        self._noise: Callable[[int], NextNoise] | None = None
-        if table is not None and config.action_noise > 0 and spec.action.kind == "box":
-            numbers = len(spec.action.low)
-            self._noise = partial(action_noise, table, numbers, config.action_noise)
-
-    def play(
-        self,
-        specs: Iterable[EpisodeSpec | Exception],
-        count: int,
-        rules: EpisodeRules,
-        statistics: FrozenStatistics | None,
-        on_step: OnStep | None = None,
-    ) -> Iterator[Played]:
-        """Play ``count`` specs in order, as results are read. An exception among them is its own
-        result. Either all or none have a key. With ``on_step``, episodes are played one by one.
-        Raises Leaving between two steps.
-        """
-        left, numbers = iter(specs), self._numbers
-        if statistics is not None and numbers is not None:
-            statistics = FrozenStatistics(
-                statistics.mean[numbers], statistics.std[numbers], statistics.clip
-            )
-        batches = 0 if on_step else self._batches(count)
-        for number in range(batches):
-            size = count * (number + 1) // batches - count * number // batches
-            batch = list(islice(left, size))
-            playable = [spec for spec in batch if isinstance(spec, EpisodeSpec)]
-            played = iter(self._play_together(playable, rules, statistics) if playable else [])
-            for self.unread, spec in zip(reversed(range(size)), batch, strict=True):
-                yield spec if isinstance(spec, Exception) else next(played)
-        parameters: Floats | None = None
-        for spec in left:
-            if isinstance(spec, Exception):
-                yield spec
-                continue
-            self._begin(spec)
-            try:
-                if spec.parameters is not parameters:  # else the next episode of an individual
-                    bound, parameters = self._policy.bind(spec.parameters[None]), spec.parameters
-                with exits_refused():
-                    result: Played = play_episode(
-                        self._env,
-                        begin_acting(bound, statistics, self._numbers),
-                        self._actions,
-                        rules,
-                        spec.seed,
-                        self._control,
-                        spec.sampled,
-                        self._noise_of(spec),
-                        self._behaviour if spec.behave else None,
-                        on_step,
-                    )
-            except (Leaving, BaseTimeoutException):  # RQ's own timeout is no failure of the episode
-                raise
-            except Exception as error:  # whatever a user's environment raises
-                result = error
-            finally:
-                self._control.end_episode()
-            yield result
-
-    def _batches(self, count: int) -> int:
-        """Into how many batches to divide the episodes; 0 for one by one."""
-        if self._envs is None:
-            return 0
-        batches = -(-count // best_batch_size(self._envs.max_episodes, self._policy.size))
-        pays = count >= batches * self._envs.min_episodes
-        return batches if pays or isinstance(self._env, UnbatchedEnvironment) else 0
-
-    def _play_together(
-        self, specs: Sequence[EpisodeSpec], rules: EpisodeRules, statistics: FrozenStatistics | None
-    ) -> list[Played]:
-        """If one raises, it is unknown which: the unfinished ones are played again, one by one."""
-        assert self._envs is not None
-        results: list[Played | None] = [None] * len(specs)
-        self._begin(specs[-1])
-        try:
-            noises = [noise for noise in map(self._noise_of, specs) if noise]
-            batch = Batch(specs, results, self._policy, rules, noises, self._numbers)
-            with exits_refused():
-                batch.play(self._envs, self._actions, statistics, self._control)
-        except (Leaving, BaseTimeoutException):
-            raise
-        except Exception as error:
-            if len(specs) == 1:
-                return [error]
-        finally:
-            self._control.end_episode()
-        return [
-            self._play_together([spec], rules, statistics)[0] if result is None else result
-            for spec, result in zip(specs, results, strict=True)
-        ]
-
-    def _begin(self, spec: EpisodeSpec) -> None:
-        self._control.begin_episode({**self._control.playing, "seed": spec.seed})
-
-    def _noise_of(self, spec: EpisodeSpec) -> NextNoise | None:
-        return None if self._noise is None or spec.key is None else self._noise(spec.key)
-
-    def _behaviour(self, observation: Floats) -> Floats:
-        """The behaviour of the episode that ends with ``observation``. Raises EpisodeFailed."""
-        spec = self._spec
-        if not is_read_inside(spec.behaviour):
-            return last_observation(observation)
-        behaviour = cast(BehaviourEnvironment, self._env).behaviour()
-        if len(behaviour) != spec.behaviour_size:
-            raise EpisodeFailed(
-                f"the behaviour has {len(behaviour)} numbers, but {spec.behaviour_size} in other "
-                "episodes"
-            )
-        return behaviour
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -34,7 +35,7 @@ from es_queue.environments.factory import (
     portable_request,
     resolve_backend,
 )
-from es_queue.environments.interface import Environment, EnvironmentRequest, EnvironmentSpec
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import (
     EnvironmentFailure,
     EsQueueError,
@@ -46,14 +47,12 @@ from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies import make_policy
 from es_queue.policies.actions import ActionMap
-from es_queue.policies.base import Policy
 from es_queue.private_files import host_private_directory
 from es_queue.protocol.connection import Retry, clone_client
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import CRASH_REPORT
 from es_queue.protocol.store import WorkerStore
 from es_queue.slot_plan import initial_parameters_seed
-from es_queue.strategies import make_strategy
 from es_queue.text import sanitize
 from es_queue.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from workers.episode import EpisodeControl, Leaving, exits_refused, play_episode
@@ -126,6 +125,8 @@ class Seat:
         control = self._control
         if self._owns_process:
             install_sigterm(control)
+        if self._rq_name:
+            signal.signal(signal.SIGALRM, partial(leave_at_once, control))
         # A fork shares the global generators of its parent. A user's code can use them.
         random.seed(os.urandom(16))
         np.random.seed(int.from_bytes(os.urandom(4), "little"))
@@ -370,6 +371,12 @@ def install_sigterm(control: EpisodeControl) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
 
+def leave_at_once(control: EpisodeControl, *_: object) -> None:
+    """RQ's alarm: the job's time is over, which is no failure of an episode."""
+    control.leave("the time of its RQ job is over")
+    raise Leaving
+
+
 # --- before the first claim
 
 
@@ -397,14 +404,15 @@ def join(
             make_reference_batch(config),
         )
         limit_blas_threads()  # also those of libraries that a user's policy has imported
-        strategy = make_strategy(config, policy.size)
         env, envs = open_environment(request), open_vector_environment(request)
-        numerics = fingerprint(config, spec, policy, env, control)
+        player = Player(config, spec, policy, env, envs, control=control)
+        _ = player.strategy  # made now, so that a setting that it refuses is known
+        player.numerics, player.backend = fingerprint(player), resolve_backend(spec.backend)
         portable = portable_request(request)
         if portable != request:  # it must play the same bits as the requested back end
             env.close()
-            env = open_environment(portable)
-            if fingerprint(config, spec, policy, env, control) != numerics:
+            player.env = open_environment(portable)
+            if fingerprint(player) != player.numerics:
                 raise Refusal(
                     f"back ends: {spec.backend} and {portable.backend} play different "
                     f"episodes of {config.problem} here: compare this host's packages, or use "
@@ -415,37 +423,19 @@ def join(
         raise Refusal(str(error)) from None
     finally:
         control.end_episode()
-    table = table or NoiseTable.open(config.noise_size, noise_folder)
-    player = Player(
-        config=config,
-        spec=spec,
-        policy=policy,
-        strategy=strategy,
-        table=table,
-        control=control,
-        env=env,
-        envs=envs,
-    )
-    player.numerics, player.backend = numerics, resolve_backend(spec.backend)
+    player.noise = table or NoiseTable.open(config.noise_size, noise_folder)
     return player
 
 
-def fingerprint(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    policy: Policy,
-    env: Environment,
-    control: EpisodeControl,
-) -> str:
+def fingerprint(player: Player) -> str:
     """Digest of a fixed policy's fixed episode, played twice with another episode between.
 
     Raises EnvironmentFailure if the two differ, unless the config allows it: a slot's result would
     then depend on the worker and the time.
     """
-    parameters = policy.initial(initial_parameters_seed(config.seed), "normal")
-    traces = [
-        episode_trace(config, spec, policy, env, parameters, seed, control) for seed in CHECK_SEEDS
-    ]
+    config = player.config
+    parameters = player.policy.initial(initial_parameters_seed(config.seed), "normal")
+    traces = [episode_trace(player, parameters, seed) for seed in CHECK_SEEDS]
     if traces[0] != traces[2] and not config.allow_nondeterministic:
         cure = (
             "take seed as the second argument, and draw all randomness from it"
@@ -459,21 +449,13 @@ def fingerprint(
     return bytes_digest(traces[0])
 
 
-def episode_trace(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    policy: Policy,
-    env: Environment,
-    parameters: np.ndarray,
-    seed: int,
-    control: EpisodeControl,
-) -> bytes:
+def episode_trace(player: Player, parameters: np.ndarray, seed: int) -> bytes:
     """The bytes of an episode's observations, outputs and rewards, or of its failure. Raises
     Leaving.
     """
-    trace: list[bytes] = []
+    trace, policy = list[bytes](), player.policy
     act = policy.bind(parameters[None]).begin()
-    control.begin_episode({"seed": seed})
+    player.control.begin_episode({"seed": seed})
 
     def traced_act(observation: np.ndarray) -> np.ndarray:
         outputs = act(observation)
@@ -481,11 +463,12 @@ def episode_trace(
         trace.append(seen.tobytes() + outputs.tobytes())
         return outputs
 
-    actions, rules = ActionMap(spec.action, config.action_bound), evaluation_rules(CHECK_STEPS)
+    actions = ActionMap(player.spec.action, player.config.action_bound)
+    rules = evaluation_rules(CHECK_STEPS)
     with np.errstate(all="ignore"):
         try:
             with exits_refused():
-                episode = play_episode(env, traced_act, actions, rules, seed, control)
+                episode = play_episode(player.env, traced_act, actions, rules, seed, player.control)
         except Leaving:
             raise
         # The worker joins all the same: the failure of a slot is counted and reported.

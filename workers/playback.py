@@ -48,10 +48,9 @@ from es_queue.slot_record import (
     record_path,
     recorded_generations,
 )
-from es_queue.strategies import make_strategy
 from es_queue.text import escape
 from es_queue.user_code import describe_error, named_modules, require_trust
-from workers.episode import Episode, EpisodeControl, EpisodePlayer, EpisodeSpec, OnStep
+from workers.episode import Episode, EpisodeSpec, OnStep
 from workers.player import Player
 from workers.policy_files import Checkpoint, format_return
 from workers.video import VideoRecorder
@@ -209,11 +208,12 @@ def play_seeds(
         *(config, spec.observation_size, spec.action, spec.observation_shape),
         trained.policy.reference,
     )
-    player = EpisodePlayer(config, spec, policy, EpisodeControl(), env, table=noise)
+    player = Player(config, spec, policy, env, noise=noise)
     rules = evaluation_rules(config.evaluation_limit(spec.step_limit))
     statistics = trained.statistics if config.obs_norm else None
-    specs = [EpisodeSpec(trained.parameters, seed, key=seed * SEED_DISTANCE) for seed in seeds]
-    results = player.play(specs, len(specs), rules, statistics, on_step)
+    keys = {seed: None if noise is None else seed * SEED_DISTANCE for seed in seeds}
+    specs = [EpisodeSpec(trained.parameters, seed, key=key) for seed, key in keys.items()]
+    results = player.play_episodes(specs, len(specs), rules, statistics, on_step)
     for played, result in zip(specs, results, strict=True):
         # whatever a user's environment raises, and a return that is not finite
         if isinstance(result, Exception):
@@ -358,16 +358,7 @@ def play_recorded(
             "version of es-queue that trained it"
         )
     with opened(request, spec.id, given) as (env, recorder):
-        strategy = make_strategy(config, policy.size)
-        player = Player(
-            config=config,
-            spec=spec,
-            policy=policy,
-            strategy=strategy,
-            table=table,
-            control=EpisodeControl(),
-            env=env,
-        )
+        player = Player(config, spec, policy, env, noise=table)
         if not player.fits(record.task):
             raise RunFolderError(
                 f"generation {generation} was played with observation or action spaces "

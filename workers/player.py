@@ -6,24 +6,32 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from rq.timeouts import BaseTimeoutException
 
 from es_queue.config.episode_rules import EpisodeRules, evaluation_rules
 from es_queue.config.run_config import RunConfig
-from es_queue.environments.interface import Environment, EnvironmentSpec, VectorEnvironment
+from es_queue.environments.interface import (
+    BehaviourEnvironment,
+    Environment,
+    EnvironmentSpec,
+    VectorEnvironment,
+    best_batch_size,
+)
+from es_queue.environments.stock import is_read_inside
+from es_queue.environments.vector import UnbatchedEnvironment
 from es_queue.errors import StrategyFailure
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, sum_in_order
 from es_queue.policies import initial_parameters
-from es_queue.policies.base import Policy
+from es_queue.policies.actions import ActionMap
+from es_queue.policies.base import Policy, SelectedInputsPolicy
 from es_queue.protocol.messages import (
     CENTRE,
     ELITE,
@@ -46,16 +54,24 @@ from es_queue.slots import (
     Table,
     spans_from_bytes,
 )
-from es_queue.strategies.base import Strategy, strategy_failure, validate_individuals
+from es_queue.strategies import make_strategy
+from es_queue.strategies.base import Builder, Strategy, strategy_failure, validate_individuals
 from workers.episode import (
+    Batch,
     Episode,
     EpisodeControl,
     EpisodeFailed,
-    EpisodePlayer,
     EpisodeSpec,
+    Leaving,
+    NextNoise,
     OnStep,
     Places,
     Played,
+    action_noise,
+    begin_acting,
+    exits_refused,
+    last_observation,
+    play_episode,
 )
 
 
@@ -81,37 +97,48 @@ class Answer:
 
 
 class Player:
-    """Plays the rows of one run's publications, one publication after the other."""
+    """Plays episodes of one run, and the rows of its publications, one publication after the other.
+
+    env, envs: play episodes one by one and many at once
+    noise: not needed for episodes without a key
+    unread: results of the current batch that were not read yet
+    numerics, backend: fingerprint, and the back end in use: set at joining
+    """
 
     def __init__(
         self,
         config: RunConfig,
         spec: EnvironmentSpec,
         policy: Policy,
-        strategy: Strategy,
-        table: NoiseTable,
-        control: EpisodeControl,
         env: Environment,
         envs: VectorEnvironment | None = None,
+        noise: NoiseTable | None = None,
+        control: EpisodeControl | None = None,
     ) -> None:
-        """``env`` plays episodes one by one, ``envs`` many at once."""
-        self.config, self.spec, self.policy, self.strategy = config, spec, policy, strategy
-        self.noise, self.control, self.env = table, control, env
-        self._episodes = EpisodePlayer(
-            config=config,
-            spec=spec,
-            policy=policy,
-            control=control,
-            env=env,
-            envs=envs,
-            table=table,
-        )
-        self.shape = Shape.of(strategy, spec)
-        self._build = strategy.builder(table)
+        self.config, self.spec, self.policy = config, spec, policy
+        self.env, self._envs, self.unread = env, envs, 0
+        self.noise, self.control = cast(NoiseTable, noise), control or EpisodeControl()
+        # Numbers that the policy leaves out are not even normalised.
+        self._acting = policy.policy if isinstance(policy, SelectedInputsPolicy) else policy
+        self._actions = ActionMap(spec.action, config.action_bound)
+        self._is_noisy = config.action_noise > 0 and spec.action.kind == "box"
         self._draw = partial(initial_parameters, config, policy)
         self._evaluation = evaluation_rules(config.evaluation_limit(spec.step_limit))
         self.task: Task | None = None
-        self.numerics = self.backend = ""  # fingerprint, and the back end in use: set at joining
+        self.numerics = self.backend = ""
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Only rows need it. Raises UsageError."""
+        return make_strategy(self.config, self.policy.size)
+
+    @cached_property
+    def shape(self) -> Shape:
+        return Shape.of(self.strategy, self.spec)
+
+    @cached_property
+    def _build(self) -> Builder:
+        return self.strategy.builder(self.noise)
 
     # --- a publication
 
@@ -180,7 +207,7 @@ class Player:
                         failures.append(failure)
                         control.failures += 1
                     done += 1
-                    if control.finish_reason and not self._episodes.unread:
+                    if control.finish_reason and not self.unread:
                         break  # the rest is for a smaller process
                 # Rows that are played together take equally long.
                 results["seconds"][first:done] = (time.monotonic() - began) / (done - first)
@@ -199,7 +226,7 @@ class Player:
         statistics = self._statistics if own is None else self._frozen(*own)
         specs = (spec for row in rows for spec in self._specs(row))
         count = int((rows["seeds"] >= 0).sum())
-        return self._episodes.play(specs, count, self._rules(kind), statistics)
+        return self.play_episodes(specs, count, self._rules(kind), statistics)
 
     def _specs(self, row: Any) -> Iterator[EpisodeSpec | Exception]:
         """The episodes of a row, individual by individual; an error for each if the individuals
@@ -209,7 +236,7 @@ class Player:
         seeds = seeds[: int(row["players"])]
         try:
             individuals = self._individuals(row)
-        except BaseTimeoutException:
+        except Leaving:
             raise
         except Exception as error:  # a noise table that cannot be read, a user's own strategy
             yield from (error for part in seeds for _ in part)
@@ -231,7 +258,7 @@ class Player:
             return strategy.centre_of(self.published, centre, self._draw)[None]
         try:
             individuals = self._build(self.published, task.sigma, task.generation, number, index)
-        except (OSError, MemoryError, BaseTimeoutException):
+        except (OSError, MemoryError, Leaving):
             raise
         except Exception as error:
             raise strategy_failure(strategy, "ask", error) from error
@@ -288,6 +315,117 @@ class Player:
             trace="".join(traceback.format_exception(error, limit=-12))[-4000:],
         )
 
+    # --- episodes
+
+    def play_episodes(
+        self,
+        specs: Iterable[EpisodeSpec | Exception],
+        count: int,
+        rules: EpisodeRules,
+        statistics: FrozenStatistics | None,
+        on_step: OnStep | None = None,
+    ) -> Iterator[Played]:
+        """Play ``count`` specs in order, as results are read. An exception among them is its own
+        result. Either all or none have a key. With ``on_step``, episodes are played one by one.
+        Raises Leaving between two steps.
+        """
+        left, numbers = iter(specs), self.policy.numbers
+        if statistics is not None and numbers is not None:
+            statistics = FrozenStatistics(
+                statistics.mean[numbers], statistics.std[numbers], statistics.clip
+            )
+        batches = 0 if on_step else self._batches(count)
+        for number in range(batches):
+            size = count * (number + 1) // batches - count * number // batches
+            batch = list(islice(left, size))
+            playable = [spec for spec in batch if isinstance(spec, EpisodeSpec)]
+            played = iter(self._play_together(playable, rules, statistics) if playable else [])
+            for self.unread, spec in zip(reversed(range(size)), batch, strict=True):
+                yield spec if isinstance(spec, Exception) else next(played)
+        parameters: Floats | None = None
+        for spec in left:
+            if isinstance(spec, Exception):
+                yield spec
+                continue
+            self._begin(spec)
+            try:
+                if spec.parameters is not parameters:  # else the next episode of an individual
+                    bound, parameters = self._acting.bind(spec.parameters[None]), spec.parameters
+                with exits_refused():
+                    result: Played = play_episode(
+                        self.env,
+                        begin_acting(bound, statistics, self.policy.numbers),
+                        self._actions,
+                        rules,
+                        spec.seed,
+                        self.control,
+                        spec.sampled,
+                        self._noise_of(spec),
+                        self._behaviour if spec.behave else None,
+                        on_step,
+                    )
+            except Leaving:
+                raise
+            except Exception as error:  # whatever a user's environment raises
+                result = error
+            finally:
+                self.control.end_episode()
+            yield result
+
+    def _batches(self, count: int) -> int:
+        """Into how many batches to divide the episodes; 0 for one by one."""
+        if self._envs is None:
+            return 0
+        batches = -(-count // best_batch_size(self._envs.max_episodes, self._acting.size))
+        pays = count >= batches * self._envs.min_episodes
+        return batches if pays or isinstance(self.env, UnbatchedEnvironment) else 0
+
+    def _play_together(
+        self, specs: Sequence[EpisodeSpec], rules: EpisodeRules, statistics: FrozenStatistics | None
+    ) -> list[Played]:
+        """If one raises, it is unknown which: the unfinished ones are played again, one by one."""
+        assert self._envs is not None
+        results: list[Played | None] = [None] * len(specs)
+        self._begin(specs[-1])
+        try:
+            noises = [noise for noise in map(self._noise_of, specs) if noise]
+            batch = Batch(specs, results, self._acting, rules, noises, self.policy.numbers)
+            with exits_refused():
+                batch.play(self._envs, self._actions, statistics, self.control)
+        except Leaving:
+            raise
+        except Exception as error:
+            if len(specs) == 1:
+                return [error]
+        finally:
+            self.control.end_episode()
+        return [
+            self._play_together([spec], rules, statistics)[0] if result is None else result
+            for spec, result in zip(specs, results, strict=True)
+        ]
+
+    def _begin(self, spec: EpisodeSpec) -> None:
+        self.control.begin_episode({**self.control.playing, "seed": spec.seed})
+
+    def _noise_of(self, spec: EpisodeSpec) -> NextNoise | None:
+        if spec.key is None or not self._is_noisy:
+            return None
+        numbers = len(self.spec.action.low)
+        return action_noise(self.noise, numbers, self.config.action_noise, spec.key)
+
+    def _behaviour(self, observation: Floats) -> Floats:
+        """The behaviour of the episode that ends with ``observation``. Raises EpisodeFailed."""
+        spec = self.spec
+        if not is_read_inside(spec.behaviour):
+            return last_observation(observation)
+        behaviour = cast(BehaviourEnvironment, self.env).behaviour()
+        if len(behaviour) != spec.behaviour_size:
+            raise EpisodeFailed(
+                f"the behaviour has {len(behaviour)} numbers, but {spec.behaviour_size} in other "
+                "episodes"
+            )
+        return behaviour
+
     # --- for people: any individual again
 
     def play_individual(
@@ -311,7 +449,7 @@ class Player:
     ) -> list[Episode]:
         rules, episodes = self._rules(kind), []
         with np.errstate(all="ignore"):
-            for played in self._episodes.play(specs, len(specs), rules, self._statistics, on_step):
+            for played in self.play_episodes(specs, len(specs), rules, self._statistics, on_step):
                 if isinstance(played, Exception):
                     raise played
                 episodes.append(played)

@@ -22,7 +22,6 @@ from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import Policy
 from es_queue.protocol.messages import TRAIN, Block
 from es_queue.slots import Span, spans_to_bytes
-from es_queue.strategies import make_strategy
 from tests.cases import each_case
 from tests.parts import built, config_of, task_of
 from tests.tiny import BOX, Script, spec_of
@@ -30,7 +29,6 @@ from workers.episode import (
     Episode,
     EpisodeControl,
     EpisodeFailed,
-    EpisodePlayer,
     EpisodeSpec,
     Leaving,
     Played,
@@ -213,8 +211,8 @@ def test_a_policy_sees_normalised_observations(
     parameters = np.array([0.5, 3.5, 0.0], np.float32)
     config, spec, policy = RunConfig(env="Script"), spec_of(action=WIDE), built("linear", 2, 1)
     world = Script([1.0])
-    player = EpisodePlayer(config, spec, policy, EpisodeControl(), world)
-    list(player.play([EpisodeSpec(parameters, 7)], 1, rules(), statistics))
+    player = Player(config, spec, policy, world)
+    list(player.play_episodes([EpisodeSpec(parameters, 7)], 1, rules(), statistics))
     assert [action.tolist() for *_, action in world.seen] == [[first]]
 
 
@@ -338,17 +336,10 @@ def play(
     policy: Policy = POLICY,
     noise: float = 0.0,
 ) -> list[Played]:
-    player = EpisodePlayer(
-        RunConfig(env="Script", action_noise=noise),
-        spec_of(),
-        policy,
-        watch or EpisodeControl(),
-        Swing(),
-        worlds,
-        TABLE,
-    )
+    config = RunConfig(env="Script", action_noise=noise)
+    player = Player(config, spec_of(), policy, Swing(), worlds, TABLE, watch)
     with np.errstate(all="ignore"):
-        return list(player.play(wanted, len(wanted), how, statistics))
+        return list(player.play_episodes(wanted, len(wanted), how, statistics))
 
 
 def together(
@@ -545,10 +536,9 @@ def test_batches_are_of_about_equal_size_and_too_few_episodes_are_played_one_by_
 def test_episodes_are_played_as_their_outcomes_are_read() -> None:
     for worlds, sizes in ((None, []), (Many(Swing, 5), [4])):
         watch = EpisodeControl()
-        player = EpisodePlayer(
-            RunConfig(env="Script"), spec_of(), POLICY, watch, Swing(), worlds, TABLE
-        )
-        outcomes = player.play(iter(games()), len(SEEDS), rules(), STATISTICS)
+        config = RunConfig(env="Script")
+        player = Player(config, spec_of(), POLICY, Swing(), worlds, TABLE, watch)
+        outcomes = player.play_episodes(iter(games()), len(SEEDS), rules(), STATISTICS)
         assert watch.steps == 0
         next(outcomes)
         played = SEEDS[:4] if worlds else SEEDS[:1]
@@ -565,11 +555,9 @@ class Exiting(Swing):
 
 @each_case("at_once", [True, False])
 def test_an_environment_that_exits_fails_only_its_own_episode(at_once: bool) -> None:
-    player = EpisodePlayer(
-        *(RunConfig(env="Script"), spec_of(), POLICY, EpisodeControl(), Exiting()),
-        Many(Exiting, 100) if at_once else None,
-    )
-    found = list(player.play(games(), len(SEEDS), rules(), STATISTICS))
+    many = Many(Exiting, 100) if at_once else None
+    player = Player(RunConfig(env="Script"), spec_of(), POLICY, Exiting(), many)
+    found = list(player.play_episodes(games(), len(SEEDS), rules(), STATISTICS))
     assert str(found[3]) == "the environment calls sys.exit(0)"
     assert all(isinstance(one, Episode) for one in found[:3] + found[4:])
 
@@ -578,16 +566,7 @@ def test_a_process_that_grew_too_large_answers_with_all_that_was_played_at_once(
     config = config_of(population=8)
     policy = built("linear", 2, 1)
     control, worlds = EpisodeControl(), Many(partial(Script, (1.0,) * 3), 100)
-    player = Player(
-        config,
-        spec_of(),
-        policy,
-        make_strategy(config, policy.size),
-        TABLE,
-        control,
-        Swing(),
-        worlds,
-    )
+    player = Player(config, spec_of(), policy, Swing(), worlds, TABLE, control)
     task, published = task_of(policy.size, 2)
     task = replace(task, spans=spans_to_bytes([Span(TRAIN, 0, 4)]))
     player.open(task, published)

@@ -19,8 +19,9 @@ from es_queue.policies import make_policy
 from es_queue.user_code import allowing
 from tests.cases import each_case
 from tests.ring import NOISE, quick_config
-from workers.episode import EpisodeControl, EpisodeFailed, EpisodePlayer, EpisodeSpec
+from workers.episode import EpisodeControl, EpisodeFailed, EpisodeSpec
 from workers.join import join
+from workers.player import Player
 
 
 class Fine(gymnasium.Env[Any, Any]):
@@ -133,8 +134,8 @@ def test_an_observation_that_is_not_finite_fails_its_episode_with_step_and_numbe
     policy = make_policy(config, spec.observation_size, spec.action)
     specs = [EpisodeSpec(np.ones(policy.size, np.float32), seed) for seed in range(3)]
     for envs, failing in ((None, [0, 1, 2]), (BrokenRows(), [1])):
-        player = EpisodePlayer(config, spec, policy, EpisodeControl(), env, envs)
-        played = [*player.play(specs, 3, EpisodeRules(limit=20), None)]
+        player = Player(config, spec, policy, env, envs)
+        played = [*player.play_episodes(specs, 3, EpisodeRules(limit=20), None)]
         failed = [number for number, one in enumerate(played) if isinstance(one, EpisodeFailed)]
         assert failed == failing
         assert "step 3 yields an observation whose number 1 is nan" in str(played[1])

@@ -25,7 +25,7 @@ from es_queue.strategies import make_strategy
 from master.loop.checkpoint import policy_meta
 from tests.cases import each_case
 from tests.parts import play_slots, policy_size
-from workers import episode as episodes
+from workers import player as players
 from workers.episode import EpisodeControl
 from workers.es_play import main
 from workers.join import join
@@ -311,7 +311,7 @@ def test_an_environment_that_is_unknown_or_breaks_ends_with_its_own_code(
     def broken(*arguments: Any, **more: Any) -> Any:
         raise ZeroDivisionError("a user's slip")
 
-    monkeypatch.setattr(episodes, "play_episode", broken)
+    monkeypatch.setattr(players, "play_episode", broken)
     assert "ZeroDivisionError: a user's slip" in refused(capsys, 5, tmp_path)
     monkeypatch.undo()
     checkpoint(tmp_path / "best.npz", CARTPOLE, config={**CARTPOLE.to_dict(), "env": "Nothing-v9"})
@@ -334,7 +334,7 @@ def test_an_interrupt_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def interrupted(*arguments: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(episodes, "play_episode", interrupted)
+    monkeypatch.setattr(players, "play_episode", interrupted)
     assert main([str(tmp_path)]) == 130
 
 
