@@ -20,7 +20,7 @@ def rosenbrock(vector: np.ndarray, seed: int) -> float:
     return -value + np.random.default_rng(seed).normal(scale=0.001)
 
 
-rosenbrock.initial = np.array([-1.0, 1.0])  # type: ignore[attr-defined]
+rosenbrock.start = np.array([-1.0, 1.0])  # type: ignore[attr-defined]
 
 
 STIFFNESS = 10.0 ** np.linspace(0, 3, 30)
@@ -66,7 +66,7 @@ def greedy(vector: np.ndarray, seed: int, more: int) -> float:
 
 
 misshapen = lambda vector, seed: 0.0  # noqa: E731 - it gets an attribute
-misshapen.initial = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
+misshapen.start = [1.0, 2.0, 3.0]  # type: ignore[attr-defined]
 
 
 def far(vector: np.ndarray, seed: int) -> float:
@@ -82,3 +82,49 @@ def arm(angles: np.ndarray) -> tuple[float, np.ndarray]:
     total = np.add.accumulate(angles.astype(np.float64))
     links = np.stack([np.cos(total), np.sin(total)], axis=1)
     return -float(np.var(angles.astype(np.float64))), links.sum(axis=0) / len(angles)
+
+
+def bowls(vectors: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """0 at 3, many vectors in one call; noise by the seed. ``sizes``: of its calls."""
+    bowls.sizes.add(len(vectors))  # type: ignore[attr-defined]
+    vectors -= 3  # it may do with its arguments what it likes
+    noise = [np.random.default_rng(seed).normal(scale=0.01) for seed in seeds]
+    return np.array(noise) - np.square(vectors, dtype=np.float64).sum(axis=1)
+
+
+bowls.batched, bowls.sizes = True, set()  # type: ignore[attr-defined]
+
+
+def crowded(vectors: np.ndarray) -> np.ndarray:
+    """0 at zeros, but each value depends on how many vectors there are."""
+    return -np.square(vectors, dtype=np.float64).sum(axis=1) - 1e-12 * len(vectors)
+
+
+crowded.batched = True  # type: ignore[attr-defined]
+
+
+def uneven(vectors: np.ndarray) -> np.ndarray:
+    """One value too many."""
+    return np.zeros(len(vectors) + 1)
+
+
+uneven.batched = True  # type: ignore[attr-defined]
+
+
+def corner(vector: np.ndarray) -> float:
+    """Best at (4, -200): the first variable's bound, and inside the second's. Raises outside."""
+    if not (0 <= vector[0] <= 4 and -1000 <= vector[1] <= 1000):
+        raise ValueError(f"{vector} is outside")
+    return -float((vector[0] - 5) ** 2 + ((vector[1] + 200) / 100) ** 2)
+
+
+corner.lower, corner.upper = [0, -1000], [4, 1000]  # type: ignore[attr-defined]
+corner.start = [1, 0]  # type: ignore[attr-defined]
+
+
+def reversed_box(vector: np.ndarray) -> float:
+    """Its bounds enclose nothing."""
+    return 0.0
+
+
+reversed_box.lower, reversed_box.upper = 1.0, [2.0, 0.5]  # type: ignore[attr-defined]

@@ -256,3 +256,20 @@ def parse_observe(text: str) -> tuple[int, ...] | None:
         return parse_number_ranges(text, "number", MOST_NUMBERS, HIGHEST_NUMBER)
     except ValueError as error:
         raise UsageError(f"observe is {text[:60]!r}: {error}, or all") from None
+
+
+def parse_bounds(name: str, text: str) -> list[tuple[float, float]]:
+    """The (lowest, highest) pairs of the setting ``name``, ``LOW:HIGH,…``. Raises UsageError."""
+    bounds = []
+    for part in text.split(","):
+        try:
+            low, high = map(float, part.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not (low < high and math.isfinite(high - low)):
+            raise UsageError(
+                f"{name} is {text!r}: use LOW:HIGH, for each number or once for all, joined by "
+                "commas, such as -1:1,0:300"
+            )
+        bounds.append((low, high))
+    return bounds

@@ -21,6 +21,7 @@ from es_queue.config.episode_rules import (
     EpisodeRules,
     parse_bins,
     parse_bound,
+    parse_bounds,
     parse_deadlines,
     parse_observe,
     parse_patience,
@@ -133,6 +134,12 @@ class RunConfig:
         metavar="MODULE:FUNCTION",
     )
     parameters: int = setting(0, "length of the objective's vector", low=0, high=2**28)
+    bounds: str = setting(
+        "",
+        "LOW:HIGH of each variable of the objective, joined by commas; one pair holds for all of "
+        "them; in place of its attributes lower and upper",
+        metavar="BOUNDS",
+    )
     seed: int = setting(
         -1,
         "seed of all randomness of the run; a random one is printed and stored",
@@ -657,6 +664,8 @@ class RunConfig:
         if self.env and self.parameters:
             why = "the environment decides how many its policy has: leave it out, or use objective"
             raise self.refused("parameters", f"{why} instead of env")
+        if self.env and self.bounds:
+            raise self.refused("bounds", "only an objective has variables: leave it out")
         if not self.objective:
             return
         if not CUSTOM_NAME.fullmatch(self.objective):
@@ -670,9 +679,12 @@ class RunConfig:
         if getattr(self, "behaviour", AUTO) != AUTO:
             fix = "leave it out, and return (number, behaviour)"
             raise self.refused("behaviour", f"an objective returns its own: {fix}")
-        if self.backend not in (AUTO, "stock"):
-            why = "an objective runs only on stock: leave backend at auto"
+        if self.backend not in (AUTO, "lean", "stock"):
+            why = "an objective runs only on lean (in batches) and stock: leave backend at auto"
             raise self.refused("backend", why)
+        if self.bounds and len(parse_bounds("bounds", self.bounds)) not in (1, self.parameters):
+            why = f"there are {self.parameters} parameters: use one pair, or one for each"
+            raise self.refused("bounds", why)
 
     def _check_search(self) -> None:
         if self.population_max and self.population_max < self.population:

@@ -292,15 +292,25 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
 
 def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | None:
     """A VectorEnvironment of ``request``; None if its back end plays episodes one by one."""
-    return None if request.parameters else ResolvedEnvironment(request).open_vector()
+    if request.parameters:
+        # start-up: of objectives
+        from es_queue.environments.objective import ObjectiveBatch
+
+        return ObjectiveBatch(request) if request.backend == LEAN.name else None
+    return ResolvedEnvironment(request).open_vector()
 
 
 def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
     """The fewest and the most episodes to play at once for policies of that size, or None."""
-    if request.parameters:
-        return None
-    resolved = ResolvedEnvironment(request)
     kind: type[VectorEnvironment]
+    if request.parameters:
+        # start-up: of objectives
+        from es_queue.environments.objective import ObjectiveBatch
+
+        if request.backend != LEAN.name:
+            return None
+        return ObjectiveBatch.min_episodes, best_batch_size(ObjectiveBatch.max_episodes, parameters)
+    resolved = ResolvedEnvironment(request)
     if resolved.backend in (ENVPOOL.name, ANY.name):
         kind = EnvPoolVectorEnvironment
     elif resolved.backend == LEAN.name and resolved.is_cartpole:

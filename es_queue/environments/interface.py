@@ -32,6 +32,7 @@ class EnvironmentRequest:
     action_bins: values that a box action is discretised to, see ``episode_rules.parse_bins``
     seen: numbers of the observation that the policy or the rules read, None for all; an
     environment may leave out the others, which are then 0
+    bounds: LOW,HIGH of every variable of an objective, in place of its own; empty for its own
     """
 
     id: str
@@ -42,6 +43,7 @@ class EnvironmentRequest:
     behaviour: str = ""
     action_bins: str = "none"
     seen: tuple[int, ...] | None = None
+    bounds: str = ""
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
@@ -55,6 +57,7 @@ class EnvironmentRequest:
             getattr(config, "behaviour", ""),  # some strategies have it
             config.action_bins,
             seen if seen is None or stall is None else (*seen, stall.index),
+            config.bounds,
         )
 
 
@@ -142,7 +145,9 @@ class ActionSpec:
 
     kind: "box", "discrete", "multidiscrete", "multibinary", or "vector" for all parameters
     shape: of the action that the environment takes ("discrete": empty)
-    low, high: bounds of a box, flattened in C order, perhaps infinite
+    low, high: bounds of a box, flattened in C order, perhaps infinite; of a vector's variables
+    start, scale: of a vector's variables, which are then start + scale · parameters, kept inside
+    low and high; empty if the parameters themselves are the vector
     sizes: numbers of choices, one per group of "multidiscrete"; the number of bits of "multibinary"
     starts: the smallest value of each choice (zeros for "multibinary")
     bins: values from -1 (low) to 1 (high) that each number of a box can take; empty for any
@@ -155,6 +160,8 @@ class ActionSpec:
     sizes: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
     bins: tuple[float, ...] = ()
+    start: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
 
     @property
     def outputs(self) -> int:
@@ -167,8 +174,8 @@ class ActionSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ActionSpec:
-        names = ("shape", "low", "high", "sizes", "starts", "bins")
-        return cls(data["kind"], **{name: tuple(data[name]) for name in names})
+        names = ("shape", "low", "high", "sizes", "starts", "bins", "start", "scale")
+        return cls(data["kind"], **{name: tuple(data.get(name, ())) for name in names})
 
 
 @dataclass(frozen=True)

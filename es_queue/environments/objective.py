@@ -2,25 +2,32 @@
 
 ``function(vector, seed)``, or ``function(vector)``, takes a float32 array and an int and returns a
 number, or ``(number, behaviour)``; larger is better. All its randomness must come from the seed.
-Its optional attribute ``initial`` is the first vector.
+With the attribute ``batched = True`` it takes float32[N, d] and int64[N] seeds, and returns N
+numbers, or ``(numbers, behaviours)``. Other attributes describe its variables: see
+``es_queue.policies.custom.objective_space``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from es_queue.environments.interface import ActionSpec, EnvironmentRequest, EnvironmentSpec
+from es_queue.backends import LEAN, STOCK
+from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.environments.stock import behaviour_vector
-from es_queue.errors import EnvironmentFailure
-from es_queue.numerics.arrays import Floats
-from es_queue.policies.custom import initial_vector, load_objective
+from es_queue.errors import EnvironmentFailure, UsageError
+from es_queue.numerics.arrays import Doubles, Floats, Mask
+from es_queue.policies.actions import ActionMap
+from es_queue.policies.custom import initial_vector, load_objective, objective_space
 from es_queue.user_code import describe_error
+
+#: Vectors of the test whether a batch gives the bits of single calls, and of its smaller batch.
+TRIED, TRIED_TOGETHER = 8, 3
 
 
 class ObjectiveEnvironment:
@@ -34,12 +41,17 @@ class ObjectiveEnvironment:
         self._seed = 0
         self._id = request.id
         self._behaviour: Any = None
+        self._batch = ObjectiveBatch(request) if is_batched(request) else None
 
     def reset(self, seed: int) -> Floats:
         self._seed = seed
         return np.zeros(1, np.float32)
 
     def step(self, action: Any) -> tuple[Floats, float, bool]:
+        if self._batch is not None:
+            values, behaviours = self._batch.call(action[None], [self._seed])
+            self._behaviour = None if behaviours is None else behaviours[0]
+            return np.zeros(1, np.float32), values.item(), True
         arguments = (action, self._seed) if self._takes_seed else (action,)
         result = self._function(*arguments)
         if isinstance(result, tuple) and len(result) != 2:
@@ -67,6 +79,48 @@ class ObjectiveEnvironment:
     def close(self) -> None: ...
 
 
+class ObjectiveBatch:
+    """Many vectors in one call of a batched function, as a VectorEnvironment."""
+
+    min_episodes = 2
+    max_episodes = 512
+
+    def __init__(self, request: EnvironmentRequest) -> None:
+        self._function = load_objective(request.id)
+        self._takes_seed = takes_seed(request.id, self._function)
+
+    def reset(self, seeds: Sequence[int]) -> Floats:
+        self._seeds = np.array(seeds, np.int64)
+        return np.zeros((len(seeds), 1), np.float32)
+
+    def step(self, rows: NDArray[np.int32], actions: NDArray[Any]) -> tuple[Floats, Doubles, Mask]:
+        values, _ = self.call(actions, self._seeds[rows])
+        return np.zeros((len(rows), 1), np.float32), values, np.ones(len(rows), np.bool_)
+
+    def call(self, vectors: Floats, seeds: Any) -> tuple[Doubles, Any]:
+        """The values, float64[N], and the behaviours, or None. Raises TypeError unless there is one
+        of each for each vector.
+        """
+        given = vectors.copy()  # the function may change it
+        arguments = (given, np.asarray(seeds, np.int64)) if self._takes_seed else (given,)
+        result = self._function(*arguments)
+        found, behaviours = result if isinstance(result, tuple) else (result, None)
+        values = np.array(found, np.float64)
+        shapes = [values.shape] if behaviours is None else [values.shape, (len(behaviours),)]
+        if any(shape != (len(vectors),) for shape in shapes):
+            raise TypeError(
+                f"it returned {' and '.join(str(list(shape)) for shape in shapes)} numbers for "
+                f"{len(vectors)} vectors, but is batched and must return one for each"
+            )
+        return values, behaviours
+
+    def close(self) -> None: ...
+
+
+def is_batched(request: EnvironmentRequest) -> bool:
+    return bool(getattr(load_objective(request.id), "batched", False))
+
+
 def takes_seed(path: str, function: Callable[..., Any]) -> bool:
     """Whether an objective has a second argument. Raises EnvironmentFailure for other arguments."""
     try:
@@ -84,13 +138,17 @@ def takes_seed(path: str, function: Callable[..., Any]) -> bool:
 
 
 def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
-    """Call the function once with its first vector. Raises EnvironmentFailure if it fails."""
-    vector = initial_vector(request)
-    env = ObjectiveEnvironment(request)
+    """Call the function with its first vector, and choose the back end: lean for batches that give
+    the bits of single calls. Raises EnvironmentFailure if it fails.
+    """
+    parameters, space = initial_vector(request), objective_space(request)
+    env, actions = ObjectiveEnvironment(request), ActionMap(space, "clip")
+    tries = is_batched(request) and not request.behaviour and request.backend != STOCK.name
     try:
         env.reset(0)
-        value = env.step(vector)[1]
+        value = env.step(actions.act_one(parameters.copy()))[1]
         size = len(env.behaviour()) if request.behaviour else 0
+        plays_batches = tries and _gives_equal_bits(request, parameters, actions)
     except EnvironmentFailure:
         raise
     except Exception as error:  # whatever a user's function raises
@@ -101,14 +159,39 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
         raise EnvironmentFailure(
             f"{request.id} returned {value} for its first vector: it must return a finite number"
         )
-    action = ActionSpec("vector", shape=(request.parameters,))
-    spec = EnvironmentSpec(
+    note = ""
+    if tries and not plays_batches:
+        note = (
+            f"{request.id} gives other bits for many vectors at once than for single ones, so it "
+            "gets one vector at a time"
+        )
+    if request.backend == LEAN.name and not plays_batches:
+        raise UsageError(
+            note
+            or f"backend is lean, but {request.id} takes one vector at a time: set its attribute "
+            "batched, or leave backend at auto"
+        )
+    return EnvironmentSpec(
         id=request.id,
         observation_size=1,
-        action=action,
+        action=space,
         step_limit=1,
         reward_threshold=None,
         highest_reward=None,
-        backend="stock",
+        backend=(LEAN if plays_batches else STOCK).name,
+        behaviour=request.behaviour,
+        behaviour_size=size,
+        note=note,
     )
-    return replace(spec, behaviour=request.behaviour, behaviour_size=size)
+
+
+def _gives_equal_bits(request: EnvironmentRequest, first: Floats, actions: ActionMap) -> bool:
+    """Whether a few vectors have the same values in a large batch, a small one and alone."""
+    bump = np.cos(np.arange(len(first), dtype=np.float32))
+    rows: Floats = np.stack([first + np.float32(0.1 * row) * bump for row in range(TRIED)])
+    vectors, batch = actions.act(rows), ObjectiveBatch(request)
+    together, _ = batch.call(vectors, range(TRIED))
+    few, _ = batch.call(vectors[:TRIED_TOGETHER], range(TRIED_TOGETHER))
+    alone = [batch.call(vectors[row : row + 1], [row])[0] for row in range(TRIED_TOGETHER)]
+    expected = np.concatenate(alone).tobytes()
+    return together[:TRIED_TOGETHER].tobytes() == few.tobytes() == expected

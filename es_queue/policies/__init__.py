@@ -42,7 +42,8 @@ def make_policy(
             f"{action.outputs} numbers"
         )
     if action.kind == "vector":
-        policy: Policy = ConstantPolicy(action.outputs)
+        box = (action.low, action.high, action.start, action.scale) if action.scale else ()
+        policy: Policy = ConstantPolicy(action.outputs, box)
     elif ":" in config.policy:
         policy = load_custom_policy(config.policy, observation_size, action.outputs, shape)
     else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import EsQueueError, UsageError
-from es_queue.numerics.arrays import Floats
+from es_queue.numerics.arrays import Doubles, Floats
 
 ActionFunction = Callable[[Floats], NDArray[Any]]
 
@@ -99,7 +99,7 @@ def make_action_function(spec: ActionSpec, bound: str) -> ActionFunction:
         starts = np.array(spec.starts, np.int64)
         return lambda raw: starts + np.stack([raw[..., each].argmax(-1) for each in groups], -1)
     if spec.kind == "vector":
-        return lambda raw: raw
+        return vector_in_box(spec) if spec.scale else lambda raw: raw
     if spec.kind == "multibinary":
         return lambda raw: (raw > 0).astype(np.int8)
     raise UsageError(f"there is no policy for an action space of kind {spec.kind!r}")
@@ -151,5 +151,64 @@ def box_bins(spec: ActionSpec, bound: str) -> ActionFunction:
     def act(raw: Floats) -> NDArray[Any]:
         chosen: Floats = values[rows, raw.reshape(*raw.shape[:-1], *shape).argmax(axis=-1)]
         return chosen
+
+    return act
+
+
+# --- the box of an objective's variables
+
+
+class Margins:
+    """Where the search inside a box of variables bends: ``below`` above the lower bounds and
+    ``above`` below the upper ones, float64[d] each: a twentieth of the bound or of 1, at most
+    half of the box (Hansen, pycma's ``BoxConstraintsLinQuadTransformation``).
+    """
+
+    def __init__(self, low: Doubles, high: Doubles) -> None:
+        self.low, self.high = low, high
+        self.below = np.minimum((high - low) / 2, np.maximum(1, abs(low)) / 20)
+        self.above = np.minimum((high - low) / 2, np.maximum(1, abs(high)) / 20)
+
+    def inside(self, free: Doubles) -> Doubles:
+        """float64[..., d]: the identity, but a parabola near a bound, whose slope is 0 on it; what
+        lies beyond is mirrored, again and again.
+        """
+        low, high, below, above = self.low, self.high, self.below, self.above
+        bottom, top = low - below, high + above
+        with np.errstate(all="ignore"):  # of infinite bounds, whose results nobody takes
+            period, centre = 2 * (top - bottom), (bottom + top) / 2
+            turns = np.floor((free - (centre - period / 2)) / period)
+            free = np.where(np.isfinite(period), free - period * turns, free)
+            free = np.where(free > top, 2 * top - free, free)
+            free = np.where(free < bottom, 2 * bottom - free, free)
+            lower = low + np.square(free - bottom) / (4 * below)
+            upper = high - np.square(free - top) / (4 * above)
+            return self._bend(free, lower, upper)
+
+    def outside(self, inside: Doubles) -> Doubles:
+        """What ``inside`` makes ``inside`` of; float64[d]."""
+        low, high, below, above = self.low, self.high, self.below, self.above
+        with np.errstate(all="ignore"):
+            lower = low - below + 2 * np.sqrt(below * (inside - low))
+            upper = high + above - 2 * np.sqrt(above * (high - inside))
+            return self._bend(inside, lower, upper)
+
+    def _bend(self, where: Doubles, lower: Doubles, upper: Doubles) -> Doubles:
+        bent: Doubles = np.where(where > self.high - self.above, upper, where)
+        return np.where(where < self.low + self.below, lower, bent)
+
+
+def vector_in_box(spec: ActionSpec) -> ActionFunction:
+    """start + scale · parameters, smoothly kept inside the bounds; float32, never beyond them."""
+    low, high = np.array(spec.low), np.array(spec.high)
+    margins, scale = Margins(low, high), np.array(spec.scale)
+    start = margins.outside(np.array(spec.start))
+    least, most = low.astype(np.float32), high.astype(np.float32)
+    least = np.where(least < low, np.nextafter(least, np.float32(np.inf)), least)
+    most = np.where(most > high, np.nextafter(most, np.float32(-np.inf)), most)
+
+    def act(raw: Floats) -> NDArray[Any]:
+        inside = margins.inside(start + scale * raw.astype(np.float64)).astype(np.float32)
+        return np.minimum(np.maximum(inside, least), most)
 
     return act

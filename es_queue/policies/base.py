@@ -329,15 +329,19 @@ class SelectedInputsPolicy(Policy):
 
 
 class ConstantPolicy(Policy):
-    """The policy of an objective: outputs = the flat vector itself, whatever it observes."""
+    """The policy of an objective: outputs = the flat vector itself, whatever it observes.
 
-    def __init__(self, size: int) -> None:
+    box: what ``ActionSpec`` says of the variables' bounds, start and scale
+    """
+
+    def __init__(self, size: int, box: tuple[object, ...] = ()) -> None:
         self.observation_size = 1
         self.outputs = self.size = size
+        self.box = box
 
     @property
     def description(self) -> tuple[object, ...]:
-        return "vector", self.size
+        return "vector", self.size, *self.box
 
     def initial(self, seed: int, init: str) -> Floats:
         """float32[size]: zeros for auto and zero, standard normal numbers for normal."""

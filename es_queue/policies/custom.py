@@ -8,13 +8,15 @@ import inspect
 import sys
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from es_queue.environments.interface import EnvironmentRequest
+from es_queue.config.episode_rules import parse_bounds
+from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
-from es_queue.numerics.arrays import Floats
+from es_queue.numerics.arrays import Doubles, Floats
 from es_queue.policies.base import (
     MAX_PARAMETERS,
     BoundPolicy,
@@ -218,22 +220,72 @@ def load_objective(path: str) -> Callable[..., Any]:
 
 
 def initial_vector(request: EnvironmentRequest) -> Floats:
-    """The function's ``initial``, else zeros; float32 [parameters]. Raises EnvironmentFailure if it
-    does not fit.
+    """The first parameters, float32 [parameters]: zeros in a box, else the function's ``start`` or
+    zeros. Raises EnvironmentFailure if it does not fit.
     """
-    initial = getattr(load_objective(request.id), "initial", None)
-    if initial is None:
+    space = objective_space(request)
+    if space.scale:
         return np.zeros(request.parameters, np.float32)
+    return _variables(request, "start", 0.0).astype(np.float32)
+
+
+def objective_space(request: EnvironmentRequest) -> ActionSpec:
+    """The variables of an objective: its attributes ``lower``, ``upper``, ``scale`` and ``start``,
+    a number for all or one for each; ``--bounds`` replaces the first two. Without bounds and scale,
+    the parameters are the variables.
+
+    Parameters from -1 to 1 fill the box, unless it has a scale; they are the variables' own unit
+    where a bound is missing. Raises EnvironmentFailure for bounds that enclose nothing.
+    """
+    plain = ActionSpec("vector", shape=(request.parameters,))
+    function = load_objective(request.id)
+    if not request.bounds and all(
+        getattr(function, name, None) is None for name in ("lower", "upper", "scale")
+    ):
+        return plain
+    low, high = _variables(request, "lower", -np.inf), _variables(request, "upper", np.inf)
+    if request.bounds:
+        low, high = np.array(parse_bounds("bounds", request.bounds)).T
+        low, high = low + np.zeros(request.parameters), high + np.zeros(request.parameters)
+    with np.errstate(invalid="ignore"):
+        half, middle = high / 2 - low / 2, high / 2 + low / 2
+    near_zero = np.minimum(np.maximum(0.0, low), high)
+    start = _variables(request, "start", np.where(np.isfinite(half), middle, near_zero))
+    scale = _variables(request, "scale", np.where(np.isfinite(half), half, 1.0))
+    for bad, why in (
+        (~(low < high), "lower is {0:g} and upper is {1:g}: lower must be below upper"),
+        (~(scale > 0), "scale is {3:g}: it must be above 0"),
+        (~((low <= start) & (start <= high)), "start is {2:g}, outside its bounds {0:g} to {1:g}"),
+    ):
+        if bad.any():
+            place = int(np.flatnonzero(bad)[0])
+            figures = (low[place], high[place], start[place], scale[place])
+            raise EnvironmentFailure(f"in variable {place} of {request.id}, {why.format(*figures)}")
+    return replace(
+        plain,
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        start=tuple(start.tolist()),
+        scale=tuple(scale.tolist()),
+    )
+
+
+def _variables(request: EnvironmentRequest, name: str, default: Doubles | float) -> Doubles:
+    """float64[parameters] of an objective's attribute, one number for all or one for each."""
+    given = getattr(load_objective(request.id), name, None)
+    size, is_bound = request.parameters, name in ("lower", "upper")
     try:
-        vector = np.array(initial, np.float32)
+        values = np.array(default if given is None else given, np.float64)
     except (TypeError, ValueError) as error:
         raise EnvironmentFailure(
-            f"the initial vector of {request.id} is not an array of numbers: "
+            f"the attribute {name} of {request.id} is not an array of numbers: "
             f"{describe_error(error)}"
         ) from None
-    if vector.shape != (request.parameters,) or not np.isfinite(vector).all():
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(values.astype(np.float32)) | (is_bound & np.isinf(values))
+    if values.shape not in ((), (size,)) or not finite.all():
         raise EnvironmentFailure(
-            f"the initial vector of {request.id} has the shape {list(vector.shape)} or numbers "
-            f"that are not finite: it must have {request.parameters} finite numbers"
+            f"the attribute {name} of {request.id} has the shape {list(values.shape)} or numbers "
+            f"that are not finite: it must have {size} finite numbers, or be one"
         )
-    return vector
+    return np.broadcast_to(values, (size,)).copy()

@@ -90,6 +90,19 @@ class SavedPolicy:
         self.statistics = FrozenStatistics(mean, std, config.obs_clip)
         self._bound = policy.bind(self.parameters[None])
 
+    @property
+    def vector(self) -> Floats:
+        """float32[size]: what an objective got, in its own units. Raises UsageError for a policy of
+        an environment.
+        """
+        if self.action.kind != "vector":
+            raise UsageError(
+                f"{self.config.problem} is an environment, so its policy has no vector: use "
+                "parameters"
+            )
+        vector: Floats = self._actions.act_one(self.parameters.copy())
+        return vector
+
     def begin(self) -> None:
         """Begin an episode: clear the policy's memory."""
         self._bound.begin()

@@ -24,6 +24,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.episode_rules import parse_bounds
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.config.settings import declared, setting
@@ -40,7 +41,6 @@ from es_queue.strategies.map_elites_archive import (
     Cells,
     load_archive,
     make_cells,
-    parse_bounds,
     validate_count,
 )
 
@@ -135,7 +135,7 @@ class MapElites(Strategy):
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for settings that fit no archive."""
         super().__init__(config, size, pace)
-        parse_bounds(config.behaviour_bounds)
+        parse_bounds("behaviour_bounds", config.behaviour_bounds)
         validate_count(config.archive, config.cells)
         self.validate_memory(math.prod(config.cells))
 
@@ -305,7 +305,7 @@ class MapElites(Strategy):
     def behaviour_note(self, behaviour: Floats) -> str:
         """Bounds that most behaviours are outside of make an archive of its edge."""
         seen = behaviour[np.isfinite(behaviour).all(axis=1)]
-        bounds = parse_bounds(self.config.behaviour_bounds)
+        bounds = parse_bounds("behaviour_bounds", self.config.behaviour_bounds)
         low, high = np.broadcast_to(bounds, (seen.shape[1], 2)).T
         share = Cells(low, high, ()).outside_share(seen)
         if share <= MOST_OUTSIDE:

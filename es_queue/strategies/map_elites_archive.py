@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.episode_rules import parse_bounds
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
@@ -251,7 +252,7 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
     ``centroids``: those that a state has, else they are computed. Raises UsageError if the settings
     fit no such behaviour.
     """
-    sides, bounds = config.cells, parse_bounds(config.behaviour_bounds)
+    sides, bounds = config.cells, parse_bounds("behaviour_bounds", config.behaviour_bounds)
     validate_count(config.archive, sides)
     if not 0 < numbers <= MAX_BEHAVIOUR_NUMBERS:
         raise UsageError(
@@ -299,23 +300,6 @@ def validate_count(kind: str, sides: tuple[int, ...]) -> None:
             f"cells is {','.join(map(str, sides))}, but archive {kind} has 2 to {most:,} cells: "
             f"use {'more' if count <= 1 else 'fewer'}"
         )
-
-
-def parse_bounds(text: str) -> list[tuple[float, float]]:
-    """The (lowest, highest) of each number of a behaviour in ``LOW:HIGH,…``. Raises UsageError."""
-    bounds = []
-    for part in text.split(","):
-        try:
-            low, high = map(float, part.split(":"))
-        except ValueError:
-            low = high = math.nan
-        if not (low < high and math.isfinite(high - low)):
-            raise UsageError(
-                f"behaviour_bounds is {text!r}: use LOW:HIGH for each number of a behaviour, "
-                "joined by commas, such as -1:1,0:300"
-            )
-        bounds.append((low, high))
-    return bounds
 
 
 # --- centroids

@@ -173,7 +173,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     config = replace(
         config,
         # With a note, another environment is played than was requested: the record names that.
-        env=spec.id if spec.note else config.env,
+        env=spec.id if config.env and spec.note else config.env,
         seed=seed,
         backend=spec.backend,
         noise_size=size,

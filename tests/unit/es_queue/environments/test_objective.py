@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import es_queue
 from es_queue.config.run_config import (
     STRATEGIES,
     RunConfig,
@@ -22,17 +23,18 @@ from es_queue.environments.factory import (
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.numerics.noise_table import NoiseTable
+from es_queue.policies.actions import ActionMap, Margins
 from es_queue.policies.base import ConstantPolicy
 from es_queue.policies.saved_policy import load_policy
 from es_queue.strategies.map_elites import Archive
 from es_queue.user_code import ALLOW
 from master.loop.checkpoint import Checkpoints
-from master.run.setup import prepare_run
+from master.run.setup import new_run_notes, prepare_run
 from master.run.warm_start import make_warm_state
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
 from tests.cases import each_case
-from tests.objectives import GOAL, arm
+from tests.objectives import GOAL, arm, bowls
 from tests.ring import Sink, run_ring
 from workers import es_play as cli
 from workers.episode import EpisodeControl
@@ -132,7 +134,17 @@ def test_a_function_that_fails_costs_its_slot_alone() -> None:
         (
             "tests.objectives:misshapen",
             2,
-            r"the initial vector of tests.objectives:misshapen has the shape \[3\]",
+            r"the attribute start of tests.objectives:misshapen has the shape \[3\]",
+        ),
+        (
+            "tests.objectives:reversed_box",
+            2,
+            "in variable 1 of tests.objectives:reversed_box, lower is 1 and upper is 0.5: lower",
+        ),
+        (
+            "tests.objectives:uneven",
+            2,
+            r"it returned \[2\] numbers for 1 vectors, but is batched and must return one for each",
         ),
     ],
 )
@@ -180,8 +192,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "environment and no policy: leave action_noise out",
     ),
     (
-        {"backend": "lean"},
-        "backend is lean, but an objective runs only on stock: leave backend at auto",
+        {"backend": "envpool"},
+        "backend is envpool, but an objective runs only on lean (in batches) and stock: leave "
+        "backend at auto",
+    ),
+    (
+        {"bounds": "0:1,0:2"},
+        "bounds is 0:1,0:2, but there are 4 parameters: use one pair, or one for each",
+    ),
+    (
+        {"bounds": "3:1"},
+        "bounds is '3:1': use LOW:HIGH, for each number or once for all, joined by commas, such as "
+        "-1:1,0:300",
+    ),
+    (
+        {"objective": "", "parameters": 0, "env": "X-v0", "bounds": "0:1"},
+        "bounds is 0:1, but only an objective has variables: leave it out",
     ),
 ]
 
@@ -250,3 +276,99 @@ def test_an_objective_returns_the_behaviour_that_an_archive_is_filled_by() -> No
         fitness, behaviour = arm(archive.parameters[row])
         assert archive.fitness[row] == fitness
         assert np.array_equal(archive.behaviour[row], behaviour.astype(np.float32))
+
+
+def test_a_batched_function_gets_many_vectors_at_once_and_gives_the_bits_of_single_ones() -> None:
+    bowls.sizes.clear()  # type: ignore[attr-defined]
+    together = [
+        run_ring(config_of("tests.objectives:bowls", generations=5, sigma=0.5), workers)[0]
+        for workers in (1, 3)
+    ]
+    assert max(bowls.sizes) >= 5  # type: ignore[attr-defined]
+    bowls.sizes.clear()  # type: ignore[attr-defined]
+    alone = config_of("tests.objectives:bowls", generations=5, sigma=0.5, backend="stock")
+    assert run_ring(alone)[0].digest == together[0].digest == together[1].digest
+    assert bowls.sizes == {1}  # type: ignore[attr-defined]
+
+
+def test_a_batch_that_gives_other_bits_is_played_one_by_one_and_said() -> None:
+    requested = config_of("tests.objectives:crowded")
+    setup = prepare_run(requested, table=TABLE)
+    assert setup.config.backend == "stock" and setup.config.objective == requested.objective
+    (note,) = new_run_notes(requested, setup)
+    assert note.startswith("tests.objectives:crowded gives other bits for many vectors at once")
+    with pytest.raises(UsageError, match="gives other bits"):
+        prepare_run(replace(requested, backend="lean"), table=TABLE)
+    with pytest.raises(UsageError, match="takes one vector at a time: set its attribute batched"):
+        prepare_run(config_of(backend="lean"), table=TABLE)
+
+
+@each_case("strategy", ["snes", "openai_es", "cma_es", "xnes", "ga", "pgpe"])
+def test_every_strategy_searches_a_box_and_finds_the_bound(strategy: str, tmp_path: Path) -> None:
+    own = {"truncation": 4} if strategy == "ga" else {}
+    config = config_of(
+        "tests.objectives:corner",
+        strategy=strategy,
+        sigma=0.3,
+        generations=60,
+        population=16,
+        final_episodes=1,
+        **own,
+    )
+    _, sink = run_ring(config, 2, checkpoints=Checkpoints(tmp_path))
+    assert not any(record["failed"] for record in sink.records[:-1])
+    saved = load_policy(tmp_path / "checkpoints" / "best.npz")
+    assert saved.vector.dtype == np.float32 and abs(saved.vector[0] - 4) < 0.2
+    assert abs(saved.vector[1] + 200) < 60 and not np.array_equal(saved.vector, saved.parameters)
+
+
+def test_a_search_begins_at_start_and_inside_the_bounds_of_the_command_line() -> None:
+    def first_vector(**values: Any) -> list[float]:
+        setup = prepare_run(config_of(**values), table=TABLE)
+        assert not setup.first_parameters().any()
+        actions = ActionMap(setup.spec.action, "clip")
+        return [round(float(x), 4) for x in actions.act_one(setup.first_parameters())]
+
+    corner = "tests.objectives:corner"
+    assert first_vector(objective=corner) == [1, 0]
+    assert first_vector(objective=corner, bounds="0:4,-10:90") == [1, 0]
+    assert first_vector(bounds="2:4") == [3, 3, 3, 3]
+    with pytest.raises(EnvironmentFailure, match="start is 0, outside its bounds 5 to 9"):
+        prepare_run(config_of(corner, bounds="0:4,5:9"), table=TABLE)
+
+
+def test_a_policy_of_an_environment_has_no_vector() -> None:
+    policy = load_policy(Path(es_queue.__file__).parent / "pretrained" / "CartPole-v1.npz")
+    with pytest.raises(UsageError, match="is an environment, so its policy has no vector"):
+        policy.vector.sum()
+
+
+@each_case(
+    ("low", "high"), [(0.0, 1.0), (-3.0, 1000.0), (-np.inf, 2.0), (5.0, np.inf), (0.0, 0.01)]
+)
+def test_the_transformation_is_smooth_inside_the_bounds_and_invertible(
+    low: float, high: float
+) -> None:
+    margins = Margins(np.array([low]), np.array([high]))
+    ends = [max(low, -2000.0) - 3000, min(high, 2000.0) + 3000]
+    free = np.linspace(*ends, 200_001)[:, None]
+    inside = margins.inside(free)
+    assert (inside >= low).all() and (inside <= high).all()
+    step = (ends[1] - ends[0]) / 200_000
+    assert abs(np.diff(inside, axis=0)).max() <= step * (1 + 1e-9)  # slope at most 1, no jump
+    middle = np.linspace(max(low, -50.0), min(high, 50.0), 101)[:, None]
+    np.testing.assert_allclose(margins.inside(margins.outside(middle)), middle, atol=1e-12)
+
+
+#: cma 4.5: BoxConstraintsLinQuadTransformation([[-1, 10]]).transform([x]) for each x.
+PYCMA = {
+    -40.0: 6.2, -12.3: 9.955, -1.2: -0.9, -1.1: -0.9875, -1.05: -1.0, -1.0: -0.9875, -0.95: -0.95,
+    -0.5: -0.5, 3.7: 3.7, 9.4: 9.4, 9.6: 9.595, 10.0: 9.875, 10.3: 9.98, 10.55: 9.99875,
+    11.0: 9.875, 25.0: 1.9, 77.7: 8.4,
+}  # fmt: skip
+
+
+def test_the_transformation_is_pycmas() -> None:
+    margins = Margins(np.array([-1.0]), np.array([10.0]))
+    free = np.array([*PYCMA])[:, None]
+    np.testing.assert_allclose(margins.inside(free)[:, 0], [*PYCMA.values()], atol=1e-12)
