@@ -23,7 +23,7 @@ from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
 TEXT = (Path(__file__).parents[4] / "docs" / "own_strategy.md").read_text()
-EXAMPLE, OBJECTIVE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+EXAMPLE, OBJECTIVE, *_ = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 @pytest.fixture
