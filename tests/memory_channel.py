@@ -12,7 +12,14 @@ import numpy as np
 
 from es_queue.errors import FencedError
 from es_queue.protocol.messages import WORKER_ID, Block, token_number
-from es_queue.protocol.store import NO_WORKERS, NONE_REFUSED, Look, WorkerFlags, WorkerInfos
+from es_queue.protocol.store import (
+    NO_WORKERS,
+    NONE_REFUSED,
+    Look,
+    WorkerFlags,
+    WorkerInfos,
+    report_text,
+)
 
 
 @dataclass
@@ -362,10 +369,10 @@ class MemoryWorkerStore:
                 self.server.todo.insert(0, str(block))
             self.server.changed.notify_all()
 
-    def report(self, text: str) -> None:
+    def report(self, reason: str, **more: object) -> None:
         with self.server.changed:
             if self.server.config is not None:
-                self.server.errors.append(text)
+                self.server.errors.append(report_text(self.worker, reason, more))
 
     def depart(self) -> None:
         with self.server.changed:

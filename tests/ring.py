@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 from es_queue.config.run_config import RunConfig
@@ -24,10 +23,9 @@ from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.notes import collect_notes
-from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
-from workers.join import join, make_worker_id
-from workers.serving import Service
+from workers.heartbeat import EpisodeControl, Heartbeat
+from workers.player import join
+from workers.serving import Service, make_worker_id
 
 QUICK = Clocks(
     lease=0.6,
@@ -107,9 +105,9 @@ def workers(
         life = Heartbeat(
             cast(WorkerStore, MemoryWorkerStore(server, name)),
             control,
-            partial(dict, about),
+            about,
             QUICK,
-            60.0,
+            config,
         )
         store.arrive(about, QUICK.beat_ttl)
         life.start()

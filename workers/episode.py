@@ -28,6 +28,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments
 from es_queue.policies.actions import ActionMap, NonFiniteOutput
 from es_queue.policies.base import BoundPolicy, Forward, Policy
+from workers.heartbeat import EpisodeControl
 
 #: Follows the steps of an episode: how many there were, and the return so far.
 OnStep = Callable[[int, float], None]
@@ -39,10 +40,6 @@ Places = NDArray[np.intp]
 IDLE_SHARE = 0.25
 #: Steps for which a batch has room at first.
 FIRST_ROOM = 64
-
-
-class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
-    """The worker leaves between two steps, or only this block, whose publication has closed."""
 
 
 class EpisodeFailed(EsQueueError):  # noqa: N818 - reads as what happened
@@ -420,63 +417,3 @@ class Batch:
         self._inputs: Floats = np.zeros(
             (len(parameters), self._policy.observation_size), np.float32
         )
-
-
-# --- what the loops and the heartbeat's thread share
-
-
-class EpisodeControl:
-    """leave_reason: why the worker leaves at the next step; empty while it stays
-    finish_reason: why it leaves after the episode, such as a process that is too large
-    serving: the publication of the block in progress; closed: one that has closed meanwhile
-    episode_began: monotonic second at which the running episode began, None between episodes
-    playing: generation, slot and environment seed of that episode
-    steps, episodes, failures: environment steps, episodes of results and failed slots so far
-    poll: seconds between the heartbeat's polls, from the open task; None before the first one
-    """
-
-    def __init__(self) -> None:
-        self.leave_reason = self.finish_reason = self.serving = ""
-        self.closed: str | None = None
-        self.playing: dict[str, int] = {}
-        self.episode_began: float | None = None
-        self.steps = self.episodes = self.failures = 0
-        #: Seconds of the finished blocks, and when the current one began.
-        self._busy: tuple[float, float | None] = (0.0, None)
-        self.poll: float | None = None
-
-    def leave(self, reason: str) -> None:
-        """The first reason counts."""
-        self.leave_reason = self.leave_reason or reason
-
-    def finish(self, reason: str) -> None:
-        self.finish_reason = self.finish_reason or reason
-
-    def begin_episode(self, playing: dict[str, int]) -> None:
-        """An episode begins, or an environment is created, which can also hang."""
-        self.playing, self.episode_began = playing, time.monotonic()
-
-    def end_episode(self) -> None:
-        self.episode_began = None
-
-    def begin_steps(self, count: int = 1, episode_began: float | None = None) -> None:
-        """That many episodes make one step each. ``episode_began``: their share of the time, if
-        there are several. Raises Leaving.
-        """
-        if self.leave_reason or self.closed == self.serving:
-            raise Leaving
-        self.steps += count
-        self.episode_began = episode_began or self.episode_began
-
-    def begin_block(self, publication: str) -> None:
-        self.closed, self.serving = None, publication
-        self._busy = self.busy_seconds(), time.monotonic()
-
-    def end_block(self) -> None:
-        """The block is finished, or abandoned."""
-        self.serving = ""
-        self._busy = self.busy_seconds(), None
-
-    def busy_seconds(self) -> float:
-        seconds, began = self._busy
-        return seconds if began is None else seconds + time.monotonic() - began

@@ -170,23 +170,20 @@ def play_and_print(given: argparse.Namespace) -> None:
     """Play and print. Raises RunFolderError for the checkpoint, EnvironmentFailure for the
     environment.
     """
-    if given.record is not None:
-        # start-up: numpy
-        from workers.video import choose_offscreen_drawing, validate_recording
-
-        validate_recording(given.record)
-        choose_offscreen_drawing()
-        given.episodes = given.episodes or (1 if given.slot is None else None)
     # start-up: numpy
-    from workers.playback import find_snapshot, show_individual, show_policy, validate_display
+    from workers import playback
     from workers.policy_files import export_policy, find_elite, load_checkpoint, write_model_card
 
+    if given.record is not None:
+        playback.validate_recording(given.record)
+        playback.choose_offscreen_drawing()
+        given.episodes = given.episodes or (1 if given.slot is None else None)
     if given.pretrained is not None:
         path = path_of(given.pretrained)
     elif given.generation is not None:
-        snapshot = find_snapshot(given)
+        snapshot = playback.find_snapshot(given)
         if snapshot is None:
-            show_individual(given)
+            playback.show_individual(given)
             return
         path = snapshot
     else:
@@ -200,8 +197,8 @@ def play_and_print(given: argparse.Namespace) -> None:
     else:
         checkpoint = load_checkpoint(path, elite)
         if given.render:
-            validate_display()
-        show_policy(given, checkpoint, None if elite is None else elite.about)
+            playback.validate_display()
+        playback.show_policy(given, checkpoint, None if elite is None else elite.about)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Its process looks for runs that train and have a master, and forks a process for each seat in one of
 them. numpy is loaded before the fork, so a seat begins within milliseconds; nothing of a run's code
 or memory reaches the next seat. It speaks no RQ and unpickles nothing. A free worker goes to the
-run with the fewest workers. The seat is that of an RQ worker (``workers.join.Seat``).
+run with the fewest workers. The seat is that of an RQ worker (``workers.serving.Seat``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from es_queue.protocol.connection import (
 )
 from es_queue.protocol.keys import RUNNING, clocks_from_environment
 from es_queue.text import sanitize
-from workers.metrics import metrics_endpoint
+from workers.heartbeat import metrics_endpoint
 
 EPILOG = """examples:
   es-worker --redis-url redis://host:6379           one worker per core, for every run there
@@ -238,7 +238,7 @@ class Host:
             signal.signal(number, self._note_signal)
         fix_numeric_environment()
         # start-up: numpy, whose threads must be fixed before it loads; forked seats share it
-        import workers.join  # noqa: F401
+        import workers.serving  # noqa: F401
 
         print(start_line, flush=True)
         try:
@@ -342,7 +342,7 @@ class Host:
         os.dup2(log, 1)
         os.dup2(log, 2)
         # start-up: loaded before the fork
-        from workers.join import CANNOT_JOIN, Seat, print_line
+        from workers.serving import CANNOT_JOIN, Seat, print_line
 
         def say(run: str, text: str) -> None:
             print_line(run, text)

@@ -1,18 +1,42 @@
-"""The heartbeat thread of a worker: beats, leave flags, the wall limit, and its status line."""
+"""What a worker's other threads do while it plays: beats, leave flags, limits of time and memory,
+and metrics for Prometheus.
+
+A worker's own process serves its metrics at ES_QUEUE_METRICS_PORT and ES_QUEUE_METRICS_ADDRESS,
+under a Host of its own, and with the token if the user has set one. ``es-worker`` imports this
+module before it fixes the numeric environment: it must not load numpy.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from es_queue import host
+from es_queue.credentials import (
+    has_token,
+    is_host_allowed,
+    listening_hosts,
+    token_from_environment,
+)
+from es_queue.errors import EsQueueError, UsageError
 from es_queue.protocol.keys import PAUSED, RUNNING, Clocks
-from es_queue.protocol.store import WorkerStore
-from workers.episode import EpisodeControl, Leaving
-from workers.metrics import resident_memory
+from es_queue.protocol.messages import KINDS, Block
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from es_queue.config.run_config import RunConfig
+    from es_queue.protocol.store import WorkerStore
 
 REPORT_SECONDS = 10.0
 #: A busy share is of the time since one of two marks, this far apart, and of no less than that.
@@ -20,6 +44,77 @@ SHARE_SECONDS, LEAST_SHARE_SECONDS = 30.0, 10.0
 WORKER_GONE = "its RQ worker is gone"
 GONE_SECONDS = 10.0
 MAX_TEXT = 400
+PORT, ADDRESS = "ES_QUEUE_METRICS_PORT", "ES_QUEUE_METRICS_ADDRESS"
+LOOPBACK, LAST_PORT = "127.0.0.1", 65535
+#: The workers of a host take this many ports in turn.
+PORTS = 256
+
+
+class Leaving(Exception):  # noqa: N818 - it is no error: the worker was asked to go
+    """The worker leaves between two steps, or only this block, whose publication has closed."""
+
+
+class EpisodeControl:
+    """What the threads of a worker share.
+
+    leave_reason: why the worker leaves at the next step; empty while it stays
+    finish_reason: why it leaves after the episode, such as a process that is too large
+    serving: the publication of the block in progress; closed: one that has closed meanwhile
+    episode_began: monotonic second at which the running episode began, None between episodes
+    playing: generation, slot and environment seed of that episode
+    steps, episodes, failures: environment steps, episodes of results and failed slots so far
+    blocks, late: blocks played so far, and how many of them too late; block: the one in progress
+    generation: in words, of the last block
+    poll: seconds between the heartbeat's polls, from the open task; None before the first one
+    """
+
+    def __init__(self) -> None:
+        self.leave_reason = self.finish_reason = self.serving = self.block = self.generation = ""
+        self.closed: str | None = None
+        self.playing: dict[str, int] = {}
+        self.episode_began: float | None = None
+        self.steps = self.episodes = self.failures = self.blocks = self.late = 0
+        #: Seconds of the finished blocks, and when the current one began.
+        self._busy: tuple[float, float | None] = (0.0, None)
+        self.poll: float | None = None
+
+    def leave(self, reason: str) -> None:
+        """The first reason counts."""
+        self.leave_reason = self.leave_reason or reason
+
+    def finish(self, reason: str) -> None:
+        self.finish_reason = self.finish_reason or reason
+
+    def begin_episode(self, playing: dict[str, int]) -> None:
+        """An episode begins, or an environment is created, which can also hang."""
+        self.playing, self.episode_began = playing, time.monotonic()
+
+    def end_episode(self) -> None:
+        self.episode_began = None
+
+    def begin_steps(self, count: int = 1, episode_began: float | None = None) -> None:
+        """That many episodes make one step each. ``episode_began``: their share of the time, if
+        there are several. Raises Leaving.
+        """
+        if self.leave_reason or self.closed == self.serving:
+            raise Leaving
+        self.steps += count
+        self.episode_began = episode_began or self.episode_began
+
+    def begin_block(self, block: Block, generation: int) -> None:
+        self.closed, self.serving = None, block.publication
+        self.block = f"{KINDS[block.kind]} {block.start} {block.stop}"
+        self.generation = f"generation {generation}"
+        self._busy = self.busy_seconds(), time.monotonic()
+
+    def end_block(self) -> None:
+        """The block is finished, or abandoned."""
+        self.serving = self.block = ""
+        self._busy = self.busy_seconds(), None
+
+    def busy_seconds(self) -> float:
+        seconds, began = self._busy
+        return seconds if began is None else seconds + time.monotonic() - began
 
 
 def orphan_reason(parent: int | None) -> str:
@@ -65,18 +160,21 @@ class Pace:
             "steps": str(control.steps),
             "steps_per_second": f"{self._rate:.0f}",
             "busy": f"{(busy - before) / (now - since):.3f}" if is_known else "",
+            "block": control.block,
+            "blocks": str(control.blocks),
+            "late": str(control.late),
+            "generation": control.generation,
         }
 
 
 class Heartbeat(threading.Thread):
     """A daemon thread with its own store (rule 7), because an episode can take minutes.
 
-    about: the fields of the worker's hash, read at each beat
-    wall_limit: seconds that an episode may last; ``on_wall_limit`` is called when one lasts longer
+    about: other fields of the worker's hash, read at each beat; ``numerics`` once it has joined
+    owns_process: whether the process may be ended, or replaced when it has grown too large
     parent: see ``orphan_reason``; an orphan leaves
-    memory: bytes that the process may hold, 0 for no limit; ``on_memory_limit`` is called above it
     has_other_work: whether another run's seat waits; called when the run has no master
-    report: called from time to time with a line about the worker's speed
+    say: called from time to time with a line about the worker's speed
     has_run_ended: whether the run has ended, or no longer exists
     """
 
@@ -84,23 +182,20 @@ class Heartbeat(threading.Thread):
         self,
         store: WorkerStore,
         control: EpisodeControl,
-        about: Callable[[], dict[str, str]],
+        about: Mapping[str, str],
         clocks: Clocks,
-        wall_limit: float,
-        on_wall_limit: Callable[[], None] = lambda: None,
+        config: RunConfig,
         *,
+        owns_process: bool = False,
         parent: int | None = None,
-        memory: int = 0,
-        on_memory_limit: Callable[[str], None] = lambda why: None,
         has_other_work: Callable[[], bool] = lambda: False,
-        report: Callable[[str], None] = lambda line: None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__(name="es-queue-life", daemon=True)
         self._store, self._control, self._about, self._clocks = store, control, about, clocks
-        self._wall_limit, self._on_wall_limit = wall_limit, on_wall_limit
-        self._parent = parent
-        self._memory, self._on_memory_limit = memory, on_memory_limit
-        self._has_other_work, self._report = has_other_work, report
+        self._config, self._owns_process, self._parent = config, owns_process, parent
+        self._memory = config.worker_memory * 2**20 if owns_process else 0
+        self._has_other_work, self._say, self._pace = has_other_work, say, Pace(control)
         self._stopping = threading.Event()
         self._state_seen = time.monotonic()
         self._ends = self._state_seen + clocks.seat_lease
@@ -118,7 +213,9 @@ class Heartbeat(threading.Thread):
                 # The next poll would be too late.
                 if now - last_beat + self._poll() > self._beat():
                     last_beat = now
-                    self._store.beat(self._about(), self._clocks.beat_ttl)
+                    figures = self._pace.figures() if "numerics" in self._about else {}
+                    about = {**self._about, "outages": str(self._store.outages), **figures}
+                    self._store.beat(about, self._clocks.beat_ttl)
                 self._check_memory()
                 if not self._control.leave_reason:
                     self._control.leave(self._leave_reason(now))
@@ -127,7 +224,8 @@ class Heartbeat(threading.Thread):
             except Exception as error:  # without this thread a worker would never leave
                 self._control.leave(f"{type(error).__name__}: {error}")
             if self._control.steps > 0 and now - reported >= REPORT_SECONDS:
-                self._report(f"{(self._control.steps - steps) / (now - reported):,.0f} steps/s")
+                pace = (self._control.steps - steps) / (now - reported)
+                self._say(f"{self._control.generation} {pace:,.0f} steps/s")
                 reported, steps = now, self._control.steps
 
     def stop(self) -> None:
@@ -209,15 +307,29 @@ class Heartbeat(threading.Thread):
                 f"its process holds {held / 2**20:.0f} MB, more than --worker-memory "
                 f"{self._memory / 2**20:.0f}"
             )
-            self._on_memory_limit(self._control.finish_reason)
+            self._report(self._control.finish_reason)
 
     def _check_wall(self, now: float) -> None:
         """Once per episode, because a process that must not be ended may play on for long."""
-        began = self._control.episode_began
-        if began is not None and began != self._expired_episode and now - began > self._wall_limit:
+        began, limit = self._control.episode_began, self._config.wall_limit
+        if began is not None and began != self._expired_episode and now - began > limit:
             self._expired_episode = began
             self._control.leave("an episode outlasted the wall limit")
-            self._on_wall_limit()
+            reason = f"an episode lasted longer than {limit:g} s"
+            self._report(reason, **self._control.playing, trace=main_stack())
+            if self._owns_process:
+                os.kill(os.getpid(), signal.SIGKILL)  # the report is written
+
+    def _report(self, reason: str, **more: object) -> None:
+        # The episode must end even if Redis is away for long.
+        with suppress(EsQueueError, Leaving):
+            self._store.report(reason, environment=self._config.problem, **more)
+
+
+def main_stack() -> str:
+    """The stack of the episodes' thread, innermost last."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame, limit=12))[-4000:] if frame is not None else ""
 
 
 # --- what people read about it
@@ -252,3 +364,111 @@ def worker_info(clocks: Clocks) -> dict[str, str]:
         with suppress(Exception):  # information for display must not cost a seat
             found[name] = ask()[:MAX_TEXT]
     return found
+
+
+# --- metrics
+
+
+def metrics_endpoint() -> tuple[str, int] | None:
+    """Address and first port, None if the metrics are off. Raises UsageError."""
+    text = os.environ.get(PORT, "")
+    if not text:
+        return None
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LAST_PORT))
+    if not (is_number and 1 <= int(text) <= LAST_PORT):
+        raise UsageError(f"{PORT} is {text[:40]!r}: use a port from 1 to {LAST_PORT}, or unset it")
+    return os.environ.get(ADDRESS) or LOOPBACK, int(text)
+
+
+class WorkerMetrics:
+    """Collects the figures of one seat when they are scraped; ``labels`` are of every sample."""
+
+    def __init__(
+        self,
+        labels: Mapping[str, str],
+        control: EpisodeControl,
+    ) -> None:
+        self._labels, self._control = dict(labels), control
+        self._began = time.monotonic()
+
+    def collect(self) -> Iterator[Metric]:
+        # start-up: prometheus_client takes 0.1 s and 8 MB, and few workers serve metrics
+        from prometheus_client import Metric
+
+        control = self._control
+        busy, seconds = control.busy_seconds(), max(time.monotonic() - self._began, 1e-9)
+        for name, kind, text, value in (
+            ("episodes_total", "counter", "Episodes of results", control.episodes),
+            ("steps_total", "counter", "Environment steps", control.steps),
+            ("blocks_total", "counter", "Blocks evaluated", control.blocks),
+            ("late_blocks_total", "counter", "Blocks whose result came too late", control.late),
+            ("failures_total", "counter", "Slots that failed", control.failures),
+            ("busy_seconds_total", "counter", "Seconds spent on blocks", busy),
+            ("idle_ratio", "gauge", "Share of time without a block", 1 - busy / seconds),
+            ("memory_bytes", "gauge", "Resident memory of the process", resident_memory()),
+        ):
+            name = f"es_queue_worker_{name}"
+            metric = Metric(name.removesuffix("_total"), text, kind)
+            metric.add_sample(name, self._labels, max(0.0, value))
+            yield metric
+
+
+def resident_memory() -> int:
+    """Resident bytes of this process, 0 if unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+@contextmanager
+def served_metrics(metrics: WorkerMetrics, address: str, first_port: int) -> Iterator[int]:
+    """Serve ``metrics`` on the first free port from ``first_port`` on; yields the port. Raises
+    OSError if there is none, and UsageError for an unusable token.
+    """
+    # start-up: every worker imports this module, and few serve metrics
+    from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
+
+    token, hosts = token_from_environment(), listening_hosts(address)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    application = make_wsgi_app(registry)
+
+    def guarded(environ: dict[str, Any], start_response: Any) -> Any:
+        if not is_host_allowed(environ.get("HTTP_HOST"), hosts):
+            status, text = "421 Misdirected Request", b"these metrics have no such host name\n"
+        elif token is not None and not has_token(environ, token):
+            status, text = "403 Forbidden", b"these metrics need Authorization: Bearer TOKEN\n"
+        else:
+            return application(environ, start_response)
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text]
+
+    class MetricsServer(ThreadingWSGIServer):
+        address_family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
+
+    class SilentHandler(WSGIRequestHandler):
+        """Logs no request: an address may contain the token."""
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    last = min(first_port + PORTS - 1, LAST_PORT)
+    for port in range(first_port, last + 1):
+        try:
+            server = make_server(address, port, guarded, MetricsServer, SilentHandler)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == last:
+                raise
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

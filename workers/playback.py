@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ctypes.util import find_library
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_queue.config.episode_rules import evaluation_rules
 from es_queue.config.run_config import RunConfig
@@ -27,7 +30,12 @@ from es_queue.environments.factory import (
     open_environment,
     portable_request,
 )
-from es_queue.environments.interface import Environment, EnvironmentRequest, EnvironmentSpec
+from es_queue.environments.interface import (
+    Environment,
+    EnvironmentRequest,
+    EnvironmentSpec,
+    RenderedEnvironment,
+)
 from es_queue.errors import EnvironmentFailure, EsQueueError, RunFolderError, UsageError
 from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
@@ -38,6 +46,7 @@ from es_queue.numerics.statistics import (
     sum_in_order,
 )
 from es_queue.policies import make_policy
+from es_queue.private_files import create_new
 from es_queue.run_folder import existing_folder
 from es_queue.seed_list import open_noise_table
 from es_queue.slot_plan import FINAL_SEEDS, evaluation_seeds
@@ -53,7 +62,6 @@ from es_queue.user_code import describe_error, named_modules, require_trust
 from workers.episode import Episode, EpisodeSpec, OnStep
 from workers.player import Player
 from workers.policy_files import Checkpoint, format_return
-from workers.video import VideoRecorder
 
 DEFAULT_EPISODES = 100
 #: Environment seeds are int32.
@@ -67,6 +75,19 @@ SIGNS = {"+": 0, "-": 1}
 MIN_FOR_HISTOGRAM = 10
 MIN_FOR_INTERVAL = 3
 BINS, WIDTH = 10, 40
+
+FrameArray = NDArray[np.uint8]
+INSTALL = "pip install 'es-queue[video]'"
+SUFFIXES = (".gif", ".mp4")
+GIF_WIDTH = 600
+GIF_COLOURS = 64
+#: Pictures whose colours are those of the whole GIF.
+PALETTE_FRAMES = 16
+#: A GIF counts hundredths of a second, and viewers play one faster than this slowly.
+GIF_FPS = 25
+#: Longer films are cut: every picture is held until the GIF is written.
+MAX_FRAMES = 6_000
+MAX_GIF_FRAMES = 1_000
 
 
 def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] | None) -> None:
@@ -514,3 +535,165 @@ def format_histogram(returns: Sequence[float]) -> list[str]:
         ).rstrip()
         for start, stop, count in zip(edges, edges[1:], counts)  # noqa: B905 - the last edge only ends a range
     ]
+
+
+# --- films, without a screen: a GIF by Pillow, or an MP4 by imageio-ffmpeg
+
+
+class VideoRecorder:
+    """Records frames of ``env``: every n-th, so that the film runs at the environment's own speed.
+
+    path: of the film; fps: the environment's frames per second; has_caption: whether frames show
+    step and return; most: frames; is_truncated: whether frames were left out because the film
+    grew too long
+    """
+
+    def __init__(
+        self,
+        env: RenderedEnvironment,
+        path: Path,
+        fps: float,
+        has_caption: bool = False,
+    ) -> None:
+        self._env, self.path, self._has_caption = env, path, has_caption
+        self._gif = path.suffix.lower() == ".gif"
+        self._every = max(1, round(fps / GIF_FPS)) if self._gif else 1
+        self.fps = fps / self._every
+        self.most = MAX_GIF_FRAMES if self._gif else MAX_FRAMES
+        self._step, self._frames = 0, list[FrameArray]()
+        self.is_truncated = False
+
+    def capture(self, step: int, total: float) -> None:
+        self._step += 1
+        if self._step % self._every:
+            return
+        if len(self._frames) >= self.most:
+            self.is_truncated = True
+            return
+        frame = self._env.render()
+        if frame is None:
+            raise EnvironmentFailure("the environment renders no images: leave --record out")
+        frame = shrink(frame, GIF_WIDTH) if self._gif else crop_to_even(frame)
+        if self._has_caption:
+            frame = draw_caption(frame, f"step {step}   return {format_return(total)}")
+        self._frames.append(frame)
+
+    def save(self) -> int:
+        """Whole or not at all; returns its bytes. Raises RunFolderError."""
+        fresh = self.path.with_name(
+            f".{self.path.stem}.{secrets.token_hex(8)}{self.path.suffix.lower()}"
+        )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(create_new(fresh))  # nobody's link is in its place
+            (write_gif if self._gif else write_mp4)(fresh, self._frames, self.fps)
+            fresh.replace(self.path)
+            return self.path.stat().st_size
+        except OSError as error:
+            raise RunFolderError(
+                f"--record {self.path} cannot be written: {error.strerror or error}"
+            ) from None
+        finally:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+
+
+def validate_recording(path: Path) -> None:
+    """Raises UsageError for a film that cannot be made here, before an episode is played."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--record is {path}: its name must end in {' or '.join(SUFFIXES)}")
+    try:
+        # optional: Pillow
+        import PIL.Image  # noqa: F401 - is it there?
+
+        if path.suffix.lower() == ".mp4":
+            # optional: imageio-ffmpeg
+            import imageio_ffmpeg  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"--record {path} needs a package that is not installed ({error.name}): {INSTALL}"
+        ) from None
+
+
+def choose_offscreen_drawing() -> None:
+    """Unless the user has chosen: SDL draws off screen, and MuJoCo takes EGL or OSMesa if there is
+    no screen. Call it before MuJoCo is imported.
+    """
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
+        libraries = {"egl": "EGL", "osmesa": "OSMesa"}
+        if usable := [name for name, library in libraries.items() if find_library(library)]:
+            os.environ.setdefault("MUJOCO_GL", usable[0])
+
+
+def shrink(frame: FrameArray, width: int) -> FrameArray:
+    # optional: Pillow
+    from PIL import Image
+
+    height, current_width = frame.shape[:2]
+    if current_width <= width:
+        return frame
+    return np.asarray(
+        Image.fromarray(frame).resize(
+            (width, round(height * width / current_width)), Image.Resampling.BILINEAR
+        )
+    )
+
+
+def crop_to_even(frame: FrameArray) -> FrameArray:
+    """H.264 needs an even height and width."""
+    height, width = frame.shape[:2]
+    return np.ascontiguousarray(frame[: height - height % 2, : width - width % 2])
+
+
+def draw_caption(frame: FrameArray, text: str) -> FrameArray:
+    # optional: Pillow
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.fromarray(frame).convert("RGB")
+    size = max(11, image.height // 22)
+    ImageDraw.Draw(image).text(
+        (size // 2, size // 3),
+        text,
+        fill="white",
+        font=ImageFont.load_default(size),
+        stroke_width=2,
+        stroke_fill="black",
+    )
+    return np.asarray(image)
+
+
+def write_gif(path: Path, frames: list[FrameArray], fps: float, colours: int = GIF_COLOURS) -> None:
+    """One palette for all frames: what does not change takes no space."""
+    # optional: Pillow
+    from PIL import Image
+
+    sample = frames[:: -(-len(frames) // PALETTE_FRAMES)]
+    palette = Image.fromarray(np.concatenate(sample)).quantize(colours)
+    first, *others = (
+        Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE)
+        for frame in frames
+    )
+    first.save(
+        path,
+        format="GIF",
+        save_all=True,
+        append_images=others,
+        duration=round(1000 / fps),
+        loop=0,
+        optimize=False,
+    )
+
+
+def write_mp4(path: Path, frames: list[FrameArray], fps: float) -> None:
+    # optional: imageio-ffmpeg
+    import imageio_ffmpeg
+
+    height, width = frames[0].shape[:2]
+    writer: Any = imageio_ffmpeg.write_frames(
+        str(path), (width, height), fps=fps, macro_block_size=2, quality=7, ffmpeg_log_level="error"
+    )
+    writer.send(None)
+    for frame in frames:
+        writer.send(frame)
+    writer.close()

@@ -1,5 +1,5 @@
-"""Plays rows of a slot table, as a worker does. An episode depends only on the plan, the
-parameters, the frozen statistics, the episode rules and the back end.
+"""The player of a run: ``join`` makes it, and it plays episodes and rows of slot tables. An episode
+depends only on the plan, the parameters, the frozen statistics, the episode rules and the back end.
 """
 
 from __future__ import annotations
@@ -10,26 +10,43 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from es_queue.config.episode_rules import EpisodeRules, evaluation_rules
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.factory import (
+    describe,
+    make_reference_batch,
+    open_environment,
+    open_vector_environment,
+    portable_request,
+    resolve_backend,
+)
 from es_queue.environments.interface import (
     BehaviourEnvironment,
     Environment,
+    EnvironmentRequest,
     EnvironmentSpec,
     VectorEnvironment,
     best_batch_size,
 )
 from es_queue.environments.stock import is_read_inside
 from es_queue.environments.vector import UnbatchedEnvironment
-from es_queue.errors import StrategyFailure
+from es_queue.errors import (
+    EnvironmentFailure,
+    EsQueueError,
+    MissingPackage,
+    StrategyFailure,
+    UsageError,
+)
 from es_queue.numerics.arrays import Floats
+from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, sum_in_order
-from es_queue.policies import initial_parameters
+from es_queue.policies import initial_parameters, make_policy
 from es_queue.policies.actions import ActionMap
 from es_queue.policies.base import Policy, SelectedInputsPolicy
 from es_queue.protocol.messages import (
@@ -43,6 +60,7 @@ from es_queue.protocol.messages import (
     Block,
     Task,
 )
+from es_queue.slot_plan import initial_parameters_seed
 from es_queue.slots import (
     EPISODE_FAILED,
     HOST_FAILED,
@@ -56,13 +74,12 @@ from es_queue.slots import (
 )
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Builder, Strategy, strategy_failure, validate_individuals
+from es_queue.user_code import ALLOW, INSTALLED, named_modules, refused_module
 from workers.episode import (
     Batch,
     Episode,
-    EpisodeControl,
     EpisodeFailed,
     EpisodeSpec,
-    Leaving,
     NextNoise,
     OnStep,
     Places,
@@ -73,6 +90,14 @@ from workers.episode import (
     last_observation,
     play_episode,
 )
+from workers.heartbeat import EpisodeControl, Leaving
+
+CHECK_STEPS = 50
+CHECK_SEEDS = (0, 1, 0)
+
+
+class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
+    """This worker cannot work for the run; the sentence names the difference."""
 
 
 @dataclass(frozen=True)
@@ -489,3 +514,103 @@ def moments_of(episode: Episode, numbers: Places | None) -> tuple[int, Any, Any]
         nothing = np.zeros(len(mean))
         return 0, nothing, nothing
     return moments.count, mean, m2
+
+
+# --- before the first claim
+
+
+def join(
+    config: RunConfig,
+    control: EpisodeControl,
+    noise_folder: Path | None = None,
+    table: NoiseTable | None = None,
+) -> Player:
+    """Build the player of a resolved config. Raises Refusal or EnvironmentFailure in one
+    sentence.
+    """
+    if module := refused_module(named_modules(config), INSTALLED):
+        raise Refusal(
+            f"custom code: the run names the module {module[:80]}, which is not allowed here: "
+            f"install its package on this host, or start this worker with {ALLOW}={INSTALLED},"
+            f"{module[:80]}"
+        )
+    request = EnvironmentRequest.of(config)
+    control.begin_episode({})  # an environment may hang when it is made
+    try:
+        spec = describe(request)
+        policy = make_policy(
+            *(config, spec.observation_size, spec.action, spec.observation_shape),
+            make_reference_batch(config),
+        )
+        limit_blas_threads()  # also those of libraries that a user's policy has imported
+        env, envs = open_environment(request), open_vector_environment(request)
+        player = Player(config, spec, policy, env, envs, control=control)
+        _ = player.strategy  # made now, so that a setting that it refuses is known
+        player.numerics, player.backend = fingerprint(player), resolve_backend(spec.backend)
+        portable = portable_request(request)
+        if portable != request:  # it must play the same bits as the requested back end
+            env.close()
+            player.env = open_environment(portable)
+            if fingerprint(player) != player.numerics:
+                raise Refusal(
+                    f"back ends: {spec.backend} and {portable.backend} play different "
+                    f"episodes of {config.problem} here: compare this host's packages, or use "
+                    f"--backend {portable.backend}"
+                )
+    # This host lacks something, such as a module with the user's strategy.
+    except (UsageError, MissingPackage) as error:
+        raise Refusal(str(error)) from None
+    finally:
+        control.end_episode()
+    player.noise = table or NoiseTable.open(config.noise_size, noise_folder)
+    return player
+
+
+def fingerprint(player: Player) -> str:
+    """Digest of a fixed policy's fixed episode, played twice with another episode between.
+
+    Raises EnvironmentFailure if the two differ, unless the config allows it: a slot's result would
+    then depend on the worker and the time.
+    """
+    config = player.config
+    parameters = player.policy.initial(initial_parameters_seed(config.seed), "normal")
+    traces = [episode_trace(player, parameters, seed) for seed in CHECK_SEEDS]
+    if traces[0] != traces[2] and not config.allow_nondeterministic:
+        cure = (
+            "take seed as the second argument, and draw all randomness from it"
+            if config.objective
+            else "seed all its randomness in reset"
+        )
+        raise EnvironmentFailure(
+            f"{config.problem} does not repeat itself: the same seed and actions gave different "
+            f"episodes; {cure}, or use --allow-nondeterministic and lose reproducible results"
+        )
+    return bytes_digest(traces[0])
+
+
+def episode_trace(player: Player, parameters: np.ndarray, seed: int) -> bytes:
+    """The bytes of an episode's observations, outputs and rewards, or of its failure. Raises
+    Leaving.
+    """
+    trace, policy = list[bytes](), player.policy
+    act = policy.bind(parameters[None]).begin()
+    player.control.begin_episode({"seed": seed})
+
+    def traced_act(observation: np.ndarray) -> np.ndarray:
+        outputs = act(observation)
+        seen = observation if policy.numbers is None else observation[policy.numbers]
+        trace.append(seen.tobytes() + outputs.tobytes())
+        return outputs
+
+    actions = ActionMap(player.spec.action, player.config.action_bound)
+    rules = evaluation_rules(CHECK_STEPS)
+    with np.errstate(all="ignore"):
+        try:
+            with exits_refused():
+                episode = play_episode(player.env, traced_act, actions, rules, seed, player.control)
+        except Leaving:
+            raise
+        # The worker joins all the same: the failure of a slot is counted and reported.
+        except Exception as error:
+            return b"".join(trace) + type(error).__name__.encode()
+    return b"".join(trace) + np.float64(episode.total).tobytes()

@@ -48,7 +48,7 @@ def take() -> None:
     with without_current_folder():
         # start-up: numpy, whose threads must be fixed before it loads
         from es_queue.protocol.seats import is_other_run_waiting
-        from workers.join import Seat
+        from workers.serving import Seat
 
         # If RQ has forked this process for the job, SIGTERM has its default effect, and the process
         # may end itself.
@@ -123,8 +123,8 @@ def audit() -> None:
         try:
             # start-up: numpy
             from es_queue.config.run_config import RunConfig
-            from workers.episode import EpisodeControl
-            from workers.join import join
+            from workers.heartbeat import EpisodeControl
+            from workers.player import join
 
             player = player or join(RunConfig.from_json(settings), EpisodeControl())
             write_frame(replies, play_blocks(player, *request))

@@ -1,43 +1,394 @@
-"""A worker at work: claim a block, fetch what it belongs to, play it, answer."""
+"""A worker's seat in a run: it joins, claims blocks, plays and answers them, and leaves.
+
+This module loads numpy, so the numeric environment must be fixed before it is imported.
+"""
 
 from __future__ import annotations
 
-import json
+import faulthandler
+import mmap
+import os
+import platform
+import random
+import re
+import signal
+import sys
 import time
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
+from typing import TextIO
 
 import numpy as np
+import redis
 
 from es_queue import __version__
-from es_queue.errors import DecodeError, EsQueueError
+from es_queue.config.run_config import RunConfig
+from es_queue.errors import (
+    DecodeError,
+    EnvironmentFailure,
+    EsQueueError,
+    RunFolderError,
+    UsageError,
+)
 from es_queue.numerics.arrays import Floats
+from es_queue.numerics.fingerprint import bytes_digest, limit_blas_threads
+from es_queue.private_files import host_private_directory, replacing, take_lock
+from es_queue.protocol.connection import Retry, clone_client
 from es_queue.protocol.keys import Clocks
-from es_queue.protocol.messages import KINDS, Block, Task
+from es_queue.protocol.messages import CRASH_REPORT, PUBLICATION, Block, Task
 from es_queue.protocol.store import WorkerStore
 from es_queue.slots import worker_mark
-from workers.episode import Leaving
-from workers.parameter_cache import ParameterCache
-from workers.player import Player
+from es_queue.text import sanitize
+from workers.heartbeat import (
+    EpisodeControl,
+    Heartbeat,
+    Leaving,
+    WorkerMetrics,
+    leave_in_outage,
+    metrics_endpoint,
+    served_metrics,
+    worker_info,
+)
+from workers.player import Player, Refusal, join
 
+#: The reason to leave that tells es-worker to send this worker to another run.
+CANNOT_JOIN = "it cannot join this run, and another run is training"
+MAX_TRACE = 4000
+#: Seconds that a seat waits at most after others of its worker have crashed.
+MOST_WAIT = 5
 #: Seconds that a claim may wait, well below the socket's own time-out.
 MAX_WAIT = 2.0
+MIN_SHARED_BYTES = 2**18  # bytes; below, asking Redis is cheaper than a lock and a file
+NEW = ".new"
+LOCK_SECONDS = 5.0
+Data = bytes | memoryview
+#: Letters of one line on the worker's terminal.
+MAX_LINE = 2000
 
 
-class Refusal(EsQueueError):  # noqa: N818 - the worker refuses; nothing is broken
-    """This worker cannot work for the run; the sentence names the difference."""
+def print_line(run: str, text: str) -> None:
+    """One line on the worker's terminal, without control characters, because ``text`` can come
+    from Redis or a run's code.
+    """
+    with suppress(OSError, ValueError):  # the terminal may be closed
+        print(f"es-queue {run}: {sanitize(text, MAX_LINE)}", file=sys.stdout, flush=True)
+
+
+class Seat:
+    """A worker's place in a run for a while.
+
+    name: of the worker, as people see it
+    rq_name: of the RQ worker whose orders to stop count; empty if RQ did not start it
+    owns_process: whether this process exists only for the seat, so that it may end itself
+    parent: process that it must not outlive, see ``heartbeat.orphan_reason``
+    has_other_work: whether another run waits for a worker; asked if this run has no master, or
+    refuses this worker
+    queues_before: RQ queues whose jobs its worker must run first
+    say: takes what people at the worker's terminal should read
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        run: str,
+        clocks: Clocks,
+        name: str,
+        *,
+        rq_name: str = "",
+        owns_process: bool = False,
+        parent: int | None = None,
+        has_other_work: Callable[[redis.Redis], bool] = lambda client: False,
+        queues_before: Sequence[str] = (),
+        say: Callable[[str, str], None] = print_line,
+    ) -> None:
+        self._client, self.run, self.clocks, self.name = client, run, clocks, name
+        self._rq_name, self._owns_process, self._parent = rq_name, owns_process, parent
+        self._has_other_work, self._say = has_other_work, say
+        self._queues_before = queues_before
+        self._control = EpisodeControl()
+
+    def say(self, text: str) -> None:
+        self._say(self.run, text)
+
+    def join_and_serve(self) -> str:
+        """Join, serve, leave; returns why it left. If the last seat on this worker did not end in
+        order, this one waits first, longer each time.
+        """
+        control = self._control
+        if self._owns_process:
+            install_sigterm(control)
+        if self._rq_name:
+            signal.signal(signal.SIGALRM, partial(leave_at_once, control))
+        # A fork shares the global generators of its parent. A user's code can use them.
+        random.seed(os.urandom(16))
+        np.random.seed(int.from_bytes(os.urandom(4), "little"))
+        limit_blas_threads()
+        guard = CrashGuard(self.name)
+        retry = Retry(on_outage=leave_in_outage(control, self._parent))
+        worker = make_worker_id(platform.node())
+        store = WorkerStore(self._client, self.run, worker, self._rq_name, retry)
+        reason = ""
+        try:
+            seconds, how, trace = guard.begin_seat(self.run, keeps_traces=self._owns_process)
+            if seconds > 0 and self._rq_name:  # RQ would send the next seat at once
+                self.say(f"joins in {seconds:g} s: the last seat on worker {self.name} {how}")
+                wait_or_leave(control, seconds, self.clocks.leave_poll)
+            if trace:
+                store.report(f"{CRASH_REPORT}{last_place(trace)}", trace=trace)
+            self._serve(store)
+            guard.end_seat()
+        except Leaving:
+            guard.end_seat()
+        except EsQueueError as error:
+            reason = str(error)
+            guard.end_seat(reason)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            guard.end_seat(reason)
+            retry.give_up_after(0.0)
+            with suppress(Exception):
+                store.report(repr(error)[:400], trace=traceback.format_exc(limit=-12))
+        finally:
+            store.depart()
+        reason = reason or control.leave_reason
+        self.say(f"left: {reason}")
+        return reason
+
+    def _serve(self, store: WorkerStore) -> None:
+        control, clocks = self._control, self.clocks
+        raw = store.config()
+        if raw is None:
+            control.leave("the run is gone")
+            return
+        config, unreadable = load_config(raw)
+        about = {
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "rq_name": self._rq_name,
+            "backend": config.backend,
+            "python": platform.python_version(),
+            "block": "",
+            "steps_per_second": "0",
+            "late": "0",
+            "joined": f"{time.time():.0f}",
+            **worker_info(clocks),
+        }
+        client = clone_client(self._client)
+        retry = Retry(60, leave_in_outage(control, self._parent))
+        heartbeat = Heartbeat(
+            WorkerStore(client, self.run, store.worker, self._rq_name, retry, self._queues_before),
+            control,
+            about,
+            clocks,
+            config,
+            owns_process=self._owns_process,
+            parent=self._parent,
+            has_other_work=lambda: self._has_other_work(client),
+            say=self.say,
+        )
+        store.arrive(about, clocks.beat_ttl)
+        refusals, said, played = 0, "", 0
+        with ExitStack() as stack:
+            heartbeat.start()
+            stack.callback(self._stop_heartbeat, heartbeat)
+            self._serve_metrics(store.worker, stack)
+            while not control.leave_reason:
+                try:
+                    if unreadable:
+                        raise Refusal(unreadable)
+                    player = join(config, control)
+                    about["noise"] = player.noise.digest
+                    validate_admission(store, player)
+                    if about.pop("refuses", ""):
+                        store.depart()  # the field would stay in the hash
+                    about["numerics"], about["backend"] = player.numerics, player.backend
+                    store.arrive(about, clocks.beat_ttl)
+                    self.say(
+                        f"joined as {store.worker}: {config.problem}, {config.strategy}, "
+                        f"{player.backend} back end"
+                    )
+                    Service(store, player, clocks).run()
+                except (Refusal, EnvironmentFailure, RunFolderError) as error:
+                    if control.blocks > played:  # it has worked since the last one
+                        refusals, said, played = 0, "", control.blocks
+                    # This word shows the master that other workers may be unable to join, too.
+                    cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
+                    reason = f"{cause}{error}"[:400]
+                    if reason != said:
+                        self.say(f"cannot join: {error}; it tries again")
+                    about.pop("numerics", "")
+                    about["refuses"] = said = reason
+                    if not self._rq_name and self._has_other_work(self._client):
+                        control.leave(CANNOT_JOIN)
+                    # 1, 2, 4 … 60 seconds
+                    wait_or_leave(control, float(min(60, 2 ** min(refusals, 6))), clocks.leave_poll)
+                    refusals += 1
+                    if store.config() not in (raw, None):  # the next seat reads them
+                        control.leave("the run's settings have changed")
+
+    def _stop_heartbeat(self, heartbeat: Heartbeat) -> None:
+        heartbeat.stop()
+        if heartbeat.has_run_ended:
+            ParameterCache(self.run).remove_run()
+
+    def _serve_metrics(self, worker: str, stack: ExitStack) -> None:
+        """Metrics for Prometheus, if the user has set a port. What fails here costs no seat."""
+        try:
+            if (endpoint := metrics_endpoint()) is not None:
+                labels = {"run": self.run, "worker": worker}
+                metrics = WorkerMetrics(labels, self._control)
+                port = stack.enter_context(served_metrics(metrics, *endpoint))
+                self.say(f"metrics on port {port} of {endpoint[0]}")
+        except (ImportError, OSError, UsageError, ValueError) as error:  # of an odd host name, too
+            self.say(f"no metrics: {error}")
+
+
+def last_place(trace: str) -> str:
+    """The signal and the line of code in a traceback of faulthandler, in words."""
+    fatal = re.match(r"Fatal Python error: (.{1,80})", trace)
+    place = re.search(
+        r'Current thread .*\n  File "(?:.*[/\\])?(.{1,80}?)", line (\d+) in (.{1,80})', trace
+    )
+    signal_words = f": {fatal[1]}" if fatal else ""
+    return signal_words + (f", in {place[3]} ({place[1]}, line {place[2]})" if place else "")
+
+
+class CrashGuard:
+    """Counts, per worker, seats that did not end in order; each makes the next one wait longer, up
+    to five seconds. Its file exists while a seat does: the count, the run, how the seat ended, and
+    Python's traceback if the process crashes.
+    """
+
+    def __init__(self, name: str) -> None:
+        safe = "".join(letter if letter.isalnum() else "_" for letter in name)[:80] or "worker"
+        folder = host_private_directory()
+        self._path = folder / f"{safe}.seat" if folder else None
+        self._file: TextIO | None = None  # open while the seat lasts
+        self._head, self._keeps_traces = "", False
+
+    def begin_seat(self, run: str, *, keeps_traces: bool) -> tuple[float, str, str]:
+        """Note that a seat begins. Returns seconds to wait first, how the last seat ended, and the
+        traceback that it left, if it was in the same run.
+        """
+        if self._path is None:
+            return 0.0, "", ""
+        count, how, trace = 0, "", ""
+        with suppress(OSError):
+            if self._path.exists():
+                text = self._path.read_text(errors="replace")[:MAX_TRACE]
+                head, _, trace = text.partition("\n")
+                number, owner, how = (*head.split(" ", 2), "", "")[:3]
+                count = int(number) if number.isdigit() else 0
+                trace = trace if owner == run else ""
+            self._head = f"{min(count + 1, 9)} {run} "
+            self._file = self._path.open("w")
+            self._file.write(f"{self._head}crashed or was killed\n")
+            self._file.flush()
+            if keeps_traces and not faulthandler.is_enabled():
+                faulthandler.enable(self._file)
+                self._keeps_traces = True
+        return float(min(MOST_WAIT, 2 ** (count - 1))) if count else 0.0, how, trace
+
+    def end_seat(self, reason: str = "") -> None:
+        """The seat ends in order, or with an error that the next one mentions."""
+        if self._keeps_traces:
+            faulthandler.disable()
+        if self._file is None or self._path is None:
+            return
+        self._file.close()
+        with suppress(OSError):
+            if reason:
+                text = f"{self._head}ended with an error: {' '.join(reason.split())}"
+                self._path.write_text(f"{text[:MAX_TRACE]}\n")
+            else:
+                self._path.unlink(missing_ok=True)
+
+
+def wait_or_leave(control: EpisodeControl, seconds: float, poll: float) -> None:
+    until = time.monotonic() + seconds
+    while not control.leave_reason and time.monotonic() < until:
+        time.sleep(min(poll, max(0.0, until - time.monotonic())))
+
+
+def make_worker_id(host: str) -> str:
+    """``<host>-<pid>-<6 hex>``, new for each seat, so that no claims list is shared."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:100] or "host"
+    return f"{name}-{os.getpid()}-{os.urandom(3).hex()}"
+
+
+def install_sigterm(control: EpisodeControl) -> None:
+    """SIGTERM means leave cleanly. A worker that runs jobs itself keeps RQ's handler."""
+    signal.signal(signal.SIGTERM, lambda *_: control.leave("SIGTERM"))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+
+
+def leave_at_once(control: EpisodeControl, *_: object) -> None:
+    """RQ's alarm: the job's time is over, which is no failure of an episode."""
+    control.leave("the time of its RQ job is over")
+    raise Leaving
+
+
+# --- the run's parameters and settings
+
+
+def validate_admission(store: WorkerStore, player: Player) -> None:
+    """Refuse before the first claim for the same reasons as ``load_task``, and with other
+    arithmetic under --strict.
+    """
+    if (raw := store.task()) is not None:
+        load_task(raw, player.noise.digest)
+    expected = store.progress_field("numerics") if player.config.strict else None
+    if expected and expected != player.numerics:
+        raise Refusal(
+            f"numerics: this host's fingerprint is {player.numerics[:8]}, the run's is "
+            f"{expected[:8]}, and the run is --strict: use the CPU type and numpy of its other "
+            "hosts, or leave out --strict"
+        )
+
+
+def load_config(raw: bytes) -> tuple[RunConfig, str]:
+    """The run's settings, and why this es-queue cannot read them (the settings are then the
+    defaults).
+    """
+    try:
+        return RunConfig.from_json(raw), ""
+    except UsageError as error:
+        return RunConfig(), (
+            f"settings: es-queue {__version__} here cannot read the run's ({error}): install the "
+            "master's version"
+        )
+
+
+def load_task(raw: bytes, digest: str) -> Task:
+    """The run's task. Raises Refusal if this es-queue cannot read it, or if this host's noise table
+    differs.
+    """
+    try:
+        task = Task.decode(raw)
+    except DecodeError as error:
+        raise Refusal(
+            f"protocol: es-queue {__version__} here cannot read the run's task ({error}): "
+            "install the master's version"
+        ) from None
+    if task.noise != digest:
+        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {task.noise}")
+    return task
+
+
+# --- blocks
 
 
 class Service:
-    """Serves blocks of one run. The worker's hash shows ``late``, ``blocks`` and ``block``."""
+    """Serves blocks of one run."""
 
     def __init__(self, store: WorkerStore, player: Player, clocks: Clocks) -> None:
         self._store, self._player, self._clocks = store, player, clocks
         self._mark = worker_mark(store.worker)
         self._cache = ParameterCache(store.run)
-        self.late = self.blocks = 0
-        self.block = ""
 
     def run(self) -> None:
         """Work until asked to leave; unfinished blocks go back to the head of todo.
@@ -52,7 +403,7 @@ class Service:
                 if block is not None:
                     self._process(block)
                 # Even a process that is too large from the start plays one block.
-                if control.finish_reason and self.blocks:
+                if control.finish_reason and control.blocks:
                     control.leave(control.finish_reason)
         except Leaving:
             pass
@@ -74,27 +425,24 @@ class Service:
         if not self._open(block):
             self._store.drop(block)
             return
-        control = self._player.control
-        self.block = f"{KINDS[block.kind]} {block.start} {block.stop}"
-        control.begin_block(block.publication)
+        player, control = self._player, self._player.control
+        control.begin_block(block, player.slots.generation)
         try:
-            answer = self._player.play(block, self._mark)
+            answer = player.play(block, self._mark)
         except Leaving:
             if control.leave_reason:
                 raise
             if control.closed == block.publication:  # another copy was first
-                self.late += 1
+                control.late += 1
                 self._store.drop(block)
             return
         finally:
-            self.block = ""
             control.end_block()
         for failure in answer.failures:
-            about = {"environment": self._player.config.problem, **asdict(failure)}
-            send_report(self._store, about.pop("reason"), **about)
-        self.blocks += 1
+            self._store.report(**asdict(failure), environment=player.config.problem)
+        control.blocks += 1
         if not self._store.answer(block, answer.results.tobytes(), answer.moments.tobytes()):
-            self.late += 1
+            control.late += 1
 
     def _open(self, block: Block) -> bool:
         """Fetch what the block belongs to, if it is new. False if that has closed."""
@@ -126,38 +474,82 @@ class Service:
         if data is None:
             return None
         if changed := player.noise.recheck():
-            send_report(self._store, changed)
+            self._store.report(changed)
         player.control.poll = task.poll
         return task, np.frombuffer(data, "<f4").astype(np.float32, copy=False)
 
-    def figures(self) -> dict[str, str]:
-        """Texts for the worker's hash."""
-        task = self._player.task
-        return {
-            "block": self.block,
-            "late": str(self.late),
-            "blocks": str(self.blocks),
-            "generation": f"generation {task.generation}" if task else "",
-        }
 
+class ParameterCache:
+    """One file per publication in a private folder of this user. All the host's workers map it, so
+    there is one copy in memory.
 
-def load_task(raw: bytes, digest: str) -> Task:
-    """The run's task. Raises Refusal if this es-queue cannot read it, or if this host's noise table
-    differs.
+    Each reader checks the digest itself. A file is replaced and never changed, so a mapping stays
+    valid.
+
+    It raises no errors: if the folder cannot be used, every worker fetches for itself.
     """
+
+    def __init__(
+        self, run: str, folder: Path | None = None, lock_seconds: float = LOCK_SECONDS
+    ) -> None:
+        """``lock_seconds``: seconds to wait for another worker that fetches."""
+        self._run, self._lock_seconds = run, lock_seconds
+        self._folder = folder or host_private_directory()
+
+    def get(
+        self, publication: str, size: int, digest: str, fetch: Callable[[], bytes | None]
+    ) -> Data | None:
+        """``size`` read-only bytes whose BLAKE2b-128 is ``digest``, from the host's file or by
+        ``fetch``; None if it has none.
+        """
+        if size < MIN_SHARED_BYTES or self._folder is None:
+            return data_if_valid(fetch(), size, digest)
+        path = self._folder / f"{self._run}-{publication}"
+        with ExitStack() as stack:  # one worker of the host fetches, and the others find its file
+            # The folder was swept away, its disk is full, or the fetching worker is frozen: fetch
+            # without the others.
+            with suppress(RunFolderError):
+                lock = take_lock(self._folder / f"{self._run}.lock", self._lock_seconds)
+                if lock is not None:
+                    stack.callback(os.close, lock)
+            shared = data_if_valid(map_file(path), size, digest)
+            if shared is not None:
+                return shared
+            data = data_if_valid(fetch(), size, digest)
+            if data is not None:
+                self._store(path, data)
+                return data_if_valid(map_file(path), size, digest) or data
+        return None
+
+    def remove_run(self) -> None:
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            self._remove_publications(self._folder)
+            (self._folder / f"{self._run}.lock").unlink(missing_ok=True)
+
+    def _remove_publications(self, folder: Path) -> None:
+        for old in folder.glob(f"{self._run}-*"):
+            if PUBLICATION.fullmatch(old.name.removeprefix(f"{self._run}-").removesuffix(NEW)):
+                old.unlink(missing_ok=True)
+
+    def _store(self, path: Path, data: Data) -> None:
+        """Replace the host's files of this run's former publications."""
+        with suppress(OSError):
+            self._remove_publications(path.parent)
+        with suppress(OSError), replacing(path, fresh=path.with_name(path.name + NEW)) as file:
+            file.write(data)
+
+
+def data_if_valid(data: Data | None, size: int, digest: str) -> Data | None:
+    """``data`` if it is the published vector, None otherwise."""
+    return data if data is not None and len(data) == size and bytes_digest(data) == digest else None
+
+
+def map_file(path: Path) -> memoryview | None:
+    """The file's bytes without a copy; None if it is missing or empty."""
     try:
-        task = Task.decode(raw)
-    except DecodeError as error:
-        raise Refusal(
-            f"protocol: es-queue {__version__} here cannot read the run's task ({error}): "
-            "install the master's version"
-        ) from None
-    if task.noise != digest:
-        raise Refusal(f"noise digest: this host's table is {digest}, the run's is {task.noise}")
-    return task
-
-
-def send_report(store: WorkerStore, reason: str, **more: object) -> None:
-    """Append a report to the run's list of errors. Raises what the store raises."""
-    about = {"time": round(time.time(), 3), "worker": store.worker, "reason": reason}
-    store.report(json.dumps({**about, **more}))
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError):
+        return None

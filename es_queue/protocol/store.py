@@ -11,6 +11,7 @@ may be sent twice (rule 14); all commands of ``_send`` may.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -704,10 +705,11 @@ class WorkerStore(Store):
         with suppress(redis.exceptions.RedisError):
             pipeline.execute()  # twice: NO; reconcile returns the blocks when the reply was lost
 
-    def report(self, text: str) -> None:
+    def report(self, reason: str, **more: object) -> None:
         """Add to the run's errors; nothing is written for a run that is gone."""
         if not self._send("exists", self.keys.config):
             return
+        text = report_text(self.worker, reason, more)
         pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
         pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
         with suppress(redis.exceptions.RedisError):
@@ -718,6 +720,10 @@ class WorkerStore(Store):
         with suppress(redis.exceptions.RedisError):
             # twice: yes, and not worth waiting for: the beat lapses by itself
             self._client.delete(self._worker_key)
+
+
+def report_text(worker: str, reason: str, more: Mapping[str, object]) -> str:
+    return json.dumps({"time": round(time.time(), 3), "worker": worker, "reason": reason, **more})
 
 
 def _piece(reply: Any, most: int) -> bytes:

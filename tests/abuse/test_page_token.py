@@ -17,8 +17,7 @@ from es_queue.errors import UsageError
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN
 from tests.page_server import TOKEN, served
-from workers.episode import EpisodeControl
-from workers.metrics import WorkerMetrics, served_metrics
+from workers.heartbeat import EpisodeControl, WorkerMetrics, served_metrics
 
 PATHS = ("/", "/index.html", "/app.js", "/api/runs", "/api/runs/walk", "/metrics", "/nothing")
 SHOWS = {
@@ -155,7 +154,7 @@ def test_the_metrics_of_a_worker_check_host_and_token(
 ) -> None:
     if token:
         monkeypatch.setenv(TOKEN_VARIABLE, token)
-    metrics = WorkerMetrics({"run": "walk"}, EpisodeControl(), lambda: (7, 0))
+    metrics = WorkerMetrics({"run": "walk"}, EpisodeControl())
     with served_metrics(metrics, "127.0.0.1", free_port()) as port:
         for path in ("/metrics", "/", "/favicon.ico"):
             for host in ("evil.example", "10.0.0.5:9100", ""):

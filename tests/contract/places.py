@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -62,6 +63,11 @@ def read(master: MasterStore, *publications: str) -> dict[str, tuple[list[int], 
         mine[0].extend(values["value"].tolist())
         mine[1].extend(episodes["of"].tolist())
     return found
+
+
+def reasons(master: MasterStore) -> list[str]:
+    """Of the workers' reports."""
+    return [json.loads(text)["reason"] for text in master.errors()]
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:

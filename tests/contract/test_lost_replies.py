@@ -28,6 +28,7 @@ from tests.contract.places import (
     look,
     moments,
     read,
+    reasons,
     results,
     texts,
     worker_name,
@@ -144,7 +145,7 @@ def test_a_report_whose_reply_was_lost_is_not_sent_again(line: Line) -> None:
     line.proxy.swallow()
     line.worker.report("trouble")  # the reply to EXISTS is lost, so that is asked again
     assert line.calls("exists") == 2
-    assert line.place.master().errors() == ["trouble"]
+    assert reasons(line.place.master()) == ["trouble"]
 
 
 def test_look_renew_and_finish_may_be_sent_twice(line: Line) -> None:

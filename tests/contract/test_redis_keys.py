@@ -31,6 +31,7 @@ from tests.contract.places import (
     moments,
     name_of,
     read,
+    reasons,
     results,
     texts,
     worker_name,
@@ -282,7 +283,7 @@ def test_the_list_of_errors_is_bounded(redis_place: RedisPlace) -> None:
     for number in range(MAX_ERRORS + 5):
         redis_place.worker().report(str(number))
     assert redis_place.client.llen(redis_place.keys.errors) == MAX_ERRORS
-    assert redis_place.master().errors()[-1] == str(MAX_ERRORS + 4)
+    assert reasons(redis_place.master())[-1] == str(MAX_ERRORS + 4)
 
 
 def test_what_a_look_writes_is_no_run_after_a_flush(redis_place: RedisPlace) -> None:

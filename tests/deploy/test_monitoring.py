@@ -12,8 +12,7 @@ import yaml
 from master.status.figures import FIGURES
 from master.status.snapshot import STALLED
 from master.status.web import format_metrics
-from workers.episode import EpisodeControl
-from workers.metrics import WorkerMetrics
+from workers.heartbeat import EpisodeControl, WorkerMetrics
 
 FOLDER = Path(__file__).resolve().parents[2] / "docker" / "monitoring"
 ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yaml").read_text())
@@ -36,7 +35,7 @@ def metric_names() -> set[str]:
     shown = re.findall(r"^es_queue_(\w+)", format_metrics(data).decode(), re.M)
     return set(shown) | {
         sample.name.removeprefix("es_queue_")
-        for metric in WorkerMetrics({}, EpisodeControl(), lambda: (0, 0)).collect()
+        for metric in WorkerMetrics({}, EpisodeControl()).collect()
         for sample in metric.samples
     }
 

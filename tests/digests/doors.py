@@ -43,8 +43,8 @@ from master.storage.replay_log import ReplayStep, list_log_files, read_frames
 from tests.integration.processes import flags
 from tests.memory_channel import MemoryServer, MemoryWorkerStore
 from tests.ring import Sink, make_master, workers
-from workers.episode import EpisodeControl
-from workers.join import join
+from workers.heartbeat import EpisodeControl
+from workers.player import join
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("digests.json")

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,10 +32,9 @@ from master.run.setup import Setup, prepare_run
 from tests.memory_channel import MemoryServer, MemoryWorkerStore
 from tests.ring import QUICK, Sink, make_master, quick_config
 from tests.tiny import QUAD
-from workers.episode import EpisodeControl
-from workers.heartbeat import Heartbeat
-from workers.join import join, make_worker_id
-from workers.serving import Refusal, Service
+from workers.heartbeat import EpisodeControl, Heartbeat
+from workers.player import Refusal, join
+from workers.serving import Service, make_worker_id
 
 TABLE = NoiseTable.in_memory(2**16)
 #: A run that has not ended by then never does.
@@ -302,7 +300,7 @@ class _Stage:
             player = join(self.setup.config, control, table=table)
             about = {"host": f"thread{number}", "numerics": player.numerics}
             channel = _Worker(self.server, name, self, number, control)
-            life = Heartbeat(channel, control, partial(dict, about), QUICK, 60.0)
+            life = Heartbeat(channel, control, about, QUICK, self.setup.config)
             channel.arrive(about, QUICK.beat_ttl)
             life.start()
             watch = threading.Thread(target=self._end, args=(control,), daemon=True)

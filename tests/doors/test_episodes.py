@@ -25,16 +25,8 @@ from es_queue.slots import Span, spans_to_bytes
 from tests.cases import each_case
 from tests.parts import built, config_of, task_of
 from tests.tiny import BOX, Script, spec_of
-from workers.episode import (
-    Episode,
-    EpisodeControl,
-    EpisodeFailed,
-    EpisodeSpec,
-    Leaving,
-    Played,
-    action_noise,
-    play_episode,
-)
+from workers.episode import Episode, EpisodeFailed, EpisodeSpec, Played, action_noise, play_episode
+from workers.heartbeat import EpisodeControl, Leaving
 from workers.player import Player
 
 TABLE = NoiseTable.in_memory(2**14)

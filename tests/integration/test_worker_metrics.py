@@ -17,7 +17,7 @@ from tests.cases import each_case
 from tests.faults.servers import free_port
 from tests.integration.processes import BIN, WALKER, Master, Processes, Seen, wait_for
 from workers.es_worker import main as es_worker
-from workers.metrics import ADDRESS, PORT
+from workers.heartbeat import ADDRESS, PORT
 
 ENDLESS = {**WALKER, "generations": 100_000}
 FIGURES = (

@@ -36,9 +36,8 @@ from master.run.setup import Setup, prepare_run
 from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
-from workers.episode import EpisodeControl
-from workers.join import join
-from workers.player import Player
+from workers.heartbeat import EpisodeControl
+from workers.player import Player, join
 from workers.serving import Service
 
 TICK, BEAT_TTL, LEASE = 0.01, 1.0, 1.0

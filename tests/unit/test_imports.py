@@ -193,7 +193,7 @@ def test_es_worker_loads_numpy_only_after_it_has_fixed_the_numeric_environment()
 def test_a_seat_imports_no_strategy_policy_or_game_before_its_run_names_one() -> None:
     owners = {kind.__module__ for kind in (*STRATEGIES.values(), *POLICIES.values())}
     owners |= {"es_queue.seed_list"}
-    assert owners & set(after("import workers.seat, workers.join")["all"]) == set()  # type: ignore[call-overload]
+    assert owners & set(after("import workers.seat, workers.serving")["all"]) == set()  # type: ignore[call-overload]
 
 
 def test_everything_can_be_imported_without_a_thread_or_a_changed_environment() -> None:

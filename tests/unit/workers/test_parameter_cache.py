@@ -10,7 +10,7 @@ import pytest
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.private_files import is_private, try_lock
 from tests.cases import each_case
-from workers.parameter_cache import ParameterCache
+from workers.serving import ParameterCache
 
 DATA = os.urandom(2**18)
 DIGEST, SIZE = bytes_digest(DATA), len(DATA)

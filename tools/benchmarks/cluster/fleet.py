@@ -32,8 +32,7 @@ from tools.benchmarks.cluster.durations import Durations, Seconds
 from tools.benchmarks.cluster.wire_format import ANSWER, Commands, Reply
 from tools.benchmarks.micro.drain import honest_results
 from workers.heartbeat import worker_info
-from workers.parameter_cache import MIN_SHARED_BYTES
-from workers.serving import MAX_WAIT
+from workers.serving import MAX_WAIT, MIN_SHARED_BYTES
 
 ARRIVAL_SECONDS, START_SECONDS = 1.0, 60.0
 ACTIVE = {None, *(state.encode() for state in ACTIVE_STATES)}

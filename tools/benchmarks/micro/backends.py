@@ -20,9 +20,8 @@ from es_queue.environments.vector import is_installed
 from es_queue.numerics.noise_table import NoiseTable
 from tests.ring import NOISE, quick_config
 from tools.benchmarks.micro.rates import open_generation, rate
-from workers.episode import EpisodeControl
-from workers.join import join
-from workers.player import Player
+from workers.heartbeat import EpisodeControl
+from workers.player import Player, join
 
 Floats = NDArray[np.float32]
 #: Weighs cart, its speed, pole and its speed so that the pole stays up.

@@ -22,9 +22,8 @@ import numpy as np  # noqa: E402
 from es_queue.config.run_config import RunConfig  # noqa: E402
 from es_queue.numerics.arrays import Floats  # noqa: E402
 from es_queue.protocol.messages import Block, Task  # noqa: E402
-from workers.episode import EpisodeControl  # noqa: E402
-from workers.join import join  # noqa: E402
-from workers.player import Player  # noqa: E402
+from workers.heartbeat import EpisodeControl  # noqa: E402
+from workers.player import Player, join  # noqa: E402
 
 Published = dict[str, tuple[Task, Floats]]
 

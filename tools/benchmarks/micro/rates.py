@@ -16,9 +16,8 @@ from es_queue.slots import Span, spans_to_bytes
 from tests.ring import NOISE, quick_config, run_ring
 from tools.benchmarks.figures import Row
 from tools.benchmarks.runs import Bench
-from workers.episode import EpisodeControl
-from workers.join import join
-from workers.player import Player
+from workers.heartbeat import EpisodeControl
+from workers.player import Player, join
 
 ENVIRONMENTS = ("CartPole-v1", "Pendulum-v1", "LunarLanderContinuous-v3", "BipedalWalker-v3")
 SLOTS, LIMIT, SIGMA = 16, 500, 0.1

@@ -18,8 +18,8 @@ from master.run.setup import prepare_run
 from tests.memory_channel import MemoryServer
 from tests.parts import Played, play_slots
 from tests.ring import NOISE, Sink, make_master, quick_config, run_ring, workers
-from workers.episode import EpisodeControl
-from workers.join import join
+from workers.heartbeat import EpisodeControl
+from workers.player import join
 
 pytest.importorskip("envpool", reason="envpool is not installed")
 

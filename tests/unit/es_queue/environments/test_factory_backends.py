@@ -14,9 +14,8 @@ from es_queue.errors import UsageError
 from tests.cases import each_case
 from tests.parts import TABLE
 from tests.ring import quick_config
-from workers.episode import EpisodeControl
-from workers.join import join
-from workers.serving import Refusal
+from workers.heartbeat import EpisodeControl
+from workers.player import Refusal, join
 
 HAS_ENVPOOL = find_spec("envpool") is not None
 WALKER = EnvironmentRequest("BipedalWalker-v3")

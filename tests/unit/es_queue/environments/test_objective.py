@@ -37,8 +37,8 @@ from tests.cases import each_case
 from tests.objectives import GOAL, arm, bowls
 from tests.ring import Sink, run_ring
 from workers import es_play as cli
-from workers.episode import EpisodeControl
-from workers.join import join
+from workers.heartbeat import EpisodeControl
+from workers.player import join
 
 SPHERE, ROSENBROCK = "tests.objectives:sphere", "tests.objectives:rosenbrock"
 TABLE = NoiseTable.in_memory(2**14)

@@ -19,9 +19,9 @@ from es_queue.policies import make_policy
 from es_queue.user_code import allowing
 from tests.cases import each_case
 from tests.ring import NOISE, quick_config
-from workers.episode import EpisodeControl, EpisodeFailed, EpisodeSpec
-from workers.join import join
-from workers.player import Player
+from workers.episode import EpisodeFailed, EpisodeSpec
+from workers.heartbeat import EpisodeControl
+from workers.player import Player, join
 
 
 class Fine(gymnasium.Env[Any, Any]):

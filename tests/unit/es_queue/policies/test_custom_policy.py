@@ -22,10 +22,9 @@ from es_queue.user_code import ALLOW, named_modules
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
-from workers.episode import EpisodeControl
 from workers.es_play import main
-from workers.join import join
-from workers.serving import Refusal
+from workers.heartbeat import EpisodeControl
+from workers.player import Refusal, join
 
 TEXT = (Path(__file__).parents[4] / "docs" / "policies.md").read_text()
 EXAMPLE, MODULE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

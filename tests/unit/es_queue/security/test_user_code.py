@@ -21,9 +21,8 @@ from es_queue.user_code import (
     require_trust,
 )
 from tests.cases import each_case
-from workers.episode import EpisodeControl
-from workers.join import join
-from workers.serving import Refusal
+from workers.heartbeat import EpisodeControl
+from workers.player import Refusal, join
 
 
 def test_the_modules_of_a_run_are_those_of_its_environment_and_wrappers() -> None:

@@ -29,7 +29,8 @@ from master.run.setup import Setup, prepare_run
 from tests.cases import each_case
 from tests.parts import TABLE, setup_of, trained
 from tests.ring import quick_config
-from workers.episode import EpisodeControl, begin_acting, play_episode
+from workers.episode import begin_acting, play_episode
+from workers.heartbeat import EpisodeControl
 
 
 def bytes_of(setup: Setup, run: str = "a-run") -> bytes:

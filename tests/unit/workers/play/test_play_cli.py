@@ -26,10 +26,9 @@ from master.loop.checkpoint import policy_meta
 from tests.cases import each_case
 from tests.parts import play_slots, policy_size
 from workers import player as players
-from workers.episode import EpisodeControl
 from workers.es_play import main
-from workers.join import join
-from workers.player import Player
+from workers.heartbeat import EpisodeControl
+from workers.player import Player, join
 
 ROOT = Path(es_queue.__file__).resolve().parent.parent
 PUBLICATION = "3.1-00000000"

@@ -17,11 +17,10 @@ import pytest
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
 from tests.cases import each_case
 from tests.unit.workers.play.test_play_cli import CARTPOLE, WALKER, checkpoint, played, refused
-from workers import video
+from workers import playback
 from workers.es_play import main
-from workers.playback import format_figures, format_histogram
+from workers.playback import VideoRecorder, format_figures, format_histogram, validate_recording
 from workers.policy_files import format_return
-from workers.video import VideoRecorder, validate_recording
 
 Image = pytest.importorskip("PIL.Image", reason="the extra 'video' is not installed")
 pytest.importorskip("imageio_ffmpeg", reason="the extra 'video' is not installed")
@@ -99,8 +98,8 @@ def test_mujoco_draws_without_a_screen_by_a_library_that_is_there(
         monkeypatch.setenv(name, value)
         if not value:
             monkeypatch.delenv(name)
-    monkeypatch.setattr(video, "find_library", lambda name: name if name in libraries else None)
-    video.choose_offscreen_drawing()
+    monkeypatch.setattr(playback, "find_library", lambda name: name if name in libraries else None)
+    playback.choose_offscreen_drawing()
     assert os.environ.get("MUJOCO_GL") == expected
 
 
@@ -114,7 +113,7 @@ def test_a_policy_of_envpool_is_filmed_in_gymnasiums_own_and_that_is_said(
 
 
 def test_a_long_film_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MAX_GIF_FRAMES", 5)
+    monkeypatch.setattr(playback, "MAX_GIF_FRAMES", 5)
     assert filmed(tmp_path / "a.gif", 40).is_truncated
     assert not filmed(tmp_path / "b.gif", 9).is_truncated
 
