@@ -79,16 +79,17 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """individuals: P of a training slot; observation, behaviour: numbers d and b of each."""
+    """individuals: P of a training slot; observation, behaviour, info: how many numbers of each."""
 
     individuals: int
     observation: int
     behaviour: int
+    info: int = 0
 
     @classmethod
     def of(cls, strategy: Strategy, spec: EnvironmentSpec) -> Shape:
         behaviour = spec.behaviour_size if strategy.wants_behaviour else 0
-        return cls(strategy.per_slot, spec.observation_size, behaviour)
+        return cls(strategy.per_slot, spec.observation_size, behaviour, len(spec.info))
 
     @cached_property
     def result(self) -> np.dtype[Any]:
@@ -96,7 +97,7 @@ class Shape:
 
         worker: ``worker_mark`` of the worker; failure: NO_FAILURE or why the scores are NaN;
         seconds: that the row took; fitness, returns: means over the individual's episodes; steps,
-        at_limit, cut: sums over them; behaviour: their mean
+        at_limit, cut: sums over them; behaviour, info: their means, of info without what is NaN
         """
         each = (self.individuals,)
         return np.dtype(
@@ -105,6 +106,7 @@ class Shape:
                 *(("fitness", "<f8", each), ("returns", "<f8", each), ("steps", "<i8", each)),
                 *(("at_limit", "<i4", each), ("cut", "<i4", each)),
                 ("behaviour", "<f4", (self.individuals, self.behaviour)),
+                ("info", "<f4", (self.individuals, self.info)),
             ]
         )
 
@@ -168,6 +170,7 @@ class Slots:
 
     publication: its name, once it has one; step_limit: of its training episodes; spread:
     ``Strategy.spread`` of its perturbations; tally: what did not count, which several tables share
+    info_names: of the columns of ``info``
     identify: the worker with a ``worker_mark``, over all its seats
     needs_look: whether a failed row should be issued again at once; is_held: whether a worker holds
     a block of a replaced publication, or may hold one
@@ -188,6 +191,7 @@ class Slots:
         self.config, self.strategy, self.generation = config, strategy, generation
         self.publication, self.step_limit, self.spread = publication, step_limit, spread
         self.shape, self.spans = Shape.of(strategy, spec), list[Span]()
+        self.info_names = spec.info
         self.table: Table = np.empty(0, self.shape.table(most_episodes(config, strategy)))
         self.moments: Table = np.empty(0, self.shape.moments)
         self.tally = Tally()
@@ -215,7 +219,7 @@ class Slots:
             more = self.table[count : count + span.stop - span.start]
             more["kind"], more["number"] = span.kind, np.arange(span.start, span.stop)
             more["row"] = count + np.arange(len(more))
-            for name in ("fitness", "returns", "behaviour"):
+            for name in ("fitness", "returns", "behaviour", "info"):
                 more[name] = np.nan
             more["players"] = 1
             for name in ("index", "seeds", "place", "arrived", "used"):

@@ -151,7 +151,8 @@ def settings(group: str, title: str) -> Iterator[str]:
 def setting(one: Setting) -> str:
     choices = ", ".join(f"`{word}`" if word == one.own else word for word in one.words)
     flag = f"`{one.flag}`" + (f", `--no-{one.flag[2:]}`" if one.kind == "bool" else "")
-    default = f"{one.shown()} ({one.default:g})" if one.word and not one.words else one.shown()
+    is_number = one.word and not one.words and one.default != ()
+    default = f"{one.shown()} ({one.default:g})" if is_number else one.shown()
     return (
         f"| {flag} | {cell(flags.setting_text(one))} | {one.unit} | {cell(default)} | "
         f"{choices or bounds(one.low, one.high)} | {one.kind} |"

@@ -65,7 +65,7 @@ class EpisodeSpec:
 @dataclass(frozen=True)
 class Episode:
     """An episode that was played. ``at_limit``: it reached the step limit; ``cut``: only training's
-    rules ended it.
+    rules ended it; ``info``: float32 [k] of its last step, None if there is none.
     """
 
     total: float
@@ -75,6 +75,7 @@ class Episode:
     cut: bool
     moments: Moments | None
     behaviour: Floats | None = None
+    info: Floats | None = None
 
 
 #: An episode, or what it failed with.

@@ -41,6 +41,7 @@ from es_queue.numerics.fingerprint import limit_blas_threads
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import (
     bootstrap_interval,
+    finite_means,
     means,
     return_statistics,
     sum_in_order,
@@ -124,7 +125,8 @@ def show_policy(given: Namespace, checkpoint: Checkpoint, elite: dict[str, Any] 
         **({} if elite is None else {"elite": elite}),
     }
     compares = given.seed is None and not given.stochastic
-    summary = summarize(about, given.seed, episodes, checkpoint.evaluation if compares else None)
+    evaluation = checkpoint.evaluation if compares else None
+    summary = summarize(about, given.seed, episodes, evaluation, spec.info)
     print_played(summary, format_summary(summary), episodes, video_line, given)
 
 
@@ -315,7 +317,7 @@ def show_individual(given: Namespace) -> None:
             "fitness": row["fitness"],
         }
     summary = {
-        **summarize(about, given.seed, episodes, None),
+        **summarize(about, given.seed, episodes, None, record.config.info),
         "slot": None if slot is None else name.removeprefix("slot "),
         **compared,
     }
@@ -410,10 +412,12 @@ def summarize(
     seed: int | None,
     episodes: Sequence[Episode],
     evaluation: Mapping[str, Any] | None,
+    info: Sequence[str],
 ) -> dict[str, Any]:
     """``about`` with the figures, and a comparison with the recorded ``evaluation``.
 
-    recorded and equal are None if the episodes differ. interval: of the mean, 95 % by bootstrap
+    info: names of what the environment reported. recorded and equal are None if the episodes
+    differ. interval: of the mean, 95 % by bootstrap
     over episodes, None for fewer than three
     """
     returns = [episode.total for episode in episodes]
@@ -435,6 +439,7 @@ def summarize(
         "eval_max": figures.maximum,
         "interval": list(bootstrap_interval(returns, means)) if has_interval else None,
         "length_mean": sum(episode.steps for episode in episodes) / len(episodes),
+        "info": finite_means(info, np.array([one.info for one in episodes])) if info else {},
         "recorded": None if recorded is None else float(recorded),
         "equal": None if recorded is None else figures.mean == recorded,
     }
@@ -464,7 +469,8 @@ def format_policy(summary: Mapping[str, Any]) -> str:
 
 def format_played(summary: Mapping[str, Any], kind: str = "") -> str:
     plural = "" if summary["episodes"] == 1 else "s"
-    return f"{summary['episodes']} episode{plural}{kind}: {format_figures(summary)}"
+    info = "".join(f", {name} {mean:.4g}" for name, mean in summary["info"].items())
+    return f"{summary['episodes']} episode{plural}{kind}: {format_figures(summary)}{info}"
 
 
 def format_summary(summary: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from es_queue.environments.interface import (
     Environment,
     EnvironmentRequest,
     EnvironmentSpec,
+    InfoEnvironment,
     VectorEnvironment,
     best_batch_size,
 )
@@ -214,7 +215,7 @@ class Player:
         rows = self.slots.table[block.start : block.stop]
         results: Table = np.zeros(len(rows), self.shape.result)
         results["row"], results["worker"] = rows["row"], worker
-        for name in ("fitness", "returns", "behaviour"):
+        for name in ("fitness", "returns", "behaviour", "info"):
             results[name] = np.nan
         moments, failures, done, control = list[Any](), list[Failure](), 0, self.control
         # Together, but each centre by itself, because it may have its own statistics.
@@ -324,6 +325,9 @@ class Player:
             result["cut"][player] = sum(one.cut or (one.at_limit and cuts_earlier) for one in part)
             if part[0].behaviour is not None:
                 result["behaviour"][player] = mean_behaviour(part)
+            if self.spec.info:
+                known = np.ma.masked_invalid([one.info for one in part])
+                result["info"][player] = known.mean(axis=0).filled(np.nan)
         if row["place"] >= 0:
             for number, episode in enumerate(episodes):
                 moments.append((int(row["row"]), number, *moments_of(episode, self.policy.numbers)))
@@ -377,7 +381,7 @@ class Player:
                 if spec.parameters is not parameters:  # else the next episode of an individual
                     bound, parameters = self._acting.bind(spec.parameters[None]), spec.parameters
                 with exits_refused():
-                    result: Played = play_episode(
+                    episode = play_episode(
                         self.env,
                         begin_acting(bound, statistics, self.policy.numbers),
                         self._actions,
@@ -389,6 +393,10 @@ class Player:
                         self._behaviour if spec.behave else None,
                         on_step,
                     )
+                if self.spec.info:
+                    info = cast(InfoEnvironment, self.env).info(self.spec.info)
+                    episode = replace(episode, info=info)
+                result: Played = episode
             except Leaving:
                 raise
             except Exception as error:  # whatever a user's environment raises

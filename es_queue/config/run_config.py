@@ -40,6 +40,7 @@ from es_queue.config.settings import (
     is_plain,
     join,
     read_arguments,
+    read_info,
     read_wrappers,
     setting,
     short,
@@ -79,7 +80,9 @@ SYNONYMS = {
     "total_timesteps": "max_steps",
 }
 #: Settings of environments and policies, which an objective does not have.
-OF_ENVIRONMENTS = ("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe")
+OF_ENVIRONMENTS = (
+    *("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe", "info"),
+)
 #: Settings that need generations which close on their own slots.
 OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines")
 
@@ -353,6 +356,15 @@ class RunConfig:
         unit="steps",
         low=0,
         word="auto",
+    )
+    info: tuple[str, ...] = setting(
+        (),
+        "numbers of the environment's info, by their keys, whose values at the ends of episodes "
+        "are averaged and shown (docs/environments.md); auto is is_success, if the environment "
+        "reports it",
+        read=read_info,
+        word=AUTO,
+        metavar="NAME,NAME",
     )
     rollback: bool = setting(
         False,

@@ -25,6 +25,8 @@ AUTO, NONE = "auto", "none"
 COMMAND_LINE = "the command line"
 #: The name of the user's own code.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+#: Names of --info.
+MOST_INFO = 16
 #: From here on, a float no longer represents every whole number.
 EXACT_FLOAT = 2**53
 
@@ -297,6 +299,17 @@ def read_wrappers(one: Setting, value: Any, source: str) -> tuple[str, ...]:
         if not re.fullmatch(r"[\w.]+:[\w.]+", item):
             raise one.refused(item, source, "use module:Class")
     return items
+
+
+def read_info(one: Setting, value: Any, source: str) -> tuple[str, ...]:
+    """Up to 16 different names of letters that have no meaning in a table or a file."""
+    names: tuple[str, ...] = replace(one, read=None).checked(value, source)
+    for name in names:
+        if not re.fullmatch(r"[\w./-]{1,50}", name):
+            raise one.refused(name, source, "use a key of letters, digits and _ . / -")
+    if len(names) > MOST_INFO:
+        raise one.refused(value, source, f"use at most {MOST_INFO} names")
+    return tuple(dict.fromkeys(names))
 
 
 def read_arguments(one: Setting, value: Any, source: str) -> tuple[tuple[str, Any], ...]:

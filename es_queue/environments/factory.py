@@ -60,6 +60,8 @@ from es_queue.slot_plan import REFERENCE, evaluation_seeds, uniforms
 from es_queue.user_code import describe_error
 
 _PROBE_SEED = 0
+#: What environments with a goal report in their info.
+SUCCESS = "is_success"
 
 
 class ResolvedEnvironment:
@@ -250,9 +252,25 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
             action=with_bins(spec.action, request.action_bins),
             behaviour=resolved.behaviour,
             behaviour_size=size,
+            info=_reported_info(stock if is_played else None, request),
         )
     finally:
         env.close()
+
+
+def _reported_info(env: StockEnvironment | None, request: EnvironmentRequest) -> tuple[str, ...]:
+    """The names of the request, else ``is_success`` if the episode that has just begun reports it.
+
+    env: None if its back end has no info
+    """
+    if env is None and request.info:
+        raise UsageError(
+            f"info is {','.join(request.info)}, but only environments of Gymnasium itself report "
+            f"it: use --backend {STOCK.name}, without --behaviour {FEET}"
+        )
+    if env is None or request.info:
+        return request.info
+    return (SUCCESS,) if np.isfinite(env.info([SUCCESS])).all() else ()
 
 
 def with_bins(spec: ActionSpec, text: str) -> ActionSpec:

@@ -33,6 +33,8 @@ class EnvironmentRequest:
     seen: numbers of the observation that the policy or the rules read, None for all; an
     environment may leave out the others, which are then 0
     bounds: LOW,HIGH of every variable of an objective, in place of its own; empty for its own
+    info: numbers of the environment's info that are averaged; empty for ``is_success``, if the
+    environment reports it
     """
 
     id: str
@@ -44,6 +46,7 @@ class EnvironmentRequest:
     action_bins: str = "none"
     seen: tuple[int, ...] | None = None
     bounds: str = ""
+    info: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
@@ -58,6 +61,7 @@ class EnvironmentRequest:
             config.action_bins,
             seen if seen is None or stall is None else (*seen, stall.index),
             config.bounds,
+            config.info,
         )
 
 
@@ -95,6 +99,12 @@ class BehaviourEnvironment(Environment, Protocol):
 
     def behaviour(self) -> Floats:
         """Float32 [b] of the episode so far."""
+        ...
+
+
+class InfoEnvironment(Environment, Protocol):
+    def info(self, names: Sequence[str]) -> Floats:
+        """float32 [k] of the newest step's info; NaN for what it lacks, or is no number."""
         ...
 
 
@@ -188,6 +198,7 @@ class EnvironmentSpec:
     highest_reward: the largest reward of one step, if the environment declares it
     backend: one of BACKENDS ("any": each host decides), never "auto"
     behaviour, behaviour_size: the behaviour that is compared; empty and 0 for none
+    info: numbers of the environment's info that are averaged over the ends of episodes
     lives: at the start of an episode; 0 if there are none, or the number is unknown
     note: a sentence for the user who starts a run; empty for none
     observation_shape: of an array before it was flattened in C order; () for a vector or no array
@@ -206,6 +217,7 @@ class EnvironmentSpec:
     observation_shape: tuple[int, ...] = ()
     behaviour: str = ""
     behaviour_size: int = 0
+    info: tuple[str, ...] = ()
     lives: int = 0
     note: str = ""
     observation: ObservationTree | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -252,6 +252,7 @@ class StockEnvironment:
                     f"{entry.id} has no {name}: set it to one of gymnasium.spaces in __init__"
                 )
         self._was_reset = False
+        self._info: Any = {}
         made = type(self._environment.unwrapped)
         # Atari's wrappers of images remember nothing.
         wrapped = entry.spec.additional_wrappers and entry.entry_point != ATARI
@@ -304,6 +305,7 @@ class StockEnvironment:
                 f"reset returned {_shown(outcome)}, but must return (observation, info), with a "
                 "dict as info"
             )
+        self._info = outcome[1]
         return self._encode(outcome[0])
 
     def step(self, action: Any) -> tuple[Floats, float, bool]:
@@ -311,7 +313,7 @@ class StockEnvironment:
             action = np.rint(action).astype(self._rounded)
         outcome = self._environment.step(action)
         try:
-            observation, reward, terminated, truncated, _ = outcome
+            observation, reward, terminated, truncated, self._info = outcome
         except (TypeError, ValueError):
             raise EnvironmentFailure(
                 f"step returned {_shown(outcome)}, but must return five values: observation, "
@@ -325,6 +327,15 @@ class StockEnvironment:
                 "float(reward)"
             ) from None
         return self._encode(observation), gained, bool(terminated or truncated)
+
+    def info(self, names: Sequence[str]) -> Floats:
+        """float32 [k] of the newest step's info; NaN for what it lacks, or is no number."""
+        about = self._info if isinstance(self._info, Mapping) else {}
+        values = np.full(len(names), np.nan, np.float32)
+        for place, name in enumerate(names):
+            with suppress(TypeError, ValueError, OverflowError):
+                values[place] = about.get(name, np.nan)
+        return values
 
     def lives(self) -> int:
         """Lives left in the episode, 0 if they are not counted."""

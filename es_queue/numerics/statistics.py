@@ -207,6 +207,12 @@ class ReturnStatistics:
         return self.std / math.sqrt(self.count)
 
 
+def finite_means(names: Sequence[str], columns: NDArray[Any]) -> dict[str, float]:
+    """The mean of the finite numbers of each column of [n, k]; without columns that have none."""
+    known = {name: one[np.isfinite(one)] for name, one in zip(names, columns.T, strict=True)}
+    return {name: float(one.mean(dtype=np.float64)) for name, one in known.items() if len(one)}
+
+
 def sum_in_order(values: Iterable[float]) -> float:
     """The sum from left to right, rounded at each step, unlike ``sum`` since Python 3.12."""
     total = 0.0

@@ -211,12 +211,15 @@ def without_start(record: Mapping[str, Value]) -> Record:
 
 def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
     """The lines after a run; its own code, if it has any, is played only with --trust."""
-    final = "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}"
+    final = (
+        "{eval_mean±eval_std} over {eval_episodes} fresh episodes, min {eval_min}",
+        ", {eval_info}",
+    )
     is_evaluated = finite_or_none(record.get("eval_mean")) is not None
     confirmed = fill(("{confirm_mean} when the target was passed",), record)
     rows: list[tuple[str, object]] = [
         ("steps", fill(STEPS_TAKEN, record)),
-        ("evaluation", fill((final,), record) or "none at the end; no figure here can be quoted"),
+        ("evaluation", fill(final, record) or "none at the end; no figure here can be quoted"),
         ("confirming", confirmed if is_evaluated else ""),
         *((name, record.get(key)) for name, key in SUMMARY_FIELDS),
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
-from es_queue.numerics.statistics import ReturnStatistics, return_statistics
+from es_queue.numerics.statistics import ReturnStatistics, finite_means, return_statistics
 from es_queue.protocol.messages import CONFIRM, EVAL
 from es_queue.slots import ANSWERED, Slots
 from master.loop.learner import Chosen, evaluation_of
@@ -66,6 +67,8 @@ def training_record(chosen: Chosen) -> Record:
         record[f"{name}_mean"] = each.mean if each else None
         record[f"{name}_std"] = each.std if each else None
         record[f"{name}_max"] = each.maximum if each else None
+    reported = chosen.column("info")[chosen.column("state") == ANSWERED]
+    reported = reported.reshape(len(reported) * reported.shape[1], reported.shape[2])
     row = None if chosen.centre is None else chosen.newest.table[chosen.centre]
     rank = None
     if row is not None and len(fitness):
@@ -79,7 +82,18 @@ def training_record(chosen: Chosen) -> Record:
         "return_min": figures["return"].minimum if figures["return"] else None,
         "centre_return": None if row is None else float(row["returns"][0]),
         "centre_rank": rank,
+        **info_record("info", chosen.newest.info_names, reported),
     }
+
+
+def info_record(prefix: str, names: Sequence[str], values: np.ndarray[Any, Any]) -> Record:
+    """Means of what the environments reported at the ends of episodes, as numbers and in words.
+
+    values: float32 [n, k], NaN where an environment reported none
+    """
+    means = finite_means(names, values)
+    words = ", ".join(f"{name} {mean:.4g}" for name, mean in means.items())
+    return {prefix: words or None, **{f"{prefix}_{name}": one for name, one in means.items()}}
 
 
 def lag_record(state: RunState, chosen: Chosen) -> Record:
@@ -106,11 +120,18 @@ def evaluation_figures(figures: ReturnStatistics | None) -> dict[str, float | No
     return {f"eval_{name}": getattr(figures, of, None) for name, of in names.items()}
 
 
+def evaluation_info(slots: Slots, kind: int) -> Record:
+    """``info_record`` of an evaluation's episodes."""
+    rows = slots.answered(slots.rows(kind))
+    return info_record("eval_info", slots.info_names, slots.table["info"][rows, 0])
+
+
 def evaluation_record(slots: Slots, state: RunState) -> Record:
     returns, rows = slots.returns(EVAL), slots.answered(slots.rows(EVAL))
     confirmation = evaluation_of(slots, CONFIRM)
     return {
         **evaluation_figures(evaluation_of(slots, EVAL)),
+        **evaluation_info(slots, EVAL),
         "eval_median": float(np.median(returns)) if returns else None,
         "eval_length_mean": slots.steps(rows) / len(rows) if len(rows) else None,
         "eval_best": state.best.eval_mean if state.best else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from es_queue.errors import RunFolderError
@@ -34,7 +34,8 @@ NOTED_EVERY = 100
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended. evaluation: the final one, the only figure to quote; failed_seeds:
-    environment seeds of the final episodes that failed, which are not in it
+    environment seeds of the final episodes that failed, which are not in it; info: what its
+    environments reported, see ``generation_record.info_record``
     """
 
     state: RunState
@@ -42,6 +43,7 @@ class Outcome:
     evaluation: ReturnStatistics | None
     digest: str
     failed_seeds: Sequence[int] = ()
+    info: Record = field(default_factory=dict)
 
 
 @dataclass
@@ -150,6 +152,11 @@ class ViewListener(Listener):
             if note:
                 LOGGER.warning(f"generation {number}: {note}")
                 self._last_noted = number
+        names = [name for name in slots.info_names if f"info_{name}" not in report.record]
+        if names and number == 0:
+            LOGGER.warning(
+                f"--info: no training episode ended with a number {', '.join(names)} in its info"
+            )
         elites = slots.rows(ELITE)
         if len(elites) and failed[elites].all():
             LOGGER.warning(

@@ -36,6 +36,7 @@ from master.loop.config_timeline import ConfigTimeline, format_changes
 from master.loop.generation_record import (
     counts,
     episodes_record,
+    evaluation_info,
     evaluation_record,
     evaluation_steps,
     is_all_at_patience,
@@ -178,6 +179,7 @@ class Master:
             evaluation_of(generation.slots, FINAL),
             generation.digest,
             table["seeds"][table["state"] == FAILED, 0].ravel().tolist(),
+            evaluation_info(generation.slots, FINAL),
         )
         for listener in self._listeners:
             listener.on_finished(generation, outcome)

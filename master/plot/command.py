@@ -14,7 +14,7 @@ from es_queue.command_line import CommandParser, add_options, add_runs_folder, a
 from es_queue.errors import EXIT_DONE, EsQueueError, UsageError
 from es_queue.private_files import replacing
 from es_queue.text import sanitize
-from master.plot.curves import AXES, RunCurves, draw_curves, draw_panels, read_runs
+from master.plot.curves import AXES, INFO, RunCurves, draw_curves, draw_panels, read_runs
 from master.plot.individuals import draw_archive, draw_cloud
 from master.status.figures import LARGEST_DRAWN
 from master.storage.metrics_files import METRICS
@@ -38,6 +38,7 @@ examples:
 """
 
 #: Figures other than curves, of one run each.
+METRIC = "eval_mean"
 VIEWS = ("archive", "cloud", "panels")
 SUFFIXES = (".png", ".svg", ".pdf")
 #: Text stays text, in a PDF as the TrueType that journals ask for, a name with a dollar sign is no
@@ -59,6 +60,8 @@ runs RUN
     horizontal axis; both draws steps and wall-clock time [default: both]
 --metric NAME
     field of metrics.jsonl to draw [default: eval_mean]
+--info NAME
+    draw evaluations' mean of this number of the environment's info, such as is_success
 --statistic
     statistic over seeds: mean, or interquartile mean (iqm) [default: mean]
 --panels
@@ -86,7 +89,7 @@ def make_parser() -> CommandParser:
         OPTIONS,
         runs={"nargs": "+", "type": Path},
         by={"choices": [*AXES, "both"], "default": "both"},
-        metric={"default": "eval_mean"},
+        metric={"default": METRIC},
         statistic={"choices": ["mean", "iqm"], "default": "mean"},
         title={"default": ""},
         label={"action": "append", "default": []},
@@ -122,6 +125,8 @@ def draw(figure: Figure, given: argparse.Namespace, runs: Sequence[RunCurves]) -
     views = [view for view in VIEWS if getattr(given, view)]
     if len(views) > 1:
         raise UsageError(f"--{views[0]} and --{views[1]} are different figures: give one of them")
+    if given.info and (views or given.metric != METRIC):
+        raise UsageError("--info names the figure to draw: leave --metric and other views out")
     if views and len(runs) != 1:
         raise UsageError(f"--{views[0]} draws one run, and {len(runs)} were given")
     if given.cloud:
@@ -133,7 +138,8 @@ def draw(figure: Figure, given: argparse.Namespace, runs: Sequence[RunCurves]) -
     else:
         axes = ["steps", "time"] if given.by == "both" else [given.by]
         labels = [sanitize(label, 60) for label in given.label]
-        draw_curves(figure, runs, given.metric, axes, given.statistic, labels)
+        metric = f"{INFO}{given.info}" if given.info else given.metric
+        draw_curves(figure, runs, metric, axes, given.statistic, labels)
 
 
 @contextmanager

@@ -51,6 +51,8 @@ POINTS, RESAMPLES = 200, 2000
 STATISTICS = {"mean": means, "iqm": interquartile_means}
 #: Generations in the rolling mean.
 ROLLING = 10
+#: Begins the field of an evaluation's mean of a number of the environment's info.
+INFO = "eval_info_"
 #: Labels of the common figures.
 METRIC_LABELS = {
     "eval_mean": "evaluation: mean return\nof the unperturbed policy",
@@ -192,6 +194,7 @@ def draw_curves(
                 "its own"
             )
         groups = dict(zip(labels, groups.values(), strict=True))
+    name = metric.removeprefix(INFO) if metric.startswith(INFO) else ""
     figure.set_size_inches(7 * len(axes), 4.4)
     for panel, axis in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
         for place, (label, members) in enumerate(groups.items()):
@@ -206,13 +209,14 @@ def draw_curves(
                 f"--metric {metric} is in no record of these runs; they have "
                 f"{', '.join(known) or 'none'}"
             )
-        for target in sorted({str(run.target) for run in runs}):
+        for target in sorted({str(run.target) for run in runs if not name}):
             draw_target(panel, target)
         finish_panel(panel, axis, "")
         if axis == "time" and len({run.is_shared for run in runs}) > 1:
             note = "(only some of the runs shared their workers)"
             panel.set_xlabel(f"{panel.get_xlabel()}\n{note}")
-    figure.axes[0].set_ylabel(METRIC_LABELS.get(metric, metric.replace("_", " ")))
+    about = f"evaluation: mean of {name}" if name else METRIC_LABELS.get(metric)
+    figure.axes[0].set_ylabel(about or metric.replace("_", " "))
     figure.suptitle(", ".join(dict.fromkeys(run.task for run in runs)))
 
 

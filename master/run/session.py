@@ -534,8 +534,8 @@ class Session:
         write_atomically(self._run.folder / "summary.json", json.dumps(summary, indent=2).encode())
         with suppress(Exception):
             self._inbox.discard_all()
-        names = ("eval_mean", "eval_std", "eval_min", "eval_episodes")
-        final = {name: summary[name] for name in names}
+        names = ("eval_mean", "eval_std", "eval_min", "eval_episodes", "eval_info")
+        final = {name: summary.get(name) for name in names}
         self._mark_ended(FINISHED, keys.FINISHED_SECONDS, None, **final)
         self._view.summary(summary)
         if failed := outcome.failed_seeds:
@@ -652,6 +652,7 @@ class Session:
             "eval_std": figures.std if figures else None,
             "eval_min": figures.minimum if figures else None,
             "eval_episodes": figures.count if figures else None,
+            **(outcome.info if outcome else {}),
             "eval_failed_seeds": list(outcome.failed_seeds) if outcome else [],
             "confirm_mean": state.confirm_mean,
             "reproducible": state.reproducible,

@@ -179,6 +179,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
         noise_size=size,
         env_seeds=shared,
         **behaviour,
+        info=spec.info,
         obs_norm=config.obs_norm and has_normal_observations,
     )
     validate_noise_size(config, policy.size)

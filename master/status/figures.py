@@ -181,6 +181,8 @@ FIGURES = {
         Figure("strategy", TEXT, "the strategy", str),
         Figure("publication", TEXT, "the open publication", str),
         Figure("answered", TEXT, "results of the open generation, of how many", str),
+        Figure("info", TEXT, "means of --info in the newest generation's training episodes", str),
+        Figure("eval_info", TEXT, "means of --info in the newest evaluation", str),
         Figure("digest", TEXT, "hash of the parameters", str),
         Figure("why", TEXT, "why a failed run ended", str),
         Figure("queue", TEXT, "the RQ queue of its workers", str),
@@ -318,10 +320,12 @@ SPEED: Parts = (
 TRAINING: Parts = (
     "{return_mean±return_std}, max {return_max}",
     " ({cut_fraction?} of episodes cut short)",
+    ", {info}",
 )
-EVALUATION: Parts = ("{eval_mean±eval_std}", ", best {eval_best}")
+EVALUATION: Parts = ("{eval_mean±eval_std}", ", best {eval_best}", ", {eval_info}")
 FINAL_EVALUATION: Parts = (
     "{eval_mean±eval_std} over {eval_episodes} fresh episodes",
+    ", {eval_info}",
     "; best in training {eval_best}",
 )
 GENERATION: Parts = (
@@ -330,7 +334,7 @@ GENERATION: Parts = (
     *(" | {speed}", " | {at_work}", " | {eta} left"),
 )
 #: Texts that are ready, and budgets; any other value that is no figure is a return.
-TEXTS = ("training", "evaluation", "speed", "at_work", "waiting")
+TEXTS = ("training", "evaluation", "speed", "at_work", "waiting", "info", "eval_info")
 WRITERS: dict[str, Callable[[object], str]] = {
     **{name: figure.write for name, figure in FIGURES.items()},
     **dict.fromkeys(("generations", "max_steps"), format_compact),

@@ -556,7 +556,7 @@ class RunFolder:
             for record in read_json_lines(self.folder / METRICS, MOST_LINES, END_BYTES):
                 last = clean(record, PROGRESS)
                 if last.get("eval_mean") is not None:
-                    evaluated = {"eval_mean": last["eval_mean"]}
+                    evaluated = {name: last.get(name) for name in ("eval_mean", "eval_info")}
         is_finished = self._summary.get("state") == FINISHED
         env = self.config.get("env") or self.config.get("objective")
         known = clean({**self.config, "env": env}, {"env": TEXT, "strategy": TEXT})

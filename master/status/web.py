@@ -324,6 +324,11 @@ def format_metrics(data: Mapping[str, Any]) -> bytes:
             if value is not None:
                 unit = f" [{figure.unit}]" if figure.unit else ""
                 add(figure.metric, f"{figure.sentence}{unit}", value, run=name)
+        for kind in ("info", "eval_info"):
+            for part in str(run.get(kind) or "").split(", "):
+                key, _, words = part.rpartition(" ")
+                if (value := finite_or_none(words)) is not None:
+                    add(kind, FIGURES[kind].sentence, value, run=name, key=key)
         if "living" in run:
             text = "Workers whose heartbeat is in Redis"
             add("living_workers", text, len(run["living"]), run=name)

@@ -71,6 +71,8 @@ class Tracker(RunView):
 
     def generation(self, record: Record) -> None:
         numbers = {tag: finite_or_none(record.get(name)) for tag, name in TAGS.items()}
+        info = [name for name in record if name.startswith(("info_", "eval_info_"))]
+        numbers |= {name.replace("info_", "info/"): finite_or_none(record[name]) for name in info}
         figures = {tag: value for tag, value in numbers.items() if value is not None}
         steps = int(finite_or_none(record.get("env_steps")) or 0)
         self._attempt(lambda: self._write(figures, steps))

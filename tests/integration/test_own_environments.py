@@ -39,6 +39,20 @@ class Pool(CartPoleEnv):
     def reset(self, **options):
         return THREADS.submit(super().reset, **options).result()
 """
+#: Reports a success in every step, and the number of its steps only with the last one.
+GOAL = """
+import gymnasium, numpy
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Goal(CartPoleEnv):
+    def step(self, action):
+        seen, reward, ended, _, _ = super().step(action)
+        self.count = getattr(self, "count", 0) + 1
+        about = {"is_success": numpy.bool_(self.count > 8), "words": "no number"}
+        if ended:
+            about["count"] = self.count
+        return seen, reward, ended, False, about
+"""
 TINY = {
     "seed": 1,
     "population": 8,
@@ -62,6 +76,45 @@ def test_the_local_workers_of_an_es_master_import_what_its_command_names_and_jso
     assert play.wait() == 0, play.said()
     assert json.loads(play.out.read_text())["episodes"] == 2
     assert "a word of the environment's own" in play.err.read_text()
+
+
+def test_what_an_environment_reports_at_the_ends_of_episodes_is_averaged_and_shown(
+    processes: Processes,
+) -> None:
+    (processes.folder / "goal.py").write_text(GOAL)
+    asked = {**TINY, "env": "goal:Goal", "eval_every": 1, "info": "is_success,count,words"}
+    run = processes.master(*flags(asked), "--workers", 1, "--run", "goal")
+    assert run.wait() == 0, run.said()
+    assert "no training episode ended with a number words" in run.said()
+
+    folder = processes.folder / "runs" / "goal"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["eval_info_count"] == summary["eval_mean"]  # a reward of 1 in each step
+    assert 0 < summary["eval_info_is_success"] <= 1
+    assert summary["eval_info"] in run.said()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["info_count"] == pytest.approx(lines[0]["return_mean"], rel=1e-6)
+    assert lines[0]["eval_info_count"] == lines[0]["eval_mean"]
+
+    play = processes.start(BIN / "es-play", "goal", "--json", "--trust")
+    assert play.wait() == 0, play.said()
+    played = json.loads(play.out.read_text())["info"]
+    assert played["count"] == summary["eval_mean"]
+    shown = processes.start(BIN / "es-status", "goal", "--json")
+    assert shown.wait() == 10
+    assert json.loads(shown.out.read_text())["eval_info"] == summary["eval_info"]
+    drawn = processes.start(BIN / "es-plot", "goal", "--info", "count", "--out", "count.svg")
+    assert drawn.wait() == 0, drawn.said()
+    assert "mean of count" in (processes.folder / "count.svg").read_text()
+
+
+def test_a_success_that_an_environment_reports_needs_no_flag(processes: Processes) -> None:
+    (processes.folder / "goal.py").write_text(GOAL)
+    words = [*flags({**TINY, "env": "goal:Goal"}), "--workers", 1]
+    run = processes.master(*words, "--run", "goal")
+    assert run.wait() == 0, run.said()
+    summary = json.loads((processes.folder / "runs" / "goal" / "summary.json").read_text())
+    assert summary["eval_info"] == f"is_success {summary['eval_info_is_success']:.4g}"
 
 
 @pytest.mark.parametrize("listen", [(), ("--listen", "127.0.0.1")], ids=["rq", "es-worker"])

@@ -48,9 +48,9 @@ function tiles(run) {
   const trained = (name) => run.shown[name] || score(run.curves.training[name].at(-1));
   const ended = ["done", "failed"].includes(run.health);
   const rows = [
-    ["evaluation", text(run, "eval_mean"), small(about("±", "eval_std"), about("target", "target"))],
+    ["evaluation", text(run, "eval_mean"), small(about("±", "eval_std"), about("target", "target"), run.eval_info)],
     ["best evaluation", text(run, "eval_best", "eval_mean"), ""],
-    ["training return", trained("return_mean"), small(`± ${trained("return_std")}`, `max ${trained("return_max")}`, run.cut_fraction > 0 && `${run.shown.cut_fraction} cut short`)],
+    ["training return", trained("return_mean"), small(`± ${trained("return_std")}`, `max ${trained("return_max")}`, run.cut_fraction > 0 && `${run.shown.cut_fraction} cut short`, run.info)],
     ["generation", text(run, "generation"), small({ closing: "closing", final: "final episodes" }[run.stage], run.shown.results)],
     ["steps", text(run, "env_steps"), small(`${text(run, "episodes")} episodes`, run.eval_steps > 0 && `and ${run.shown.eval_steps} steps in evaluations`)],
     ["steps per second", ended ? DASH : text(run, "steps_per_second"), ended || !run.eval_steps_per_second ? "" : `in training, and ${run.shown.eval_steps_per_second} in evaluations`],
