@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.errors import FencedError
+from es_queue.protocol.connection import Retry
 from es_queue.protocol.messages import WORKER_ID, Block, token_number
 from es_queue.protocol.store import (
     NO_WORKERS,
@@ -66,7 +67,7 @@ class MemoryMasterStore:
     """The master's side of a MemoryServer."""
 
     def __init__(self, server: MemoryServer, run: str = "memory") -> None:
-        self.run, self.server, self.outages = run, server, 0
+        self.run, self.server, self.outages, self.retry = run, server, 0, Retry()
         self._read: dict[str, int] = {}
 
     def epoch(self) -> str | None:
@@ -76,12 +77,6 @@ class MemoryMasterStore:
         holder, until = self.server.lease
         left = until - time.monotonic()
         return (holder, left) if left > 0 else (None, 0.0)
-
-    def ended_outages(self) -> list[float]:
-        return []
-
-    def state(self) -> str | None:
-        return self.progress_field("state")
 
     def progress_field(self, name: str) -> str | None:
         return self.server.progress.get(name)
@@ -279,9 +274,6 @@ class MemoryMasterStore:
             self.server.commands[:] = [
                 entry for entry in self.server.commands if entry not in requests
             ]
-
-    def other_workers(self, run: str) -> int | None:
-        return None
 
 
 class MemoryWorkerStore:

@@ -46,9 +46,10 @@ from es_queue.protocol.connection import (
     is_outage,
     named_url,
     redacted_url,
+    runs_in_training,
     validate_server,
 )
-from es_queue.protocol.keys import RUNNING, clocks_from_environment
+from es_queue.protocol.keys import clocks_from_environment
 from es_queue.text import sanitize
 from workers.heartbeat import metrics_endpoint
 
@@ -77,7 +78,6 @@ queue QUEUE
 LOOK_SECONDS = 0.5
 #: Of the newest runs so many are looked at.
 MOST_RUNS = 1000
-MAX_NUMBER = 12
 #: How long a run counts a worker that was sent to it, before the master does.
 SETTLE_SECONDS = 3.0
 #: How long a worker stays away from a run, by the seats in a row that ended its process.
@@ -150,23 +150,12 @@ def warn(text: str) -> None:
 # --- what there is to do
 
 
-def runs_in_training(client: Any, queue: str) -> dict[str, int]:
-    """The number of workers of each run of a queue that trains and has a master, as its master
-    counts them. Raises redis-py's errors.
-    """
+def runs_of_queue(client: Any, queue: str) -> dict[str, int]:
+    """The number of workers of each run of a queue that trains. Raises redis-py's errors."""
     names = [name.decode("ascii", "replace") for name in client.zrange(keys.RUNS, -MOST_RUNS, -1)]
     runs = [name for name in names if keys.RUN_ID.fullmatch(name)]
-    pipeline = client.pipeline(transaction=False)
-    for run in runs:
-        run_keys = keys.RunKeys(run)
-        pipeline.hmget(run_keys.progress, "state", "queue", "workers").exists(run_keys.master)
-    replies = iter(pipeline.execute() if runs else [])
-    found = {}
-    for run, (state, of_queue, workers), has_master in zip(runs, replies, replies, strict=True):
-        if state == RUNNING.encode() and has_master and of_queue == queue.encode():
-            text = workers or b"0"
-            found[run] = int(text) if text.isdigit() and len(text) <= MAX_NUMBER else 0
-    return found
+    found = runs_in_training(client, runs)
+    return {run: workers for run, (of_queue, workers) in found.items() if of_queue == queue}
 
 
 @dataclass
@@ -284,7 +273,7 @@ class Host:
             if not self._is_fit:  # a server that was away at the start
                 validate_server(self._client, redacted_url(self._url), scripts=False)
             self._is_fit = True
-            loads = Counter(runs_in_training(self._client, self._queue))
+            loads = Counter(runs_of_queue(self._client, self._queue))
             self._trouble = ""
         except UnreachableError:
             return
@@ -356,7 +345,7 @@ class Host:
 
         def has_other_work(client: object) -> bool:
             with suppress(ANY_ERROR):
-                return bool(runs_in_training(client, self._queue).keys() - {worker.run})
+                return bool(runs_of_queue(client, self._queue).keys() - {worker.run})
             return False
 
         reason = Seat(

@@ -14,9 +14,8 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -27,7 +26,7 @@ from redis.backoff import NoBackoff
 from es_queue.credentials import FLAG, PASSWORD_FILE, password_of
 from es_queue.credentials import with_password as with_password
 from es_queue.errors import RedisError, UsageError
-from es_queue.protocol.keys import RUNS
+from es_queue.protocol.keys import RUNNING, RUNS, RunKeys
 from es_queue.protocol.messages import WORKER_ID
 from es_queue.text import sanitize
 
@@ -110,12 +109,6 @@ def connection_arguments() -> dict[str, Any]:
     }
 
 
-#: Settings of redis-py, whose names are no secret.
-PYTHON_SETTINGS = frozenset(
-    [*signature(redis.Redis).parameters, *signature(redis.connection.AbstractConnection).parameters]
-)
-
-
 def client_from_url(url: str) -> redis.Redis:
     """A client for redis://, rediss:// or unix:// URLs. Raises RedisError, which repeats nothing of
     the URL but a TLS file's name.
@@ -134,8 +127,10 @@ def client_from_url(url: str) -> redis.Redis:
         )
     for name, _ in parse_qsl(parts.query):
         if name not in URL_SETTINGS and not name.startswith("ssl_"):
-            shown = f": {name} can" if name in PYTHON_SETTINGS else " after its '?' that can"
-            raise RedisError(f"the Redis URL cannot be used: it has a setting{shown} be in no URL")
+            raise RedisError(
+                "the Redis URL cannot be used: after its '?' it can only set "
+                f"{', '.join(URL_SETTINGS)} and ssl_…"
+            )
     try:
         client = redis.Redis.from_url(url, **connection_arguments())
         settings = settings_of(client)
@@ -579,8 +574,6 @@ class Retry:
 
 # --- reads of values that others write: a key of another type counts as missing
 
-#: The fields of a worker's hash that a master reads; the others are for people.
-WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy", "late")
 MAX_FIELD = 2**15  # bytes
 
 
@@ -609,40 +602,30 @@ def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes
     return value
 
 
-def read_hashes(
-    client: Any, names: Sequence[str], fields: Sequence[str]
-) -> list[dict[bytes, bytes]]:
-    """These fields of each hash; empty for a missing key, or no hash. Raises all other errors: an
-    outage must not look like a missing key.
+def replies_of(pipeline: Any) -> list[Any]:
+    """Of its commands; None for a key of another type. Raises all other errors: an outage must not
+    look like a missing key.
     """
-    pipeline = client.pipeline(transaction=False)
-    for name in names:
-        pipeline.hmget(name, fields)  # twice: yes
-    replies = pipeline.execute(raise_on_error=False) if names else []
+    replies = pipeline.execute(raise_on_error=False)
     for reply in replies:
         if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
             raise reply
-    return [
-        {
-            field.encode(): value
-            for field, value in zip(fields, reply, strict=True)
-            if value is not None and len(value) <= MAX_FIELD
-        }
-        if isinstance(reply, list)
-        else {}
-        for reply in replies
-    ]
+    return [None if isinstance(reply, Exception) else reply for reply in replies]
 
 
-def existing_names(client: Any, names: Mapping[str, str]) -> set[str]:
+def runs_in_training(client: Any, runs: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Queue and number of workers of those runs that train and have a master, as it counts them."""
     pipeline = client.pipeline(transaction=False)
-    for key in names.values():
-        pipeline.exists(key)  # twice: yes
-    return {
-        name
-        for name, there in zip(names, pipeline.execute() if names else [], strict=True)
-        if there
-    }
+    for each in map(RunKeys, runs):
+        pipeline.hmget(each.progress, "state", "queue", "workers").exists(each.master)
+    replies, found = iter(replies_of(pipeline)), {}
+    for run, fields, has_master in zip(runs, replies, replies, strict=True):
+        state, queue, workers = map(decode_text, fields or (None, None, None))
+        if state == RUNNING and has_master:
+            # Python refuses to read a number of thousands of digits.
+            is_number = re.fullmatch("[0-9]{1,10}", workers or "")
+            found[run] = (queue or "", int(is_number[0]) if is_number else 0)
+    return found
 
 
 def read_worker_ids(client: Any, key: str) -> list[str]:
@@ -654,10 +637,3 @@ def read_worker_ids(client: Any, key: str) -> list[str]:
 
 def decode_text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "replace")
-
-
-def decode_hash(data: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {
-        name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
-        for name, value in data.items()
-    }

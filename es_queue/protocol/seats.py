@@ -15,7 +15,7 @@ import redis
 from rq import Queue
 
 from es_queue.protocol import keys
-from es_queue.protocol.connection import is_outage
+from es_queue.protocol.connection import is_outage, runs_in_training
 
 SEAT_FUNCTION = "workers.seat.take"
 FAILURE_SECONDS = 3600
@@ -97,12 +97,12 @@ def run_status(client: redis.Redis, run: str) -> tuple[str | None, bool]:
 
 
 def is_other_run_waiting(client: redis.Redis, queue: str, run: str) -> bool:
-    """Whether a seat of another run with a master waits in the queue; False if Redis does not
+    """Whether a seat of another run that trains waits in the queue; False if Redis does not
     respond.
     """
     try:
         others = {keys.parse_seat_id(name)[0] for name in waiting_seat_ids(client, queue)} - {run}
-        return any(run_status(client, other)[1] for other in others)
+        return bool(runs_in_training(client, sorted(others)))
     except redis.exceptions.RedisError:
         return False
 

@@ -12,7 +12,6 @@ may be sent twice (rule 14); all commands of ``_send`` may.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,9 +28,8 @@ from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, FencedError, RedisError
 from es_queue.protocol import connection, keys
-from es_queue.protocol.connection import Retry, decode_hash, is_outage, refused_error
+from es_queue.protocol.connection import MAX_FIELD, Retry, is_outage, refused_error
 from es_queue.protocol.connection import decode_text as text_of
-from es_queue.protocol.keys import RUNNING
 from es_queue.protocol.messages import MAX_TASK, Block
 
 #: Bytes of one read of results, of a piece of parameters (so that a slow reader costs the server no
@@ -45,6 +43,8 @@ MOST_STAGING_ATTEMPTS, STAGED_SECONDS = 10, 600
 MAX_CONFIG, MAX_CHECKPOINT, MAX_ERRORS = 2**20, 2**29, 200
 MAX_RUNS_CHECKED, MAX_REQUESTS_READ, MAX_CLAIMS_READ = 500, 100, 100
 
+#: The fields of a worker's hash that a master reads; the others are for people.
+WORKER_FIELDS = ("host", "pid", "rq_name", "numerics", "refuses", "busy", "late")
 Records = NDArray[Any]
 SCRIPTS = files("es_queue.protocol") / "scripts"
 WorkerInfos = Mapping[str, dict[str, str]]
@@ -120,6 +120,18 @@ class Store:
         return text_of(
             self.retry(partial(connection.read_field, self._client, self.keys.progress, name))
         )  # twice: yes
+
+    def config(self) -> bytes | None:
+        """The run's configuration, None if there is no such run."""
+        return self._read(self.keys.config, MAX_CONFIG)
+
+    def task(self) -> bytes | None:
+        """The header of the open publication."""
+        return self._read(self.keys.task, MAX_TASK)
+
+    def _read(self, key: str, most: int) -> bytes | None:
+        """At most a byte more than there may be."""
+        return self._send("getrange", key, 0, most) or None
 
 
 class MasterStore(Store):
@@ -378,10 +390,6 @@ class MasterStore(Store):
         arguments = [token, holder, int(lease * 1000)]
         self._script("renew", [self.keys.epoch, self.keys.master], arguments)
 
-    def state(self) -> str | None:
-        """The run's state as its master last wrote it; None for an unknown run."""
-        return self.progress_field("state")
-
     def finish(
         self,
         token: str,
@@ -403,24 +411,9 @@ class MasterStore(Store):
         self._script("finish", names, arguments)
         self._send("delete", self.keys.master)  # finish was fenced; a lease fences nobody
 
-    # --- of the run, for a resume (rule 11)
-
-    def config(self) -> bytes | None:
-        """The run's configuration, None if Redis has none."""
-        return self._read(self.keys.config, MAX_CONFIG)
-
-    def task(self) -> bytes | None:
-        """The header of the open publication."""
-        return self._read(self.keys.task, MAX_TASK)
-
     def checkpoint(self) -> bytes | None:
-        """The newest state."""
+        """The newest state, for a resume (rule 11)."""
         return self._read(self.keys.checkpoint, MAX_CHECKPOINT)
-
-    def _read(self, key: str, most: int) -> bytes | None:
-        """At most a byte more than there may be."""
-        value: bytes = self.retry(lambda: self._client.getrange(key, 0, most))  # twice: yes
-        return value or None
 
     def forget_gone_runs(self) -> None:
         """Remove runs whose keys have expired from the list of runs, at most the oldest few
@@ -447,42 +440,30 @@ class MasterStore(Store):
         ``known``.
         """
 
-        def read() -> dict[str, dict[str, str]]:
+        def read() -> tuple[list[str], list[Any]]:
             names = connection.read_worker_ids(self._client, self.keys.workers)
-            unknown = [name for name in names if name not in known]
-            places = [self.keys.worker(name) for name in unknown]
-            hashes = connection.read_hashes(self._client, places, connection.WORKER_FIELDS)
-            abouts = dict(zip(unknown, hashes, strict=True))
-            present = connection.existing_names(
-                self._client, {name: self.keys.worker(name) for name in names if name in known}
-            )
-            infos = {
-                name: known[name] if name in present else decode_hash(abouts.get(name, {}))
-                for name in names
-            }
-            return {name: about for name, about in infos.items() if about}
+            pipeline = self._client.pipeline(transaction=False)
+            for name in names:
+                if name in known:
+                    pipeline.exists(self.keys.worker(name))
+                else:
+                    pipeline.hmget(self.keys.worker(name), WORKER_FIELDS)
+            return names, connection.replies_of(pipeline)
 
-        return self.retry(read)  # twice: yes
-
-    def other_workers(self, run: str) -> int | None:
-        """Number of another run's workers, None if it does not run or has no master."""
-        other = keys.RunKeys(run)
-
-        def read() -> list[Any]:
-            replies: list[Any] = (
-                self._client.pipeline(transaction=False)
-                .hmget(other.progress, "state", "workers")
-                .exists(other.master)
-                .execute()
-            )
-            return replies
-
-        (state, workers), has_master = self.retry(read)  # twice: yes
-        if state != RUNNING.encode() or not has_master:
-            return None
-        workers = text_of(workers) or ""
-        # Python refuses to read a number of thousands of digits.
-        return int(workers) if re.fullmatch("[0-9]{1,10}", workers) else 0
+        infos = {}
+        for name, reply in zip(*self.retry(read), strict=True):  # twice: yes
+            if name not in known:
+                fields = zip(WORKER_FIELDS, map(text_of, reply or ()), strict=False)
+                about = {
+                    field: text
+                    for field, text in fields
+                    if text is not None and len(text) <= MAX_FIELD
+                }
+            else:
+                about = known[name] if reply else {}
+            if about:
+                infos[name] = about
+        return infos
 
     def errors(self) -> list[str]:
         """The newest reports of workers."""
@@ -504,19 +485,6 @@ class MasterStore(Store):
         """Remove requests that were answered."""
         for entry in requests:
             self._send("lrem", self.keys.commands, 0, entry)
-
-    # --- outages
-
-    def ended_outages(self) -> list[float]:
-        """Seconds of each outage that ended since the last call."""
-        return self.retry.pop_ended_outages()
-
-    def record_failure(self, error: Exception) -> None:
-        """Record a failure of another command on the same connection, which is part of the same
-        outage.
-        """
-        if is_outage(error):
-            self.retry.record_failure(error)
 
 
 class WorkerStore(Store):
@@ -541,14 +509,6 @@ class WorkerStore(Store):
         self._held: list[bytes] | None = None  # as the last answer's reply has it, until used
         self._worker_key = self.keys.worker(worker)
         self._answer_script = self._client.register_script((SCRIPTS / "answer.lua").read_text())
-
-    def config(self) -> bytes | None:
-        """The run's configuration, None when there is no such run."""
-        return self._send("getrange", self.keys.config, 0, MAX_CONFIG) or None
-
-    def task(self) -> bytes | None:
-        """The header of the open publication."""
-        return self._send("getrange", self.keys.task, 0, MAX_TASK) or None
 
     def parameters(self, publication: str, size: int) -> bytes | None:
         """Raises DecodeError for a reply that is no piece of them."""

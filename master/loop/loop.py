@@ -472,7 +472,7 @@ class Master:
             slots.table["issued"][slots.owed] = False
             self._issue(generation)
             return
-        if ended := self._store.ended_outages():
+        if ended := self._store.retry.pop_ended_outages():
             # Outages within one look count as one.
             self.recoveries.record(REDIS_AWAY, sum(ended))
         if self._store.outages != self._outages:

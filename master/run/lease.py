@@ -153,7 +153,7 @@ class Standby:
         holder gets a whole lease to renew it (rule 7).
         """
         while not self._is_interrupted():
-            state = self._channel.state()
+            state = self._channel.progress_field("state")
             if state is not None and state not in ACTIVE_STATES:
                 TERMINAL.info(f"run {self._channel.run} is {state}: there is nothing to take over")
                 return False

@@ -22,7 +22,12 @@ import redis
 
 from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.connection import none_on_wrong_type, read_field
+from es_queue.protocol.connection import (
+    is_outage,
+    none_on_wrong_type,
+    read_field,
+    runs_in_training,
+)
 from es_queue.protocol.seats import (
     FAILURE_SECONDS,
     close_seats,
@@ -152,7 +157,8 @@ class Seats:
         try:
             yield
         except kind as error:
-            self._store.record_failure(error)
+            if is_outage(error):  # part of the outage of the store's own commands
+                self._store.retry.record_failure(error)
             trouble = f"{what} {type(error).__name__}"
             if trouble not in self._noted_troubles:
                 self._noted_troubles.add(trouble)
@@ -165,8 +171,8 @@ class Seats:
             for name in waiting_seat_ids(self._client, self._queue)
             if not is_seat_of(name, self._run)
         }
-        counts = {run: self._store.other_workers(run) for run in waiting}
-        return {run: count for run, count in counts.items() if count is not None}
+        found = self._store.retry(lambda: runs_in_training(self._client, sorted(waiting)))
+        return {run: count for run, (_, count) in found.items()}
 
     def _released(self, workers: Mapping[str, Mapping[str, str]], fewest: int) -> list[str]:
         """Half the difference to the run with the fewest workers; then the counts settle."""

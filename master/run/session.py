@@ -482,7 +482,7 @@ class Session:
                 and look.publication == task.publication
                 and task.digest == vector_digest(strategy.published(state.strategy))
             )
-            task, former_state = task if is_adoptable else None, self._store.state()
+            task, former_state = task if is_adoptable else None, self._store.progress_field("state")
         self._inbox.begin(state.changes, former_state, self._store.progress_field("paused_by"))
         if former_state in (RUNNING, PAUSED) and self._master is not None:  # it was killed
             self._master.recoveries.record(TAKEOVER, time.monotonic() - began)

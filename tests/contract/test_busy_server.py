@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from es_queue.protocol import connection, keys
+from es_queue.protocol import connection
 from es_queue.protocol.connection import Retry, client_from_url
 from es_queue.protocol.store import MasterStore, WorkerStore
 from tests.contract.places import (
@@ -113,6 +113,4 @@ def test_workers_that_a_busy_server_does_not_tell_are_not_taken_for_gone(
 ) -> None:
     redis_place.arrived()
     with busy(valkey_url), pytest.raises(redis.exceptions.ResponseError, match="BUSY"):
-        connection.read_hashes(
-            redis_place.client, [keys.RunKeys(RUN).worker(worker_name(1))], ("host",)
-        )
+        connection.replies_of(redis_place.client.pipeline().hget(f"es:{RUN}:worker:x", "host"))

@@ -14,7 +14,7 @@ import redis
 
 from es_queue.errors import RedisError
 from es_queue.protocol import keys
-from es_queue.protocol.connection import Retry
+from es_queue.protocol.connection import Retry, runs_in_training
 from es_queue.protocol.store import MAX_ERRORS, PART, MasterStore, WorkerFlags
 from tests.cases import each_case
 from tests.contract.places import (
@@ -260,22 +260,21 @@ def test_a_run_without_a_master_has_no_claim_to_workers_whatever_its_state(
     redis_place: RedisPlace,
 ) -> None:
     master = redis_place.publish(P0)
-    assert master.other_workers(RUN) is None
+    assert runs_in_training(redis_place.client, [RUN, "nobody"]) == {}
     master.renew(TOKEN, "me", 60.0)
-    assert master.other_workers(RUN) == 0
+    assert runs_in_training(redis_place.client, [RUN, "nobody"]) == {RUN: ("", 0)}
 
 
 def test_only_a_running_run_is_another_run_that_has_workers(redis_place: RedisPlace) -> None:
     master = redis_place.publish(P0)
     master.renew(TOKEN, "me", 60.0)
     progress = redis_place.keys.progress
-    assert master.other_workers(RUN) == 0
-    redis_place.client.hset(progress, "workers", "7")
-    assert master.other_workers(RUN) == 7
+    redis_place.client.hset(progress, mapping={"workers": "7", "queue": "gpu"})
+    assert runs_in_training(redis_place.client, [RUN]) == {RUN: ("gpu", 7)}
     redis_place.client.hset(progress, "workers", "many")
-    assert master.other_workers(RUN) == 0
+    assert runs_in_training(redis_place.client, [RUN]) == {RUN: ("gpu", 0)}
     redis_place.client.hset(progress, "state", "finished")
-    assert master.other_workers(RUN) is None
+    assert runs_in_training(redis_place.client, [RUN]) == {}
 
 
 def test_the_list_of_errors_is_bounded(redis_place: RedisPlace) -> None:

@@ -392,4 +392,3 @@ def test_the_master_sees_living_workers_and_their_reports(place: Place) -> None:
         place.worker(2).report(f"trouble {number}")
     newest = [f"trouble {number}" for number in range(5, 25)]
     assert reasons(master) == newest, "the newest twenty, newest last"
-    assert master.other_workers("nobody") is None
