@@ -27,7 +27,6 @@ from es_queue.credentials import FLAG, PASSWORD_FILE, password_of
 from es_queue.credentials import with_password as with_password
 from es_queue.errors import RedisError, UsageError
 from es_queue.protocol.keys import RUNNING, RUNS, RunKeys
-from es_queue.protocol.messages import WORKER_ID
 from es_queue.text import sanitize
 
 SOCKET_SECONDS = 5.0
@@ -586,14 +585,6 @@ def none_on_wrong_type(read: Callable[[], Any]) -> Any:
         raise
 
 
-def read_list(client: Any, key: str, start: int, stop: int) -> list[bytes] | None:
-    """LRANGE; None for a key that is not a list."""
-    entries: list[bytes] | None = none_on_wrong_type(
-        lambda: client.lrange(key, start, stop)
-    )  # twice: yes
-    return entries
-
-
 def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes | None:
     """None if it is missing, or too long."""
     value: bytes | None = (
@@ -626,13 +617,6 @@ def runs_in_training(client: Any, runs: Sequence[str]) -> dict[str, tuple[str, i
             is_number = re.fullmatch("[0-9]{1,10}", workers or "")
             found[run] = (queue or "", int(is_number[0]) if is_number else 0)
     return found
-
-
-def read_worker_ids(client: Any, key: str) -> list[str]:
-    """The sorted ids in a run's set of workers."""
-    members = none_on_wrong_type(lambda: client.smembers(key)) or ()  # twice: yes
-    names = [name.decode("ascii", "replace") for name in members]
-    return sorted(name for name in names if WORKER_ID.fullmatch(name))
 
 
 def decode_text(data: bytes | None) -> str | None:

@@ -27,10 +27,18 @@ import redis
 from numpy.typing import NDArray
 
 from es_queue.errors import DecodeError, FencedError, RedisError
-from es_queue.protocol import connection, keys
-from es_queue.protocol.connection import MAX_FIELD, Retry, is_outage, refused_error
+from es_queue.protocol import keys
+from es_queue.protocol.connection import (
+    MAX_FIELD,
+    Retry,
+    is_outage,
+    none_on_wrong_type,
+    read_field,
+    refused_error,
+    replies_of,
+)
 from es_queue.protocol.connection import decode_text as text_of
-from es_queue.protocol.messages import MAX_TASK, Block
+from es_queue.protocol.messages import MAX_TASK, WORKER_ID, Block
 
 #: Bytes of one read of results, of a piece of parameters (so that a slow reader costs the server no
 #: more), and of a part of a publication's results.
@@ -118,7 +126,7 @@ class Store:
     def progress_field(self, name: str) -> str | None:
         """A field of the run's progress as a master last wrote it; None if missing or too long."""
         return text_of(
-            self.retry(partial(connection.read_field, self._client, self.keys.progress, name))
+            self.retry(partial(read_field, self._client, self.keys.progress, name))
         )  # twice: yes
 
     def config(self) -> bytes | None:
@@ -441,14 +449,16 @@ class MasterStore(Store):
         """
 
         def read() -> tuple[list[str], list[Any]]:
-            names = connection.read_worker_ids(self._client, self.keys.workers)
+            members = none_on_wrong_type(lambda: self._client.smembers(self.keys.workers)) or ()
+            names = sorted(name.decode("ascii", "replace") for name in members)
+            names = [name for name in names if WORKER_ID.fullmatch(name)]
             pipeline = self._client.pipeline(transaction=False)
             for name in names:
                 if name in known:
                     pipeline.exists(self.keys.worker(name))
                 else:
                     pipeline.hmget(self.keys.worker(name), WORKER_FIELDS)
-            return names, connection.replies_of(pipeline)
+            return names, replies_of(pipeline)
 
         infos = {}
         for name, reply in zip(*self.retry(read), strict=True):  # twice: yes
@@ -467,19 +477,20 @@ class MasterStore(Store):
 
     def errors(self) -> list[str]:
         """The newest reports of workers."""
-        entries = self.retry(
-            lambda: connection.read_list(self._client, self.keys.errors, -20, -1)
-        )  # twice: yes
-        return [str(text_of(entry)) for entry in entries or []]
+        return [str(text_of(entry)) for entry in self._list(self.keys.errors, -20, -1) or []]
 
     def requests(self) -> list[bytes]:
         """Requests from other terminals, oldest first, unchecked; a bounded number."""
-        entries = self.retry(
-            lambda: connection.read_list(self._client, self.keys.commands, 0, MAX_REQUESTS_READ - 1)
-        )  # twice: yes
+        entries = self._list(self.keys.commands, 0, MAX_REQUESTS_READ - 1)
         if entries is None:  # a key of another type, which would never be emptied
             self._send("unlink", self.keys.commands)
         return entries or []
+
+    def _list(self, key: str, start: int, stop: int) -> list[bytes] | None:
+        """None for a key of another type."""
+        read = partial(none_on_wrong_type, partial(self._client.lrange, key, start, stop))
+        entries: list[bytes] | None = self.retry(read)  # twice: yes
+        return entries
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
         """Remove requests that were answered."""

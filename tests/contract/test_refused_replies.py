@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import redis
@@ -155,7 +156,7 @@ def test_progress_of_another_type_that_no_worker_may_write_is_said_in_one_senten
     master = redis_place.publish(P0, block(0, 4))
     redis_place.client.delete(redis_place.keys.progress)
     redis_place.client.set(redis_place.keys.progress, "a string")
-    for call in (master.state, lambda: look(master)):
+    for call in (partial(master.progress_field, "state"), partial(look, master)):
         with pytest.raises(RedisError, match=r"^Redis refused .*WRONGTYPE"):
             call()
 
