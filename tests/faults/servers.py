@@ -5,10 +5,8 @@ emptied, filled up.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -32,58 +30,25 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """One redis-server on 127.0.0.1 with its data in a folder of the arena. ``before``: words that
-    go before its command, FOLDER for its folder.
-    """
+    """One redis-server on 127.0.0.1 with its data in a folder of the arena."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        *settings: object,
-        name: str = "redis",
-        before: tuple[str, ...] = (),
-        socket_path: Path | None = None,
-    ) -> None:
+    def __init__(self, arena: Arena, *settings: object, name: str = "redis") -> None:
         self._arena, self._settings = arena, settings
         self.folder = arena.folder / name
-        self._before = [word.replace("FOLDER", str(self.folder)) for word in before]
         self.folder.mkdir()
         self.port = free_port()
-        self.url = (
-            f"redis://127.0.0.1:{self.port}" if socket_path is None else f"unix://{socket_path}"
-        )
-        self.tcp = f"127.0.0.1:{self.port}"
-        self._socket = () if socket_path is None else ("--unixsocket", socket_path)
+        self.url = f"redis://127.0.0.1:{self.port}"
         self.process: Started | None = None
         self.client: Any = arena.client(self.url)
         arena.stack.callback(self.end)
 
-    @property
-    def disk(self) -> Path:
-        """The folder as the server sees it, which may have mounted a disk there."""
-        return Path(f"/proc/{self.pid}/root{self.folder}")
-
-    def start(self, *more: object, answers: bool = True) -> Server:
-        """Start it, and wait until it serves; without ``answers`` it may still be loading."""
+    def start(self) -> Server:
+        """Start it, and wait until it serves."""
+        words = f"--port {self.port} --daemonize no --repl-diskless-sync-delay 0 --dir"
         self.process = self._arena.processes.start(
-            *self._before,
-            "redis-server",
-            "--port",
-            self.port,
-            "--dir",
-            self.folder,
-            "--daemonize",
-            "no",
-            "--enable-debug-command",
-            "yes",
-            "--repl-diskless-sync-delay",
-            0,
-            *self._socket,
-            *self._settings,
-            *more,
+            "redis-server", *words.split(), self.folder, *self._settings
         )
-        if answers:
-            wait_for(self.serves, "redis-server serves", 20)
+        wait_for(self.serves, "redis-server serves", 20)
         return self
 
     def serves(self) -> bool:
@@ -116,11 +81,6 @@ class Server:
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def forget(self) -> None:
-        """Remove what a killed server had kept."""
-        shutil.rmtree(self.folder)
-        self.folder.mkdir()
-
     def cut(self, count: int) -> int:
         """Cut bytes off the tail of the newest increment of the append-only file; how many there
         were to cut.
@@ -139,16 +99,6 @@ def free_port() -> int:
         one.bind(("127.0.0.1", 0))
         found: int = one.getsockname()[1]
         return found
-
-
-def may_unshare(what: str) -> bool:
-    """Whether this user may have a namespace of its own."""
-    program = shutil.which("unshare")
-    return (
-        program is not None
-        and subprocess.run([program, what, "true"], capture_output=True, check=False).returncode
-        == 0
-    )
 
 
 def cpu_seconds(pid: int) -> float:

@@ -10,7 +10,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from es_queue.protocol.control import ControlClient, ControlRequest
@@ -32,7 +31,7 @@ class Trial:
 
     faults: how many are to come, which gives the length of the run; workers: one for each tuple of
     options of ``rq worker``; look: the URL by which a test looks, where that of the run goes
-    through something; hosts: words before the master's command and before the workers'
+    through something
     """
 
     def __init__(
@@ -45,37 +44,29 @@ class Trial:
         workers: Sequence[Words] = (STEADY,),
         look: str = "",
         clocks: Clocks = NERVOUS,
-        run: str = "trouble",
-        hosts: tuple[Words, Words] = ((), ()),
     ) -> None:
         self.arena, self.values = arena, {**RUN, "generations": generations or 30 + 12 * faults}
-        self.run, self.idling = run, Idling()
+        self.run, self.idling = "trouble", Idling()
         self.url, self.clocks = url, clocks
         self.seen = Seen(arena.client(look or url), self.run)
         known = self.seen.client.scard(RQ_WORKERS)
-        self.workers = [self.start_worker(*options, on=hosts[1]) for options in workers]
+        self.workers = [self.start_worker(*options) for options in workers]
         if len(workers) > 1:  # or the first would have done it all before the last one joins
             wait_for(
                 lambda: self.seen.client.scard(RQ_WORKERS) >= known + len(workers),
                 "the workers wait for seats",
             )
-        self.master = self.start_master(*flags(self.values), "--run", self.run, on=hosts[0])
+        self.master = arena.processes.start(
+            *(BIN / "es-master", *flags(self.values), "--run", self.run),
+            *("--json", "--redis-url", url),
+            **{VARIABLE: clocks_text(clocks)},
+        )
         self.seats = [self.seen.joined(one) for one in self.workers]
 
-    def start_master(self, *words: object, on: Words = (), cwd: Path | None = None) -> Started:
-        """An es-master for the run's server."""
-        command = (*on, BIN / "es-master", *words, "--json", "--redis-url", self.url)
-        return self.arena.processes.start(*command, cwd=cwd, **{VARIABLE: clocks_text(self.clocks)})
-
-    def start_worker(self, *options: object, on: Words = ()) -> Started:
+    def start_worker(self, *options: object) -> Started:
         """A plain rq worker."""
         return self.arena.processes.start(
-            *on,
-            BIN / "rq",
-            "worker",
-            "--url",
-            self.url,
-            *options,
+            *(BIN / "rq", "worker", "--url", self.url, *options),
             **{VARIABLE: clocks_text(self.clocks), ALLOW: os.environ[ALLOW]},
         )
 
@@ -136,15 +127,13 @@ class Trial:
         return row
 
 
-def recovered(trial: Trial, cause: str, folder: Path | None = None) -> int:
-    """How often the run itself says that it recovered from this: its checkpoint (in ``folder``)
-    when it has ended, its progress before.
+def recovered(trial: Trial, cause: str) -> int:
+    """How often the run itself says that it recovered from this: its checkpoint when it has ended,
+    its progress before.
     """
     summaries = trial.master.events("summary")
     if summaries:
-        _, state, _ = decode(
-            ((folder or trial.arena.folder) / summaries[-1]["last_checkpoint"]).read_bytes()
-        )
+        _, state, _ = decode((trial.arena.folder / summaries[-1]["last_checkpoint"]).read_bytes())
         return int(state.recoveries.get(cause, (0,))[0])
     return int(json.loads(trial.seen.progress().get("recoveries") or "{}").get(cause, (0,))[0])
 

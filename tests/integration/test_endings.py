@@ -26,6 +26,7 @@ from master.status.snapshot import RunFolder
 from tests.integration.processes import (
     CARTPOLE,
     CLOCKS,
+    WALKER,
     Heard,
     Master,
     Processes,
@@ -214,6 +215,17 @@ def test_ctrl_c_before_the_run_has_begun_ends_the_command_and_leaves_nothing(
     assert process.wait(10) == 130
     assert process.said() == ""
     assert processes.living() == {} and not (processes.folder / "runs").exists()
+
+
+def test_a_closed_terminal_stops_a_run_that_can_be_resumed(processes: Processes) -> None:
+    run = processes.master(
+        *flags({**WALKER, "generations": 500}), "--run", "hung-up", "--workers", 1, "--json"
+    )
+    wait_for(lambda: len(run.events("generation")) >= 2, "generation 2")
+    run.signal(signal.SIGHUP)
+    assert run.wait() == 130, run.said()
+    assert run.events("summary")[-1]["state"] == "stopped"
+    assert processes.living() == {}
 
 
 # --- the time is up, and nobody plays the final episodes

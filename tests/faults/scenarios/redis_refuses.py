@@ -1,5 +1,5 @@
-"""Redis is there and does not serve: frozen, loading, read-only, full, without a place for us. The
-run waits and says why.
+"""Redis is there and does not serve: frozen, full, without a place for us. The run waits and says
+why. (Each other refusal that passes is tested in ``tests/contract/test_refused_replies.py``.)
 """
 
 from __future__ import annotations
@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import redis
-
 from master.loop.recovery_statistics import REDIS_AWAY
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
-from tests.faults.servers import FORGETFUL, KEPT, Server, free_port, may_unshare
+from tests.faults.servers import FORGETFUL, KEPT, Server
 from tests.faults.trial import STEADY, Trial, again, recovered
 from tests.integration.processes import wait_for
 
@@ -19,7 +17,6 @@ AWAY = r"^Redis does not answer; trying again$"
 REFUSES = r"^Redis refuses commands \(.*"
 #: How long Redis does not serve; the master speaks of it after 2 s.
 SECONDS = 4.0
-BALLAST = 20_000
 
 
 def unserved(
@@ -47,53 +44,6 @@ def unserved(
 def frozen_long(arena: Arena, count: int) -> Row:
     row, server = Row("", injected=count), Server(arena, *FORGETFUL).start()
     return unserved(Trial(arena, server.url, count), row, server.freeze, server.thaw, AWAY, 8.0)
-
-
-@scenario("Redis loads its data for seconds after a restart", full=3, needs="redis-server")
-def loading(arena: Arena, count: int) -> Row:
-    row, server = Row("", injected=count), Server(arena, *KEPT).start()
-    pipeline = server.client.pipeline(transaction=False)
-    for one in range(BALLAST):
-        pipeline.set(f"ballast-{one}", "")
-    pipeline.execute()
-    trial = Trial(arena, server.url, count)
-
-    def befall() -> None:
-        server.kill()
-        server.start(
-            "--key-load-delay", 200, answers=False
-        )  # microseconds for each of the commands that it kept
-        with trial.idling.watched(arena, trial.master):
-            wait_for(lambda: loads(server), "it loads")
-            wait_for(server.serves, "it has loaded", 60)
-
-    again(trial, row, befall)
-    trial.end(row)
-    trial.wait_for_note(REFUSES + "loading", 1)
-    return row
-
-
-def loads(server: Server) -> bool:
-    try:
-        server.client.ping()
-    except redis.exceptions.BusyLoadingError:
-        return True
-    except redis.exceptions.RedisError:
-        return False
-    raise AssertionError("it had loaded before anybody saw it load")
-
-
-@scenario("Redis is a read-only replica for 4 s")
-def read_only(arena: Arena, count: int) -> Row:
-    trial, nobody = Trial(arena, arena.server(), count), free_port()
-    client = trial.seen.client
-    return unserved(
-        trial,
-        Row("", injected=count),
-        lambda: client.replicaof("127.0.0.1", nobody),
-        lambda: client.replicaof("NO", "ONE"),
-        REFUSES + "read only",
-    )
 
 
 @scenario("Redis out of memory for 4 s (maxmemory below what is used)", slow=False)
@@ -125,42 +75,6 @@ def too_many_clients(arena: Arena, count: int) -> Row:
         lambda: client.config_set("maxclients", 10_000),
         REFUSES + "max number of clients",
     )
-
-
-#: A file system of its own, so small that it is soon full, in the folder of the server.
-SMALL_DISK = (
-    "unshare",
-    "--mount",
-    "--propagation",
-    "private",
-    "sh",
-    "-c",
-    'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"',
-    "FOLDER",
-)
-MOUNTING = "redis-server" if may_unshare("--mount") else "the right to mount a small disk"
-
-
-@scenario("Redis's disk is full for 4 s", needs=MOUNTING)
-def disk_full(arena: Arena, count: int) -> Row:
-    server = Server(arena, *KEPT, before=SMALL_DISK).start()
-    trial = Trial(arena, server.url, count)
-    ballast = server.disk / "ballast"
-
-    def fill() -> None:
-        with ballast.open("wb", buffering=0) as file:
-            wait_for(lambda: filled(file), "the disk is full")
-
-    return unserved(trial, Row("", injected=count), fill, ballast.unlink, REFUSES + "MISCONF")
-
-
-def filled(file: Any) -> bool:
-    try:
-        while file.write(bytes(512)):
-            pass
-    except OSError:
-        return True
-    return False
 
 
 # --- what RQ does to plain workers meanwhile
