@@ -13,24 +13,10 @@ from tests.integration.processes import BIN
 
 #: Optional packages that libraries of es-queue look for, and that are not installed.
 PROBED = ("hiredis", "xxhash", "envpool", "uvloop", "orjson", "setproctitle", "sentry_sdk", "cffi")
-TINY = [
-    "--env",
-    "CartPole-v1",
-    "--backend",
-    "stock",
-    "--generations",
-    "2",
-    "--population",
-    "4",
-    "--eval-episodes",
-    "1",
-    "--eval-every",
-    "1",
-    "--noise-size",
-    "16384",
-    "--min-steps",
-    "0",
-]
+TINY = (
+    "--env CartPole-v1 --backend stock --generations 2 --population 4 --eval-episodes 1 "
+    "--eval-every 1 --noise-size 16384 --min-steps 0"
+)
 
 ZOO = """
 import gymnasium
@@ -78,8 +64,8 @@ def imported(folder: Path) -> list[str]:
     "words",
     [
         ("es-master", "--help"),
-        ("es-master", *TINY, "--workers", 1),
-        ("es-master", *TINY, "--workers", 1, "--seeds", "1-2"),
+        ("es-master", *TINY.split(), "--workers", 1),
+        ("es-master", *TINY.split(), "--workers", 1, "--seeds", "1-2"),
         ("es-status", "--doctor"),
         ("es-worker", "--help"),
         ("es-play", "--pretrained", "CartPole-v1", "--episodes", 1),
@@ -98,7 +84,7 @@ def test_no_command_or_child_imports_what_lies_in_the_current_folder(
 def test_es_plot_reads_no_settings_of_matplotlib_in_the_current_folder(folder: Path) -> None:
     """They run code in matplotlib 3.10.0; each version reports a name that it lacks."""
     (folder / "matplotlibrc").write_text("planted: 1\n")
-    assert run(folder, "es-master", *TINY, "--workers", 1, "--run", "r").returncode == 0
+    assert run(folder, "es-master", *TINY.split(), "--workers", 1, "--run", "r").returncode == 0
     done = run(folder, "es-plot", "r")
     assert done.returncode == 0 and "planted" not in done.stdout + done.stderr
 
@@ -108,7 +94,7 @@ def test_a_seat_of_a_plain_rq_worker_imports_only_allowed_modules(
 ) -> None:
     """``rq worker`` itself adds the current folder to its path."""
     master = subprocess.Popen(
-        [str(BIN / "es-master"), "--redis-url", valkey_url, *TINY, "--env", "zoo:Zoo"],
+        [str(BIN / "es-master"), "--redis-url", valkey_url, *TINY.split(), "--env", "zoo:Zoo"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

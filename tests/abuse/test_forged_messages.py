@@ -6,33 +6,17 @@ They cannot stop the master, move its parameters by a bit, or make it grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import redis
 
 from es_queue.protocol.keys import RunKeys
 from es_queue.protocol.messages import MAX_TASK
 from es_queue.protocol.store import MasterStore, WorkerStore
 from tests.abuse.forge import BLOCKS, COMMANDS, WORKER_FIELDS
-from tests.faults.scenario import RUN, Arena, arena
-from tests.faults.scenarios.answers import Inlet
-from tests.integration.processes import quiet_digest, wait_for
-
-
-@pytest.fixture
-def place() -> Iterator[Arena]:
-    with arena() as own:
-        yield own
-
-
-def ended(inlet: Inlet) -> None:
-    """The run ends as if nothing had happened."""
-    assert inlet.master.wait(120) == 0, inlet.master.said()[-3000:]
-    assert inlet.master.events("summary")[-1]["digest"] == quiet_digest(RUN)
-    said = inlet.master.said()
-    assert "Traceback" not in said and "\x1b[2J" not in said
+from tests.faults.scenario import RUN, Row, arena
+from tests.faults.scenarios.workers import ENDLESS, end
+from tests.integration.processes import NERVOUS, wait_for
 
 
 def test_no_more_of_a_string_is_fetched_than_its_decoder_takes(redis_client: redis.Redis) -> None:
@@ -59,23 +43,28 @@ def test_hashes_larger_than_any_of_ours_are_left_in_redis(
     assert (channel.requests(), channel.errors()) == ([b"x" * 100], ["a report"])
 
 
-def test_forged_blocks_requests_and_workers_change_nothing(place: Arena) -> None:
-    inlet = Inlet(place, "keys")
-    client, own = inlet.client, inlet.seen.keys
-    strangers: list[Any] = [b"\xff\xfe-1-000000", "h-1-aaaaaa", "x" * 5000]
-    for one in BLOCKS:
-        client.lpush(own.todo, one)
-        client.rpush(f"{own.prefix}claims:h-1-aaaaaa", one)
-    for one in COMMANDS:
-        client.rpush(own.commands, one)
-    for stranger in strangers:
-        name = f"{own.prefix}worker:".encode() + (
-            stranger if isinstance(stranger, bytes) else stranger.encode()
-        )
-        client.sadd(own.workers, stranger)
-        client.hset(name, mapping=WORKER_FIELDS)
-        client.pexpire(name, 3000)
-    client.rpush(own.errors, *BLOCKS, b"[" * 10**5)
-    wait_for(lambda: not client.llen(own.commands), "the requests are looked at")
-    inlet.thaw()
-    ended(inlet)
+def test_forged_blocks_requests_and_workers_change_nothing() -> None:
+    with arena() as place:
+        url = place.server()
+        master, seen = place.started("keys", url, ENDLESS)
+        seen.joined(place.processes.worker(url, clocks=NERVOUS))
+        client, own = seen.client, seen.keys
+        strangers: list[Any] = [b"\xff\xfe-1-000000", "h-1-aaaaaa", "x" * 5000]
+        for one in BLOCKS:
+            client.lpush(own.todo, one)
+            client.rpush(f"{own.prefix}claims:h-1-aaaaaa", one)
+        for one in COMMANDS:
+            client.rpush(own.commands, one)
+        for stranger in strangers:
+            name = f"{own.prefix}worker:".encode() + (
+                stranger if isinstance(stranger, bytes) else stranger.encode()
+            )
+            client.sadd(own.workers, stranger)
+            client.hset(name, mapping=WORKER_FIELDS)
+            client.pexpire(name, 3000)
+        client.rpush(own.errors, *BLOCKS, b"[" * 10**5)
+        wait_for(lambda: not client.llen(own.commands), "the requests are looked at")
+        row = Row("")
+        end(row, master, RUN)
+        assert row.equal and row.lost == 0
+        assert "Traceback" not in master.said() and "\x1b[2J" not in master.said()

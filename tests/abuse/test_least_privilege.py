@@ -19,8 +19,8 @@ import pytest
 from es_queue import acl
 from es_queue.credentials import PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
-from tests.abuse import worlds_of_spies
 from tests.abuse.servers import WHEEL, serving
+from tests.faults import worlds
 from tests.faults.servers import free_port
 from tests.integration.processes import (
     BIN,
@@ -232,17 +232,17 @@ def test_a_viewer_cannot_drive_and_is_told_so_in_one_sentence(household: Househo
 
 def test_workers_may_tell_of_what_failed_and_refuse_a_run(household: Household) -> None:
     folder, seen = household.processes.folder, Seen(household.client, "lp")
-    shutil.copy(worlds_of_spies.__file__, folder / "spies.py")
+    shutil.copy(worlds.__file__, folder / "worlds.py")
     able = {"PYTHONPATH": str(folder)}
-    allowed = {**able, "ES_QUEUE_ALLOW": "installed,spies"}
+    allowed = {**able, "ES_QUEUE_ALLOW": "installed,worlds"}
     household.processes.environment |= able
     master = household.master(
-        *flags({**ENDLESS, "env": "spies:Failing-v0"}), "--run", "lp", "--json"
+        *flags({**ENDLESS, "env": "worlds:Trapped-v0"}), "--run", "lp", "--json"
     )
     household.worker(**allowed)
     refusing = household.es_worker(**{**able, "ES_QUEUE_ALLOW": "installed"})
     wait_for(
-        lambda: any("spies" in about.get("refuses", "") for about in told(seen)),
+        lambda: any("worlds" in about.get("refuses", "") for about in told(seen)),
         "a worker refuses what its operator does not allow",
     )
     wait_for(seen.has_reached(1), "generation 1")

@@ -114,9 +114,9 @@ def test_a_folder_that_others_can_replace_is_refused_in_one_sentence(
         os.chown(place, 12345 if how != "own" else 0, 12345, follow_symlinks=False)
     elif how != "own":
         pytest.skip("only root can make a stranger's folder")
-    command = [BIN / "es-master", "--env", "CartPole-v1", "--generations", "1", "--workers", "1"]
+    words = "--env CartPole-v1 --generations 1 --workers 1 --run-dir"
     done = subprocess.run(
-        [*map(str, command), "--run-dir", str(place / "runs/r")],
+        [str(BIN / "es-master"), *words.split(), str(place / "runs/r")],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -134,26 +134,12 @@ def test_a_folder_that_others_can_replace_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_no_file_of_a_run_is_open_to_other_accounts(shared: bool, tmp_path: Path) -> None:
-    command = [
-        BIN / "es-master",
-        "--env",
-        "CartPole-v1",
-        "--generations",
-        "2",
-        "--population",
-        "4",
-        "--eval-every",
-        "0",
-        "--final-episodes",
-        "1",
-        "--workers",
-        "1",
-        "--run",
-        "r",
-        "--quiet",
-    ]
+    words = (
+        "--env CartPole-v1 --generations 2 --population 4 --eval-every 0 --final-episodes 1 "
+        "--workers 1 --run r --quiet"
+    )
     done = subprocess.run(
-        [*map(str, command), *(["--shared"] if shared else [])],
+        [str(BIN / "es-master"), *words.split(), *(["--shared"] if shared else [])],
         cwd=tmp_path,
         umask=0o000,
         capture_output=True,

@@ -18,8 +18,8 @@ import pytest
 
 from es_queue.credentials import PASSWORD, PASSWORD_FILE
 from es_queue.protocol.connection import client_from_url
-from tests.abuse import worlds_of_spies
 from tests.abuse.servers import WHEEL, serving
+from tests.faults import worlds
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 from tests.leaks import MARK, leaks_in, simple_password
 
@@ -140,9 +140,9 @@ def test_workers_that_crash_raise_or_time_out_leave_no_password_in_their_last_wo
     port: int, processes: Processes
 ) -> None:
     folder = processes.folder
-    shutil.copy(worlds_of_spies.__file__, folder / "spies.py")
-    allowed = {"PYTHONPATH": str(folder), "ES_QUEUE_ALLOW": "installed,spies"}
-    values = {**ENDLESS, "env": "spies:Failing-v0"}
+    shutil.copy(worlds.__file__, folder / "worlds.py")
+    allowed = {"PYTHONPATH": str(folder), "ES_QUEUE_ALLOW": "installed,worlds"}
+    values = {**ENDLESS, "env": "worlds:Trapped-v0"}
     workers = [
         processes.start(*command, RQ_REDIS_URL=url_of(port), **allowed)
         for command in ((processes.rq, "worker"), (BIN / "es-worker", "--workers", 1))

@@ -60,57 +60,44 @@ def measured(program: str, path: Path) -> tuple[str, int]:
     return " ".join(said), int(memory)
 
 
-def overlapping(names: list[str], megabytes: int) -> bytes:
-    """An .npz whose members lie within one another: each array goes on to the end of the last one's
-    data.
-    """
-    data = bytes(megabytes << 20)
-    directory: list[
-        tuple[bytes, int, int, int]
-    ] = []  # name, CRC, size, bytes from the start of the header to the end of the data
-    for name in reversed(names):
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            header, {"descr": "|i1", "fortran_order": False, "shape": (len(data),)}
-        )  # type: ignore[no-untyped-call]
-        content, label = header.getvalue() + data, f"{name}.npy".encode()
-        crc, size = zlib.crc32(content), len(content)
-        data = (
-            struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, size, size, len(label), 0)
-            + label
-            + content
-        )
-        directory.append((label, crc, size, len(data)))
+def npy(dtype: str, length: int) -> bytes:
+    """The header of an array's file."""
+    header = io.BytesIO()
+    about = {"descr": dtype, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(header, about)  # type: ignore[no-untyped-call]
+    return header.getvalue()
+
+
+def member(label: bytes, crc: int, packed: int, size: int) -> bytes:
+    """The local header of a member of an .npz, which is before its data."""
+    return struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, packed, size, len(label), 0)
+
+
+def zipped(data: bytes, directory: list[tuple[bytes, int, int, int, int]]) -> bytes:
+    """An .npz of these members: the label, CRC, packed and unpacked size and offset of each."""
     central = b"".join(
-        struct.pack(
-            "<4s6H3L5H2L",
-            b"PK\1\2",
-            20,
-            20,
-            0,
-            0,
-            0,
-            33,
-            crc,
-            size,
-            size,
-            len(label),
-            0,
-            0,
-            0,
-            0,
-            0,
-            len(data) - length,
-        )
+        struct.pack("<4s6H3L", b"PK\1\2", 20, 20, 0, 0, 0, 33, crc, packed, size)
+        + struct.pack("<5H2L", len(label), 0, 0, 0, 0, 0, offset)
         + label
-        for label, crc, size, length in directory
+        for label, crc, packed, size, offset in directory
     )
-    return (
-        data
-        + central
-        + struct.pack(
-            "<4s4H2LH", b"PK\5\6", 0, 0, len(directory), len(directory), len(central), len(data), 0
-        )
+    count = len(directory)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(central), len(data), 0)
+    return data + central + end
+
+
+def overlapping(names: list[str], megabytes: int) -> bytes:
+    """An .npz whose members lie within one another: each array continues to the end of the last
+    one's data.
+    """
+    data, members = bytes(megabytes << 20), list[tuple[bytes, int, int, int]]()
+    for name in reversed(names):
+        content, label = npy("|i1", len(data)) + data, f"{name}.npy".encode()
+        crc, size = zlib.crc32(content), len(content)
+        data = member(label, crc, size, size) + label + content
+        members.append((label, crc, size, len(data)))
+    return zipped(
+        data, [(label, crc, size, size, len(data) - to) for label, crc, size, to in members]
     )
 
 
@@ -132,49 +119,9 @@ def test_arrays_that_overlap_in_the_file_are_refused_before_they_are_read(
 
 
 def test_an_array_that_claims_more_than_the_file_has_is_refused(tmp_path: Path) -> None:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f8", "fortran_order": False, "shape": (2**27,)}
-    )  # type: ignore[no-untyped-call]
-    path = tmp_path / "gift.npz"
-    content = header.getvalue()
-    label = b"meta.npy"
-    crc = zlib.crc32(content)
-    local = (
-        struct.pack(
-            "<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, len(content), 2**30, len(label), 0
-        )
-        + label
-        + content
-    )
-    central = (
-        struct.pack(
-            "<4s6H3L5H2L",
-            b"PK\1\2",
-            20,
-            20,
-            0,
-            0,
-            0,
-            33,
-            crc,
-            len(content),
-            2**30,
-            len(label),
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
-        + label
-    )
-    path.write_bytes(
-        local
-        + central
-        + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(central), len(local), 0)
-    )
+    path, label, content = tmp_path / "gift.npz", b"meta.npy", npy("<f8", 2**27)
+    about = label, zlib.crc32(content), len(content), 2**30
+    path.write_bytes(zipped(member(*about) + label + content, [(*about, 0)]))
     for program in (READ_CHECKPOINT, READ_RECORD):
         said, memory = measured(program, path)
         assert memory < MOST_MEGABYTES and said != "read"

@@ -64,6 +64,8 @@ class Trapped(CartPoleEnv):
             time.sleep(self.pause)
         if sprung("raise"):
             raise RuntimeError("the motor burnt")
+        if sprung("abort"):
+            os.abort()
         if sprung("hang"):
             time.sleep(3600)
         if sprung("eat"):
