@@ -9,17 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Hook", "RunConfig", "__version__", "load_policy", "train"]
+__all__ = ["AskTell", "Hook", "RunConfig", "__version__", "load_policy", "train"]
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.hooks import Hook
     from es_queue.policies.saved_policy import load_policy
     from master.run.training import train
+    from workers.ask_tell import AskTell
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import es_queue`` stays free of numpy and of side effects."""
+    if name == "AskTell":
+        # start-up: numpy; the only import of ``workers`` from this package
+        from workers.ask_tell import AskTell
+
+        return AskTell
     if name == "Hook":
         # start-up: ``import es_queue`` loads nothing else
         from es_queue.hooks import Hook

@@ -79,6 +79,8 @@ SYNONYMS = {
     "total_steps": "max_steps",
     "total_timesteps": "max_steps",
 }
+#: As an objective: other programs score the candidates (``workers.ask_tell``).
+ASKED = "ask"
 #: Settings of environments and policies, which an objective does not have.
 OF_ENVIRONMENTS = (
     *("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe", "info"),
@@ -133,7 +135,7 @@ class RunConfig:
     objective: str = setting(
         "",
         "your own function to maximise instead of an environment's return; it takes a float32 "
-        "vector, or the vector and an integer seed",
+        "vector, or the vector and an integer seed; ask: other programs score the vectors",
         metavar="MODULE:FUNCTION",
     )
     parameters: int = setting(0, "length of the objective's vector", low=0, high=2**28)
@@ -680,8 +682,10 @@ class RunConfig:
             raise self.refused("bounds", "only an objective has variables: leave it out")
         if not self.objective:
             return
-        if not CUSTOM_NAME.fullmatch(self.objective):
-            raise UsageError(f"objective is {self.objective!r}: use module:function")
+        if not CUSTOM_NAME.fullmatch(self.objective) and self.objective != ASKED:
+            raise UsageError(f"objective is {self.objective!r}: use module:function, or {ASKED}")
+        if self.objective == ASKED and self.audit:
+            raise self.refused("audit", "other programs score the vectors: leave it out")
         if not self.parameters:
             fix = "set --parameters to the length of its vector"
             raise self.refused("objective", f"parameters is 0: {fix}")

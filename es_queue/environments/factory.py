@@ -14,7 +14,7 @@ import numpy as np
 
 from es_queue.backends import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
 from es_queue.config.episode_rules import parse_bins
-from es_queue.config.run_config import VIRTUAL, RunConfig
+from es_queue.config.run_config import ASKED, VIRTUAL, RunConfig
 from es_queue.config.settings import AUTO
 from es_queue.environments.interface import (
     ActionSpec,
@@ -302,6 +302,8 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
             f"{request.id} is an objective, so there is nothing to draw: leave --render and "
             "--record out"
         )
+    if request.id == ASKED:
+        raise UsageError("other programs score this run's vectors (es_queue.AskTell), no worker")
     # start-up: of objectives
     from es_queue.environments.objective import ObjectiveEnvironment
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_queue.backends import LEAN, STOCK
+from es_queue.config.run_config import ASKED
 from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.environments.stock import behaviour_vector
 from es_queue.errors import EnvironmentFailure, UsageError
@@ -142,6 +143,10 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
     the bits of single calls. Raises EnvironmentFailure if it fails.
     """
     parameters, space = initial_vector(request), objective_space(request)
+    if request.id == ASKED:
+        if request.behaviour:
+            raise UsageError("objective is ask, but the strategy compares behaviours: use another")
+        return EnvironmentSpec(ASKED, 1, space, 1, None, None, STOCK.name)
     env, actions = ObjectiveEnvironment(request), ActionMap(space, "clip")
     tries = is_batched(request) and not request.behaviour and request.backend != STOCK.name
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import format_command
-from es_queue.config.run_config import ASYNC, RESUMABLE, RunConfig
+from es_queue.config.run_config import ASKED, ASYNC, RESUMABLE, RunConfig
 from es_queue.environments.interface import format_parts
 from es_queue.errors import (
     DecodeError,
@@ -340,7 +340,8 @@ class Session:
                 self._setup = setup
                 write_atomically(run.folder / "config.json", setup.config.to_json().encode())
                 write_manifest(run, setup.config, launch.warm_start)
-                self._services.start_workers(run.folder / "logs", self._url)
+                if setup.config.objective != ASKED:
+                    self._services.start_workers(run.folder / "logs", self._url)
                 self._view = self._make_view(run, setup.config)
                 self._notes.show_in(self._view.note)
                 self.resume_command = f"{format_command('es-master')} --resume {self._words}"
@@ -408,13 +409,15 @@ class Session:
         )
         timeout = int(clocks.seat_lease + config.wall_limit + clocks.seat_margin)
         nonce = secrets.token_hex(3)
-        self._seats = seats = Seats(store, self._client, launch.queue, nonce, timeout)
+        seats = Seats(store, self._client, launch.queue, nonce, timeout)
+        is_asked = config.objective == ASKED  # no worker plays it
+        self._seats = None if is_asked else seats
 
         def maintain(
             workers: Mapping[str, Mapping[str, str]], served: bool, paused: bool
         ) -> list[str]:
             self._services.restart_ended()
-            return seats.tick(workers, served, paused)
+            return [] if is_asked else seats.tick(workers, served, paused)
 
         def show_live(figures: Record) -> None:
             renewal.show_sign()
@@ -446,10 +449,14 @@ class Session:
                 strict=config.strict,
                 local=self._services.count,
                 maintain=maintain,
-                why_absent=seats.why_none_is_taken,
+                why_absent=(
+                    lambda: f"no program asks for candidates: use {ask_here(run.run, self._url)}"
+                )
+                if is_asked
+                else seats.why_none_is_taken,
             ),
             inbox=self._inbox,
-            queue=launch.queue,
+            queue="" if is_asked else launch.queue,
             listeners=(
                 CheckpointWriter(self._checkpoints, run.run),
                 records,
@@ -513,6 +520,9 @@ class Session:
                 launch.redis_password_file,
             ),
         }
+        if setup.config.objective == ASKED:
+            about = {name: text for name, text in about.items() if name not in ("join", "stay")}
+            about["ask"] = ask_here(self._run.run, self._url)
         if setup.config.schedule == ASYNC:
             about["schedule"] = ASYNC_LABEL
         if setup.spec.observation is not None:
@@ -716,3 +726,8 @@ def newest_checkpoint(
 
 def resumable_settings(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in RESUMABLE}
+
+
+def ask_here(run: str, url: str) -> str:
+    """How a program joins a run whose candidates it scores."""
+    return f'es_queue.AskTell("{run}", "{redacted_url(url)}")'

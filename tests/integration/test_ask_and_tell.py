@@ -1,0 +1,189 @@
+"""Programs that ask for the candidates of a run and tell their scores, with real processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import es_queue
+from es_queue import AskTell
+from es_queue.errors import NoRunError, UsageError
+from es_queue.policies.saved_policy import load_policy
+from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
+
+OVEN: dict[str, Any] = {
+    "objective": "ask",
+    "parameters": 3,
+    "strategy": "snes",
+    "population": 12,
+    "generations": 8,
+    "seed": 3,
+    "sigma": 1.0,
+    "eval_every": 0,
+    "final_episodes": 1,
+    "noise_size": 2**16,
+}
+PROGRAM = """
+import os, sys
+import es_queue
+from es_queue import AskTell
+
+told, ends = 0, int(sys.argv[3])
+with AskTell(sys.argv[1], sys.argv[2], lease=float(sys.argv[4])) as oven:
+    while candidate := oven.ask():
+        if told == ends:
+            os._exit(9)  # as if it were killed, with a candidate in hand
+        oven.tell(candidate, -float(((candidate.vector - 3) ** 2).sum()))
+        told += 1
+print("told", told)
+"""
+
+
+@pytest.fixture
+def oven(processes: Processes, valkey_url: str) -> Any:
+    def start(run: str, **values: Any) -> Started:
+        return processes.master(*flags({**OVEN, **values}), "--run", run, "--json", url=valkey_url)
+
+    return start
+
+
+def program(processes: Processes, url: str, run: str, ends: int = -1, lease: float = 60) -> Started:
+    return processes.start(sys.executable, "-c", PROGRAM, run, url, ends, lease)
+
+
+def join(run: str, url: str, lease: float = 60) -> AskTell:
+    """Wait for the run, then join it."""
+
+    def found() -> AskTell | None:
+        try:
+            return AskTell(run, url, lease)
+        except NoRunError:
+            return None
+
+    return wait_for(found, "the run is there")
+
+
+def finish(oven: AskTell) -> int:
+    told = 0
+    while candidate := oven.ask():
+        told += oven.tell(candidate, -float(((candidate.vector - 3) ** 2).sum()))
+    return told
+
+
+def test_any_number_of_programs_that_die_or_live_give_the_same_parameters(
+    processes: Processes, oven: Any, valkey_url: str
+) -> None:
+    digests = set()
+    for run, ends in (("alone", [-1]), ("dying", [5, 20, -1, -1])):
+        master = oven(run)
+        join(run, valkey_url).close()
+        programs = [program(processes, valkey_url, run, end) for end in ends]
+        assert master.wait() == 0, master.said()
+        for one, end in zip(programs, ends, strict=True):
+            assert one.wait() in ((0,) if end < 0 else (0, 9))
+        digests.add(master.events("summary")[-1]["digest"])
+        vector = load_policy(processes.folder / "runs" / run).vector
+        assert abs(vector - 3).max() < 1
+    assert len(digests) == 1
+
+
+def test_a_killed_master_continues_while_programs_ask(
+    processes: Processes, oven: Any, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    killed = oven("killed", generations=40)
+    join("killed", valkey_url).close()
+    asking = program(processes, valkey_url, "killed")
+    wait_for(Seen(redis_client, "killed").has_reached(5), "some generations")
+    killed.signal(signal.SIGKILL)
+    resumed = processes.master("--resume", "killed", "--json", url=valkey_url)
+    assert resumed.wait() == 0, resumed.said()
+    assert asking.wait() == 0 and "told" in asking.said()
+    quiet = oven("quiet", generations=40)
+    with join("quiet", valkey_url) as one:
+        finish(one)
+    assert quiet.wait() == 0
+    digests = [run.events("summary")[-1]["digest"] for run in (resumed, quiet)]
+    assert digests[0] == digests[1]
+
+
+def test_a_candidate_that_is_not_told_within_its_lease_is_asked_again_elsewhere(
+    oven: Any, valkey_url: str
+) -> None:
+    master = oven("lease", generations=1, population=2, final_episodes=0)
+    with join("lease", valkey_url, lease=0.5) as idle, join("lease", valkey_url) as busy:
+        # A generation is two individuals and the unperturbed vector.
+        first = [idle.ask(), idle.ask(), idle.ask()]
+        assert None not in first and busy.ask(wait=0.05) is None
+        vectors = {one.vector.tobytes() for one in first if one}
+        again = [busy.ask(wait=30), busy.ask(wait=30), busy.ask(wait=30)]
+        assert {one.vector.tobytes() for one in again if one} == vectors
+        assert not any(idle.tell(one, 1.0) for one in first if one)  # too late
+        assert all(busy.tell(one, 1.0) for one in again if one)
+        assert busy.ask() is None  # the run has ended
+    assert master.wait() == 0, master.said()
+
+
+def test_a_score_that_is_not_finite_is_a_failed_trial(oven: Any, valkey_url: str) -> None:
+    master = oven("failing", generations=1, population=4)
+    with join("failing", valkey_url) as program:
+        centre, bad = program.ask(), program.ask()  # the unperturbed vector, and an individual
+        assert centre and bad and program.tell(centre, 1.0) and program.tell(bad, float("nan"))
+        while candidate := program.ask():
+            is_bad = candidate.vector.tobytes() == bad.vector.tobytes()
+            program.tell(candidate, float("nan") if is_bad else 1.0)
+    assert master.wait() == 0 and master.events("generation")[0]["failed"] == 1
+
+
+def test_a_closed_program_returns_what_it_has_not_told(oven: Any, valkey_url: str) -> None:
+    master = oven("closed", generations=1, population=2)
+    with join("closed", valkey_url) as left:
+        asked = left.ask()
+        assert asked is not None
+    assert left.ask() is None and not left.tell(asked, 1.0)
+    with join("closed", valkey_url) as program:
+        assert finish(program) >= 3
+    assert master.wait() == 0, master.said()
+
+
+def test_the_program_of_the_docs_finds_its_oven(
+    processes: Processes, oven: Any, valkey_url: str
+) -> None:
+    page = (Path(es_queue.__file__).parents[1] / "docs" / "python.md").read_text("utf-8")
+    section = page.partition("## Ask and tell")[2]
+    command, kitchen = re.findall(r"```(?:sh|python)\n(.*?)```", section, re.DOTALL)[:2]
+    (processes.folder / "kitchen.py").write_text(kitchen, "utf-8")
+    words = command.replace("\\\n", " ").replace("redis://localhost", valkey_url).split()
+    master = processes.start(BIN / words[0], *words[1:])
+    join("oven", valkey_url).close()
+    assert processes.start(sys.executable, "kitchen.py", valkey_url).wait() == 0
+    assert master.wait() == 0, master.said()
+    heat, minutes = load_policy(processes.folder / "runs" / "oven").vector
+    assert 217 < heat <= 220 and 24 < minutes < 26
+
+
+def test_what_cannot_be_asked_is_refused_in_one_sentence(
+    processes: Processes, oven: Any, valkey_url: str
+) -> None:
+    with pytest.raises(NoRunError, match="has no run nowhere: start it with es-master --objective"):
+        AskTell("nowhere", valkey_url)
+    with pytest.raises(UsageError, match="lease is 0: use a number of seconds above 0"):
+        AskTell("nowhere", valkey_url, lease=0)
+    audited = oven("audited", audit=0.5)
+    assert audited.wait() == 2
+    assert "audit is 0.5, but other programs score the vectors: leave it out" in audited.said()
+    novel = oven("novel", strategy="novelty")
+    assert novel.wait() == 2 and "the strategy compares behaviours" in novel.said()
+
+
+def test_a_run_that_plays_its_own_objective_has_nothing_to_ask(
+    processes: Processes, valkey_url: str
+) -> None:
+    processes.master(*flags(CARTPOLE), "--run", "own", url=valkey_url)
+    with pytest.raises(UsageError, match="run own plays CartPole-v1 itself: ask needs a run with"):
+        join("own", valkey_url)

@@ -1,0 +1,270 @@
+"""Ask and tell: any program plays a run's candidates, such as a robot, a laboratory or a simulator
+in another language. Its run is ``es-master --objective ask --parameters N``.
+
+Each open ask has a lane: a thread that is a worker like any other, with its own id and heartbeat,
+and claims a slot only for it. A program that dies leaves its slots to the others.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from es_queue.config.run_config import ASKED
+from es_queue.environments.factory import describe
+from es_queue.environments.interface import EnvironmentRequest
+from es_queue.errors import EsQueueError, NoRunError, UsageError
+from es_queue.numerics.arrays import Floats
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.policies import make_policy
+from es_queue.protocol.connection import (
+    Retry,
+    client_from_url,
+    clone_client,
+    redacted_url,
+    url_from_environment,
+)
+from es_queue.protocol.keys import checked_run_id, clocks_from_environment
+from es_queue.protocol.messages import Block
+from es_queue.protocol.store import WorkerStore
+from workers.episode import EpisodeControl, Leaving
+from workers.heartbeat import Heartbeat, leave_in_outage, worker_info
+from workers.join import load_config, make_worker_id
+from workers.player import Player
+from workers.serving import Service
+
+#: Seconds between two looks at whether a lane must leave.
+LOOK = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """What is to be tried.
+
+    vector: float32 [parameters], in the units of ``--bounds``
+    seed: for all randomness of the trial; of candidates with equal seeds only the vectors differ
+    """
+
+    vector: Floats
+    seed: int
+    _score: list[float] = field(default_factory=list, repr=False)
+
+
+class AskTell:
+    """Candidates of a run, for this program to score. Its methods may be called from any thread.
+
+    >>> with AskTell("oven", "redis://localhost") as oven:
+    ...     while candidate := oven.ask():
+    ...         oven.tell(candidate, score=bake(candidate.vector))
+    """
+
+    def __init__(self, run: str, redis_url: str | None = None, lease: float = 600.0) -> None:
+        """Join a run.
+
+        Args:
+            run: Its name.
+            redis_url: Of its server; by default RQ_REDIS_URL, then REDIS_URL.
+            lease: Seconds for which a candidate belongs to this program. One that is not told by
+                then is asked again, here or elsewhere.
+
+        Raises UsageError, RedisError, and NoRunError if there is no such run on the server.
+        """
+        url = redis_url or url_from_environment()
+        if url is None:
+            raise UsageError("no Redis is named: give redis_url, or set RQ_REDIS_URL")
+        if not lease > 0:
+            raise UsageError(f"lease is {lease:g}: use a number of seconds above 0")
+        self.run, self.lease = checked_run_id(run), lease
+        self._client, self._clocks = client_from_url(url), clocks_from_environment()
+        raw = WorkerStore(self._client, run, make_worker_id(platform.node())).config()
+        if raw is None:
+            raise NoRunError(
+                f"{redacted_url(url)} has no run {run}: start it with es-master --objective "
+                f"{ASKED} --run {run}"
+            )
+        self.config, unreadable = load_config(raw)
+        if unreadable:
+            raise UsageError(unreadable)
+        if self.config.objective != ASKED:
+            raise UsageError(
+                f"run {run} plays {self.config.problem} itself: ask needs a run with --objective "
+                f"{ASKED}"
+            )
+        self.noise = NoiseTable.open(self.config.noise_size)
+        self._changed = threading.Condition()
+        #: Candidates that no ask has taken yet, the asks that wait, and the lanes.
+        self._offered, self._asking, self._lanes = deque[Candidate](), 0, set[_Lane]()
+        self._over, self._error = False, ""
+
+    def ask(self, wait: float | None = None) -> Candidate | None:
+        """The next candidate; None after ``wait`` seconds without one (None: no limit), and once
+        the run has ended. Raises EsQueueError if this program cannot work for the run.
+        """
+        until = None if wait is None else time.monotonic() + wait
+        with self._changed:
+            self._asking += 1
+            try:
+                while not (self._offered or self._over):
+                    idle = sum(not (lane.claims or lane.busy) for lane in self._lanes)
+                    if self._is_wanted() and not idle:
+                        self._lanes.add(lane := _Lane(self))
+                        lane.start()
+                    self._changed.notify_all()
+                    left = LOOK if until is None else min(LOOK, until - time.monotonic())
+                    if left <= 0:
+                        return None
+                    self._changed.wait(left)
+                if self._error:
+                    raise EsQueueError(self._error)
+                return self._offered.popleft() if self._offered else None
+            finally:
+                self._asking -= 1
+
+    def tell(self, candidate: Candidate, score: float) -> bool:
+        """The larger the better. A trial whose score is not finite has failed, and is asked again
+        up to twice. False if it comes too late: after the lease, or after the run has learnt from enough others.
+        """
+        with self._changed:
+            waits = any(lane.candidate is candidate for lane in self._lanes)
+            if waits:
+                candidate._score.append(float(score))
+                self._changed.notify_all()
+            return waits
+
+    def close(self) -> None:
+        """Return what was asked and not told. Afterwards ``ask`` returns None."""
+        with self._changed:
+            self._over = True
+            lanes = [*self._lanes]
+            for lane in lanes:
+                lane.control.leave("the program has closed its AskTell")
+            self._changed.notify_all()
+        for lane in lanes:
+            lane.join(self._clocks.beat_ttl)
+        self._client.close()
+
+    def __enter__(self) -> AskTell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_wanted(self) -> bool:
+        """Whether an ask waits for which no lane looks yet."""
+        return self._asking > len(self._offered) + sum(lane.claims for lane in self._lanes)
+
+
+class _Lane(threading.Thread):
+    """Serves one ask at a time. It is the run's store, and the environment of its player, too.
+
+    claims: whether it looks for a slot for an ask; busy: whether it has one
+    candidate: that it waits for
+    """
+
+    def __init__(self, asks: AskTell) -> None:
+        super().__init__(name="es-queue-ask", daemon=True)
+        self._asks, self.control = asks, EpisodeControl()
+        self.claims = self.busy = False
+        self.candidate: Candidate | None = None
+
+    def run(self) -> None:
+        asks, changed = self._asks, self._asks._changed
+        try:
+            self._serve()
+        except Leaving:
+            pass
+        except Exception as error:  # the program that asks must hear of it
+            with changed:
+                asks._error, asks._over = f"{type(error).__name__}: {error}", True
+        finally:
+            with changed:
+                asks._lanes.discard(self)
+                changed.notify_all()
+
+    def _serve(self) -> None:
+        asks, control = self._asks, self.control
+        clocks, config = asks._clocks, asks.config
+        client = clone_client(asks._client)
+        retry = Retry(on_outage=leave_in_outage(control, None))
+        store = _Claims(client, asks.run, make_worker_id(platform.node()), retry=retry)
+        store.lane = self
+        about = {
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "backend": ASKED,
+            "python": platform.python_version(),
+            "steps_per_second": "0",
+            "joined": f"{time.time():.0f}",
+            "noise": asks.noise.digest,
+            **worker_info(clocks),
+        }
+        spec = describe(EnvironmentRequest.of(config))
+        policy = make_policy(config, spec.observation_size, spec.action)
+        player = Player(config, spec, policy, env=self, noise=asks.noise, control=control)
+        service = Service(store, player, clocks)
+        own_store = WorkerStore(clone_client(client), asks.run, store.worker, retry=retry)
+        heartbeat = Heartbeat(
+            own_store, control, lambda: {**about, **service.figures()}, clocks, asks.lease
+        )
+        store.arrive(about, clocks.beat_ttl)
+        heartbeat.start()
+        try:
+            service.run()
+        finally:
+            heartbeat.stop()
+            store.depart()
+            asks._over = asks._over or heartbeat.has_run_ended
+
+    # --- its environment: a trial is one step
+
+    def reset(self, seed: int) -> Floats:
+        self._seed = seed
+        return np.zeros(1, np.float32)
+
+    def step(self, action: Any) -> tuple[Floats, float, bool]:
+        """Offer the vector, and wait for its score. Raises Leaving, also after the lease."""
+        asks, changed = self._asks, self._asks._changed
+        candidate = Candidate(np.array(action), self._seed)
+        with changed:
+            self.candidate, self.claims = candidate, False
+            asks._offered.append(candidate)
+            changed.notify_all()
+            try:
+                while not candidate._score:
+                    self.control.begin_steps(0)
+                    changed.wait(LOOK)
+            finally:
+                self.candidate = None
+                with suppress(ValueError):
+                    asks._offered.remove(candidate)
+        return np.zeros(1, np.float32), candidate._score[0], True
+
+    def close(self) -> None: ...
+
+
+class _Claims(WorkerStore):
+    """Claims a block only when an ask waits."""
+
+    lane: _Lane
+
+    def claim(self, wait: float) -> Block | None:
+        lane, asks = self.lane, self.lane._asks
+        with asks._changed:
+            lane.busy = lane.claims = False
+            if not asks._is_wanted():
+                asks._changed.wait(min(wait, LOOK))
+            if not asks._is_wanted() or lane.control.leave_reason:
+                return None
+            lane.claims = True
+        block = super().claim(wait)
+        with asks._changed:
+            lane.claims, lane.busy = lane.claims and block is not None, block is not None
+        return block
