@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import es_queue`` stays free of numpy and of side effects."""
     if name == "AskTell":
-        # start-up: numpy; the only import of ``workers`` from this package
+        # start-up: numpy; the only import of ``workers`` here
         from workers.ask_tell import AskTell
 
         return AskTell

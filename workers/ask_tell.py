@@ -1,4 +1,4 @@
-"""Ask and tell: any program plays a run's candidates, such as a robot, a laboratory or a simulator
+"""Ask and tell: any program scores a run's vectors, such as a robot, a laboratory or a simulator
 in another language. Its run is ``es-master --objective ask --parameters N``.
 
 Each open ask has a lane: a thread that is a worker like any other, with its own id and heartbeat,
@@ -46,11 +46,11 @@ LOOK = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
-    """What is to be tried.
+class Trial:
+    """One vector to be scored.
 
     vector: float32 [parameters], in the units of ``--bounds``
-    seed: for all randomness of the trial; of candidates with equal seeds only the vectors differ
+    seed: for all randomness of the trial
     """
 
     vector: Floats
@@ -59,11 +59,11 @@ class Candidate:
 
 
 class AskTell:
-    """Candidates of a run, for this program to score. Its methods may be called from any thread.
+    """Trials of a run, for this program to score. Its methods may be called from any thread.
 
     >>> with AskTell("oven", "redis://localhost") as oven:
-    ...     while candidate := oven.ask():
-    ...         oven.tell(candidate, score=bake(candidate.vector))
+    ...     while trial := oven.ask():
+    ...         oven.tell(trial, score=bake(trial.vector))
     """
 
     def __init__(self, run: str, redis_url: str | None = None, lease: float = 600.0) -> None:
@@ -72,7 +72,7 @@ class AskTell:
         Args:
             run: Its name.
             redis_url: Of its server; by default RQ_REDIS_URL, then REDIS_URL.
-            lease: Seconds for which a candidate belongs to this program. One that is not told by
+            lease: Seconds for which a trial belongs to this program. One that is not told by
                 then is asked again, here or elsewhere.
 
         Raises UsageError, RedisError, and NoRunError if there is no such run on the server.
@@ -100,12 +100,12 @@ class AskTell:
             )
         self.noise = NoiseTable.open(self.config.noise_size)
         self._changed = threading.Condition()
-        #: Candidates that no ask has taken yet, the asks that wait, and the lanes.
-        self._offered, self._asking, self._lanes = deque[Candidate](), 0, set[_Lane]()
+        #: Trials that no ask has taken yet, the asks that wait, and the lanes.
+        self._offered, self._asking, self._lanes = deque[Trial](), 0, set[_Lane]()
         self._over, self._error = False, ""
 
-    def ask(self, wait: float | None = None) -> Candidate | None:
-        """The next candidate; None after ``wait`` seconds without one (None: no limit), and once
+    def ask(self, wait: float | None = None) -> Trial | None:
+        """The next trial; None after ``wait`` seconds without one (None: no limit), and once
         the run has ended. Raises EsQueueError if this program cannot work for the run.
         """
         until = None if wait is None else time.monotonic() + wait
@@ -128,14 +128,15 @@ class AskTell:
             finally:
                 self._asking -= 1
 
-    def tell(self, candidate: Candidate, score: float) -> bool:
+    def tell(self, trial: Trial, score: float) -> bool:
         """The larger the better. A trial whose score is not finite has failed, and is asked again
-        up to twice. False if it comes too late: after the lease, or after the run has learnt from enough others.
+        up to twice. False if it comes too late: after the lease, or after the run has learnt from
+        enough others.
         """
         with self._changed:
-            waits = any(lane.candidate is candidate for lane in self._lanes)
+            waits = any(lane.trial is trial for lane in self._lanes)
             if waits:
-                candidate._score.append(float(score))
+                trial._score.append(float(score))
                 self._changed.notify_all()
             return waits
 
@@ -166,14 +167,14 @@ class _Lane(threading.Thread):
     """Serves one ask at a time. It is the run's store, and the environment of its player, too.
 
     claims: whether it looks for a slot for an ask; busy: whether it has one
-    candidate: that it waits for
+    trial: that it waits for
     """
 
     def __init__(self, asks: AskTell) -> None:
         super().__init__(name="es-queue-ask", daemon=True)
         self._asks, self.control = asks, EpisodeControl()
         self.claims = self.busy = False
-        self.candidate: Candidate | None = None
+        self.trial: Trial | None = None
 
     def run(self) -> None:
         asks, changed = self._asks, self._asks._changed
@@ -232,20 +233,20 @@ class _Lane(threading.Thread):
     def step(self, action: Any) -> tuple[Floats, float, bool]:
         """Offer the vector, and wait for its score. Raises Leaving, also after the lease."""
         asks, changed = self._asks, self._asks._changed
-        candidate = Candidate(np.array(action), self._seed)
+        trial = Trial(np.array(action), self._seed)
         with changed:
-            self.candidate, self.claims = candidate, False
-            asks._offered.append(candidate)
+            self.trial, self.claims = trial, False
+            asks._offered.append(trial)
             changed.notify_all()
             try:
-                while not candidate._score:
+                while not trial._score:
                     self.control.begin_steps(0)
                     changed.wait(LOOK)
             finally:
-                self.candidate = None
+                self.trial = None
                 with suppress(ValueError):
-                    asks._offered.remove(candidate)
-        return np.zeros(1, np.float32), candidate._score[0], True
+                    asks._offered.remove(trial)
+        return np.zeros(1, np.float32), trial._score[0], True
 
     def close(self) -> None: ...
 

@@ -79,7 +79,7 @@ SYNONYMS = {
     "total_steps": "max_steps",
     "total_timesteps": "max_steps",
 }
-#: As an objective: other programs score the candidates (``workers.ask_tell``).
+#: As an objective: other programs score the vectors (``workers.ask_tell``).
 ASKED = "ask"
 #: Settings of environments and policies, which an objective does not have.
 OF_ENVIRONMENTS = (

@@ -450,7 +450,7 @@ class Session:
                 local=self._services.count,
                 maintain=maintain,
                 why_absent=(
-                    lambda: f"no program asks for candidates: use {ask_here(run.run, self._url)}"
+                    lambda: f"no program asks for trials: use {ask_here(run.run, self._url)}"
                 )
                 if is_asked
                 else seats.why_none_is_taken,
@@ -729,5 +729,5 @@ def resumable_settings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask_here(run: str, url: str) -> str:
-    """How a program joins a run whose candidates it scores."""
+    """How a program joins a run whose trials it scores."""
     return f'es_queue.AskTell("{run}", "{redacted_url(url)}")'

@@ -1,4 +1,4 @@
-"""Programs that ask for the candidates of a run and tell their scores, with real processes."""
+"""Programs that ask for the trials of a run and tell their scores, with real processes."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from es_queue import AskTell
 
 told, ends = 0, int(sys.argv[3])
 with AskTell(sys.argv[1], sys.argv[2], lease=float(sys.argv[4])) as oven:
-    while candidate := oven.ask():
+    while trial := oven.ask():
         if told == ends:
-            os._exit(9)  # as if it were killed, with a candidate in hand
-        oven.tell(candidate, -float(((candidate.vector - 3) ** 2).sum()))
+            os._exit(9)  # as if it were killed, with a trial in hand
+        oven.tell(trial, -float(((trial.vector - 3) ** 2).sum()))
         told += 1
 print("told", told)
 """
@@ -71,8 +71,8 @@ def join(run: str, url: str, lease: float = 60) -> AskTell:
 
 def finish(oven: AskTell) -> int:
     told = 0
-    while candidate := oven.ask():
-        told += oven.tell(candidate, -float(((candidate.vector - 3) ** 2).sum()))
+    while trial := oven.ask():
+        told += oven.tell(trial, -float(((trial.vector - 3) ** 2).sum()))
     return told
 
 
@@ -112,7 +112,7 @@ def test_a_killed_master_continues_while_programs_ask(
     assert digests[0] == digests[1]
 
 
-def test_a_candidate_that_is_not_told_within_its_lease_is_asked_again_elsewhere(
+def test_a_trial_that_is_not_told_within_its_lease_is_asked_again_elsewhere(
     oven: Any, valkey_url: str
 ) -> None:
     master = oven("lease", generations=1, population=2, final_episodes=0)
@@ -134,9 +134,9 @@ def test_a_score_that_is_not_finite_is_a_failed_trial(oven: Any, valkey_url: str
     with join("failing", valkey_url) as program:
         centre, bad = program.ask(), program.ask()  # the unperturbed vector, and an individual
         assert centre and bad and program.tell(centre, 1.0) and program.tell(bad, float("nan"))
-        while candidate := program.ask():
-            is_bad = candidate.vector.tobytes() == bad.vector.tobytes()
-            program.tell(candidate, float("nan") if is_bad else 1.0)
+        while trial := program.ask():
+            is_bad = trial.vector.tobytes() == bad.vector.tobytes()
+            program.tell(trial, float("nan") if is_bad else 1.0)
     assert master.wait() == 0 and master.events("generation")[0]["failed"] == 1
 
 
