@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,9 @@ from es_queue.protocol.connection import (
 from es_queue.protocol.keys import checked_run_id, clocks_from_environment
 from es_queue.protocol.messages import Block
 from es_queue.protocol.store import WorkerStore
-from workers.episode import EpisodeControl, Leaving
-from workers.heartbeat import Heartbeat, leave_in_outage, worker_info
-from workers.join import load_config, make_worker_id
+from workers.heartbeat import EpisodeControl, Heartbeat, Leaving, leave_in_outage, worker_info
 from workers.player import Player
-from workers.serving import Service
+from workers.serving import Service, load_config, make_worker_id
 
 #: Seconds between two looks at whether a lane must leave.
 LOOK = 0.2
@@ -197,28 +195,26 @@ class _Lane(threading.Thread):
         retry = Retry(on_outage=leave_in_outage(control, None))
         store = _Claims(client, asks.run, make_worker_id(platform.node()), retry=retry)
         store.lane = self
+        spec = describe(EnvironmentRequest.of(config))
+        policy = make_policy(config, spec.observation_size, spec.action)
+        player = Player(config, spec, policy, env=self, noise=asks.noise, control=control)
         about = {
             "host": platform.node(),
             "pid": str(os.getpid()),
             "backend": ASKED,
             "python": platform.python_version(),
-            "steps_per_second": "0",
             "joined": f"{time.time():.0f}",
             "noise": asks.noise.digest,
             **worker_info(clocks),
         }
-        spec = describe(EnvironmentRequest.of(config))
-        policy = make_policy(config, spec.observation_size, spec.action)
-        player = Player(config, spec, policy, env=self, noise=asks.noise, control=control)
-        service = Service(store, player, clocks)
         own_store = WorkerStore(clone_client(client), asks.run, store.worker, retry=retry)
-        heartbeat = Heartbeat(
-            own_store, control, lambda: {**about, **service.figures()}, clocks, asks.lease
-        )
+        # A trial has a lease instead.
+        unlimited = replace(config, wall_limit=max(config.wall_limit, 2 * asks.lease))
+        heartbeat = Heartbeat(own_store, control, about, clocks, unlimited)
         store.arrive(about, clocks.beat_ttl)
         heartbeat.start()
         try:
-            service.run()
+            Service(store, player, clocks).run()
         finally:
             heartbeat.stop()
             store.depart()
@@ -233,13 +229,15 @@ class _Lane(threading.Thread):
     def step(self, action: Any) -> tuple[Floats, float, bool]:
         """Offer the vector, and wait for its score. Raises Leaving, also after the lease."""
         asks, changed = self._asks, self._asks._changed
-        trial = Trial(np.array(action), self._seed)
+        trial, until = Trial(np.array(action), self._seed), time.monotonic() + asks.lease
         with changed:
             self.trial, self.claims = trial, False
             asks._offered.append(trial)
             changed.notify_all()
             try:
                 while not trial._score:
+                    if time.monotonic() > until:
+                        self.control.leave("its trial was not told within the lease")
                     self.control.begin_steps(0)
                     changed.wait(LOOK)
             finally:

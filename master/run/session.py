@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import shutil
 import time
@@ -442,7 +443,8 @@ class Session:
             token=self._token,
             holder=self._holder,
             noise_digest=setup.table.digest,
-            clocks=clocks,
+            # A trial may take as long as it likes: no second one for an idle program.
+            clocks=replace(clocks, overdue=math.inf) if is_asked else clocks,
             workers=Workers(
                 store,
                 clocks,
