@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from es_queue.config.run_config import VIRTUAL
 from es_queue.config.settings import AUTO, setting
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats
@@ -171,10 +172,19 @@ class HiddenSettings(BiasSettings):
     )
 
 
+class NormSettings(Policy.Settings):
+    batch_norm = setting(
+        "none",
+        "virtual: normalise units or convolutions with a reference batch of observations, which "
+        "depends only on the seed",
+        choices=("none", VIRTUAL),
+    )
+
+
 class LayeredPolicy(Policy):
     """Layers x @ W + b. The flat vector is W, b of the first layer, W, b of the second …, each W
     [rows, columns] in C order. Without biases there is no b. The scale and the shift [columns each]
-    of each normalised layer follow (see :mod:`es_queue.policies.virtual_norm`).
+    of each normalised layer follow (see ``fold_normalisation``).
 
     shapes:     rows and columns of each W
     biases:     whether there is a b
@@ -196,12 +206,7 @@ class LayeredPolicy(Policy):
         transposed: int | None = None,
         forget: dict[int, slice] | None = None,
     ) -> None:
-        self.shapes, self.biases, self.norms, self.forget = (
-            shapes,
-            biases,
-            norms or [],
-            forget or {},
-        )
+        self.shapes, self.biases, self.norms, self.forget = shapes, biases, norms, forget or {}
         self.transposed = len(shapes) if transposed is None else transposed
         self._plain = sum((rows + biases) * columns for rows, columns in shapes)
         self.size = self._plain + 2 * sum(self.norms)
@@ -350,6 +355,28 @@ class ConstantPolicy(Policy):
     def bind(self, parameters: Floats) -> BoundPolicy:
         rows = self.checked(parameters)
         return BoundPolicy(len(rows), lambda _: rows[0].copy(), lambda _: rows.copy())
+
+
+# --- virtual batch normalisation: each unit is normalised by its statistics over a fixed reference
+# batch. Salimans et al. 2016, arXiv:1606.03498, section 3.2; used for Evolution Strategies in 2017,
+# arXiv:1703.03864, section 2.2. The statistics depend on the individual's own parameters, so the
+# batch passes through its layers once, when it is bound. A normalised layer is
+# activation(scale · (z - mean) / √(var + EPSILON) + shift), z = x @ W + b. It acts as a plain layer
+# with weights W · gain and bias shift - mean · gain.
+
+EPSILON = 1e-5
+
+
+def fold_normalisation(weights: Floats, products: Floats, scale: Floats, shift: Floats) -> Layer:
+    """Weights [rows, columns] and bias [columns] of the plain layer equal to a normalised one.
+
+    products: float32[..., columns], x @ W for the whole reference batch (b shifts the mean equally,
+    and cancels)
+    """
+    flat = products.reshape(-1, products.shape[-1])
+    mean, variance = flat.mean(0, dtype=np.float64), flat.var(0, dtype=np.float64)
+    gain = scale / np.sqrt(variance + EPSILON)
+    return (weights * gain).astype(np.float32), (shift - mean * gain).astype(np.float32)
 
 
 # --- initial weights, from raw Philox words: equal on every numpy, unlike ``Generator.normal``

@@ -19,11 +19,12 @@ from es_queue.policies.base import (
     Forward,
     Layer,
     LayeredPolicy,
+    NormSettings,
+    fold_normalisation,
     make_dense,
 )
 from es_queue.policies.linear_mlp import ACTIVATIONS, GAINS
 from es_queue.policies.recurrent import CELLS
-from es_queue.policies.virtual_norm import NormSettings, fold_normalisation
 
 SAME = -1
 

@@ -20,12 +20,13 @@ from es_queue.policies.base import (
     HiddenSettings,
     Layer,
     LayeredPolicy,
+    NormSettings,
     Policy,
     SelectedInputsPolicy,
     affine,
+    fold_normalisation,
     make_dense,
 )
-from es_queue.policies.virtual_norm import NormSettings, fold_normalisation
 
 # --- activations, computed in place by the same numpy loops for one row and for many
 

@@ -51,10 +51,6 @@ class ARS(GradientStrategy):
             has = f"a population of {config.population} has {most} pairs"
             raise config.refused("top", f"{has}: use at most {most}")
 
-    @property
-    def step_rate(self) -> float:
-        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
-
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step, or none if the kept directions are all alike (σ_R = 0)."""
         best = self.best_slots(batch.fitness)

@@ -47,10 +47,6 @@ class CEM(AdaptiveSigma):
         first = self.first_sigma(self.config.sigma or self.SIGMA)
         return {**super().start(parameters), "sigma": first}
 
-    @property
-    def step_rate(self) -> float:
-        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
-
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the mean and one of the deviations; none when all individuals are alike."""
         fitness = batch.fitness[:, 0]

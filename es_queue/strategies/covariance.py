@@ -1,8 +1,8 @@
-"""Hansen 2016, The CMA evolution strategy: a tutorial, and four strategies with its constants.
+"""Strategies whose individuals are m + σ A z: each learns σ, and another shape A.
 
-https://arxiv.org/abs/1604.00772: individuals are m + σ A z. Each strategy adapts σ by the length of
-a path, and learns another shape A. All rates follow from the number of individuals λ and of
-parameters n.
+Hansen 2016, The CMA evolution strategy: a tutorial, https://arxiv.org/abs/1604.00772, and four
+strategies with its constants. These adapt σ by the length of a path, and their rates follow from
+the number of individuals λ and of parameters n. Another one, xNES, follows the natural gradient.
 """
 
 from __future__ import annotations
@@ -34,41 +34,32 @@ from es_queue.numerics.arrays import (
 )
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AdaptiveSharedSigma, AveragedSettings
-from es_queue.strategies.shaping import all_equal, share_by_rank, with_failures_last
+from es_queue.strategies.shaping import all_equal, log_rank, share_by_rank, with_failures_last
 
 #: A matrix for so many parameters is 16 MB, which every host fetches in every generation.
 MOST_PARAMETERS = 2000
 #: Largest c_σ and c_c of lm_ma_es. The paper's λ/n passes it where a generation is about as large
 #: as a policy.
 HIGHEST_RATE = 0.5
+#: Terms of xNES's exponential: at most so many, and none below this share of the matrix.
+MOST_TERMS, LEAST_SHARE = 40, 2.0**-30
 
 
-class CSAES(AdaptiveSharedSigma):
-    """Hansen, Ostermeier 2001, Completely derandomized self-adaptation in evolution strategies
-    (cumulative step-size adaptation), https://doi.org/10.1162/106365601750190398, section 3.
-
-    A = 1. m ← m + η σ A⟨z⟩_w, s ← (1 − c_σ) s + √(c_σ (2 − c_σ) μ_eff) ⟨z⟩_w and
-    σ ← σ exp(c_σ/d_σ (‖s‖/E‖N(0, 1)‖ − 1)) over the weighted mean ⟨z⟩_w of the better half: σ grows
-    while consecutive steps point the same way. Strategies that learn A extend this class.
+class ShapedSigma(AdaptiveSharedSigma):
+    """Individuals m + σ A z, with A = 1. Strategies that learn A define ``shape``, ``apply`` and
+    ``fits``.
     """
 
-    name = "csa_es"
     per_slot = 1
-    #: The learning rate stays: all rates are formulas of the population.
-    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
-    #: η, the tutorial's c_m (table 1).
+    #: η, the tutorial's c_m (table 1), and η_μ of xNES.
     LEARNING_RATE = 1.0
     #: Length of the first perturbations, as in snes, in policies of any size.
     RADIUS = 1.8
 
     def start(self, parameters: Floats) -> State:
-        """``parameters`` (the paper's m), ``sigma`` float32 [1] and ``path`` (s) float32 [size]."""
+        """``parameters`` (the papers' m or μ) and ``sigma`` float32 [1]."""
         deviation = self.config.sigma or self.RADIUS / math.sqrt(self.size)
-        return {
-            **super().start(parameters),
-            "sigma": self.first_sigma(deviation),
-            "path": np.zeros(self.size, np.float32),
-        }
+        return {**super().start(parameters), "sigma": self.first_sigma(deviation)}
 
     def published(self, state: State) -> Floats:
         """m and the numbers of A, float32 [size + …]."""
@@ -78,6 +69,64 @@ class CSAES(AdaptiveSharedSigma):
         """m + σ A z for each row of ``noise`` [S, size], float32 [S, 1, size]."""
         steps = np.float32(sigma) * self.apply(published[self.size :], noise)
         return self.around(published, steps)
+
+    def shape(self, state: State) -> Floats:
+        """The numbers of A, float32 [n]."""
+        return np.empty(0, np.float32)
+
+    def apply(self, shape: Floats, vectors: Floats) -> Floats:
+        """A z for each row of ``vectors`` [k, size], in float32."""
+        return vectors
+
+
+class MatrixShape(ShapedSigma):
+    """A is a full matrix: ``columns`` float32 [size, size] of the state, whose row j is its column
+    j.
+    """
+
+    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
+        """Raises UsageError for more than ``MOST_PARAMETERS``."""
+        super().__init__(config, size, pace)
+        if size > MOST_PARAMETERS:
+            raise UsageError(
+                f"{config.strategy} learns a matrix and takes policies of at most "
+                f"{MOST_PARAMETERS:,} parameters, but this one has {size:,}: use snes, sep_cma_es "
+                "or lm_ma_es"
+            )
+
+    def start(self, parameters: Floats) -> State:
+        return {**super().start(parameters), "columns": np.eye(self.size, dtype=np.float32)}
+
+    def fits(self, size: int, observations: int) -> bool:
+        return size == self.size * (1 + self.size)
+
+    def shape(self, state: State) -> Floats:
+        """A by columns, float32 [size²]."""
+        return state["columns"].ravel()
+
+    def apply(self, shape: Floats, vectors: Floats) -> Floats:
+        return combine_rows(shape.reshape(self.size, self.size), vectors)
+
+
+# --- the tutorial's strategies
+
+
+class CSAES(ShapedSigma):
+    """Hansen, Ostermeier 2001, Completely derandomized self-adaptation in evolution strategies
+    (cumulative step-size adaptation), https://doi.org/10.1162/106365601750190398, section 3.
+
+    A = 1. m ← m + η σ A⟨z⟩_w, s ← (1 − c_σ) s + √(c_σ (2 − c_σ) μ_eff) ⟨z⟩_w and
+    σ ← σ exp(c_σ/d_σ (‖s‖/E‖N(0, 1)‖ − 1)) over the weighted mean ⟨z⟩_w of the better half: σ grows
+    while consecutive steps point the same way. Strategies that learn A extend this class.
+    """
+
+    name = "csa_es"
+    #: The learning rate stays: all rates are formulas of the population.
+    scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
+
+    def start(self, parameters: Floats) -> State:
+        """Also ``path`` (s), float32 [size]."""
+        return {**super().start(parameters), "path": np.zeros(self.size, np.float32)}
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """A step of m, of s, of σ and of A; none when all individuals are alike."""
@@ -89,8 +138,7 @@ class CSAES(AdaptiveSharedSigma):
         better = weights > 0
         mean = weighted_rows(batch.noise, batch.noise_indices[better], weights[better], self.size)
         direction = self.apply(self.shape(state), mean.astype(np.float32)[np.newaxis])[0]
-        rate = (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
-        step = np.float32(rate * self.sigma(state)) * direction
+        step = np.float32(self.step_rate * self.sigma(state)) * direction
         path = accumulate(state["path"], constants.c_sigma, constants.mu_eff, mean)
         exponent = constants.c_sigma / constants.damping * self.excess(path)
         after = {
@@ -102,15 +150,7 @@ class CSAES(AdaptiveSharedSigma):
         after |= self.next_shape(after, batch, weights, constants, mean, direction)
         return after, self.figures(after, norm(direction), norm(step))
 
-    # --- what a strategy with another shape defines, with ``fits``
-
-    def shape(self, state: State) -> Floats:
-        """The numbers of A, float32 [n]."""
-        return np.empty(0, np.float32)
-
-    def apply(self, shape: Floats, vectors: Floats) -> Floats:
-        """A z for each row of ``vectors`` [k, size], in float32."""
-        return vectors
+    # --- what a strategy with another shape defines as well
 
     def next_shape(
         self,
@@ -294,7 +334,7 @@ class LMMAES(CSAES):
         }
 
 
-class CMAES(CSAES):
+class CMAES(MatrixShape, CSAES):
     """Beyer, Sendhoff 2017, Simplify your covariance matrix adaptation evolution strategy (MA-ES),
     https://doi.org/10.1109/TEVC.2017.2680320, figure 2.
 
@@ -304,31 +344,6 @@ class CMAES(CSAES):
 
     Settings = ActiveSettings
     name = "cma_es"
-
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        """Raises UsageError for more than ``MOST_PARAMETERS``."""
-        super().__init__(config, size, pace)
-        if size > MOST_PARAMETERS:
-            raise UsageError(
-                f"cma_es learns a matrix and takes policies of at most {MOST_PARAMETERS:,} "
-                f"parameters, but this one has {size:,}: use sep_cma_es or lm_ma_es"
-            )
-
-    def start(self, parameters: Floats) -> State:
-        """In addition to those of csa_es: ``columns``, float32 [size, size], whose row j is column
-        j of M.
-        """
-        return {**super().start(parameters), "columns": np.eye(self.size, dtype=np.float32)}
-
-    def fits(self, size: int, observations: int) -> bool:
-        return size == self.size * (1 + self.size)
-
-    def shape(self, state: State) -> Floats:
-        """M by columns, float32 [size²]."""
-        return state["columns"].ravel()
-
-    def apply(self, shape: Floats, vectors: Floats) -> Floats:
-        return combine_rows(shape.reshape(self.size, self.size), vectors)
 
     def constants(self, count: int) -> Constants:
         return constants_for(count, self.size, self.config.active)
@@ -351,6 +366,69 @@ class CMAES(CSAES):
         images = self.apply(self.shape(state), vectors).astype(np.float64)
         weighted = factors[used, np.newaxis] / 2 * vectors
         return {"columns": add_outer_products(state["columns"], keep, weighted, images)}
+
+
+# --- the natural gradient
+
+
+class XNES(MatrixShape):
+    """Glasmachers, Schaul, Sun, Wierstra, Schmidhuber 2010, Exponential natural evolution
+    strategies (xNES), https://doi.org/10.1145/1830483.1830557, algorithm 1.
+
+    μ ← μ + η_μ σ B Σ u z, σ ← σ exp(½ η_σ tr(G)/n) and B ← B exp(½ η_B (G − 1 tr(G)/n)) with
+    G = Σ u (z zᵀ − 1), over individuals μ + σ B z with the paper's log ranks u. The exponential of
+    a matrix keeps the covariance positive definite whatever the step, so no rate has to be small
+    for that.
+    """
+
+    class Settings(AveragedSettings):
+        covariance_learning_rate = setting(
+            -1.0,
+            "step size of sigma and of the matrix; 0 keeps both fixed, auto is the paper's",
+            low=-1.0,
+            word="auto",
+        )
+
+    name = "xnes"
+
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """One step of μ, of σ and of B; none when all individuals are alike."""
+        fitness = batch.fitness[:, 0]
+        if all_equal(with_failures_last(fitness)):
+            return self.stay(state)
+        utilities, columns = log_rank(fitness), state["columns"]
+        mean = weighted_rows(batch.noise, batch.noise_indices, utilities, self.size)
+        direction = combine_rows(columns, mean.astype(np.float32)[np.newaxis])[0]
+        step = np.float32(self.step_rate * self.sigma(state)) * direction
+        samples = batch.noise.rows(batch.noise_indices, 0, self.size)
+        squares = np.array([norm(row) ** 2 for row in samples])
+        trace = float(np.add.accumulate(utilities * (squares - self.size))[-1]) / self.size
+        given, size = self.config.covariance_learning_rate, self.size
+        rate = (9 + 3 * math.log(size)) / (5 * size * math.sqrt(size)) if given < 0 else given
+        growth = float(steady_exp(np.array(rate / 2 * trace)))
+        after = {
+            "parameters": self.moved(state["parameters"], step),
+            "sigma": state["sigma"] * np.float32(growth),
+            "columns": times_exponential(columns, samples, rate / 2 * utilities, -rate / 2 * trace),
+        }
+        return after, self.figures(after, norm(direction), norm(step))
+
+
+def times_exponential(columns: Floats, samples: Floats, weights: Doubles, shift: float) -> Floats:
+    """B exp(Σ_k w_k (z_k z_kᵀ − 1) + shift 1) by columns, for ``samples`` z [k, n], from the
+    exponential's series: float32 [n, n]. Each product with the exponent is a sum of outer products,
+    in order, so every CPU computes the same bits.
+    """
+    shift -= float(np.add.accumulate(weights)[-1])
+    total, term = columns.astype(np.float64), columns
+    weighted = weights[:, np.newaxis] * samples
+    for number in range(1, MOST_TERMS + 1):
+        images = combine_rows(term, samples).astype(np.float64)
+        term = add_outer_products(term, shift / number, weighted / number, images)
+        total += term
+        if np.abs(term).max() <= LEAST_SHARE * np.abs(total).max():
+            break
+    return total.astype(np.float32)
 
 
 # --- the tutorial's constants

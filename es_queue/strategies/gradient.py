@@ -64,6 +64,12 @@ class GradientStrategy(Strategy):
     """A strategy whose centre moves by a step, and then decays."""
 
     Settings: ClassVar[type[Strategy.Settings]] = StepSettings
+    #: Step size when the configuration says 0.
+    LEARNING_RATE: ClassVar[float] = 1.0
+
+    @property
+    def step_rate(self) -> float:
+        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
 
     @classmethod
     def check_own(cls, config: RunConfig) -> None:

@@ -54,10 +54,6 @@ class SNES(AdaptiveSigma):
         first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
         return {**super().start(parameters), "sigma": self.first_sigma(first)}
 
-    @property
-    def step_rate(self) -> float:
-        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
-
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         """One step of the centre and one of the deviations; none when all individuals are alike."""
         fitness = with_failures_last(batch.fitness[:, 0])

@@ -128,7 +128,7 @@ def test_a_discrete_observation_is_one_hot_from_its_start():
         ({"config": {**CONFIG.to_dict(), "action_bound": "tanh"}}, "finite bounds"),
         ({"format": None}, "it is not of format 1"),
         ({"observation": None}, "no 'observation'"),
-        ({"action": {"kind": "box"}}, "no 'shape'"),
+        ({"action": {"kind": "box"}}, "needs an observation and an action"),
         ({"action": {**BOX.to_dict(), "kind": "text"}}, "does not describe a policy"),
         ({"discrete_observation": 9, "observation_start": 0}, "do not make 4 numbers"),
     ],

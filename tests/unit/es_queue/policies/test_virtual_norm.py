@@ -20,10 +20,10 @@ from es_queue.environments.factory import (
 )
 from es_queue.errors import EnvironmentFailure, RunFolderError
 from es_queue.policies import Policy, make_policy
+from es_queue.policies.base import EPSILON
 from es_queue.policies.conv import ConvPolicy
 from es_queue.policies.linear_mlp import MlpPolicy
 from es_queue.policies.saved_policy import load_policy
-from es_queue.policies.virtual_norm import EPSILON
 from master.loop.checkpoint import Checkpoints, encode, encode_best
 from master.loop.state import Best
 from master.run.setup import prepare_run

@@ -13,10 +13,10 @@ import pytest
 
 from es_queue import pretrained
 from es_queue.numerics.fingerprint import array_digest
-from es_queue.pretrained.__main__ import main as adding
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
 from tests.ring import quick_config, run_ring
+from tools.bundle_policy import main as adding
 from workers.es_play import main
 from workers.policy_files import read_contents
 

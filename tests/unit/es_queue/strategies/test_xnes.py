@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from es_queue import testing
 from es_queue.errors import UsageError
 from es_queue.strategies import Batch
-from es_queue.strategies.xnes import XNES
+from es_queue.strategies.covariance import XNES
 from tests.cases import each_case
 
 SIZE, COUNT = 6, 20
@@ -58,45 +57,6 @@ def test_generations_are_the_papers(scale: float) -> None:
         np.testing.assert_allclose(state["sigma"][0], sigma, rtol=1e-4)
         np.testing.assert_allclose(state["columns"].T, shape, rtol=2e-3, atol=1e-4)
         assert np.linalg.det(state["columns"]) == pytest.approx(1, rel=1e-2)
-
-
-def sphere(vector: np.ndarray) -> float:
-    return float(np.square(vector).sum())
-
-
-def ellipsoid(vector: np.ndarray) -> float:
-    return float((10 ** (6 * np.arange(len(vector)) / (len(vector) - 1)) * np.square(vector)).sum())
-
-
-def rosenbrock(vector: np.ndarray) -> float:
-    slopes = vector[1:] - np.square(vector[:-1])
-    return float((100 * np.square(slopes) + np.square(1 - vector[:-1])).sum())
-
-
-@pytest.mark.full
-@each_case(
-    ("function", "first", "sigma", "evaluations"),
-    [(sphere, 1.0, 0.5, 5_718), (ellipsoid, 1.0, 0.5, 8_553), (rosenbrock, 0.0, 0.1, 9_520)],
-)
-def test_a_valley_takes_as_many_evaluations_as_evotorch_needs(
-    function: Callable[[np.ndarray], float], first: float, sigma: float, evaluations: int
-) -> None:
-    """In 10 dimensions with 10 individuals, until one is below 1e-8; ``evaluations``: the medians
-    of 7 seeds of EvoTorch 0.6.1's XNES.
-    """
-    strategy = testing.sample_strategy(XNES, 10, population=10, sigma=sigma)
-    state, generator = strategy.start(np.full(10, first, np.float32)), np.random.default_rng(1)
-    noise = testing.ArrayNoise(generator.standard_normal(2**20, dtype=np.float32))
-    for generation in range(int(1.25 * evaluations) // 10):
-        indices = generator.integers(0, 2**20 - 10, 10)
-        rows = noise.rows(indices, 0, 10)
-        individuals = strategy.ask(strategy.published(state), strategy.sigma(state), rows)[:, 0]
-        values = np.array([function(one) for one in individuals.astype(float)])
-        if values.min() < 1e-8:
-            assert generation > 300  # it is no accident
-            return
-        state, _ = strategy.learn(state, Batch(noise, indices, -values[:, np.newaxis]))
-    raise AssertionError(f"its best value is still {values.min():g}")
 
 
 def test_a_policy_whose_matrix_would_be_too_large_is_refused_in_one_sentence() -> None:
