@@ -302,12 +302,34 @@ class Slots:
         self.tally.refuse("late-failure", failed & late)
         reported = failed & ~late
         settled = self._report_failures(results[reported], ranks[reported], workers)
-        results, rows = results[once], rows[once]
-        for name in self.shape.result.names or ():
-            table[name][rows] = results[name]
-        table["state"][rows], table["arrived"][rows] = ANSWERED, ranks[once]
+        self._write(results[once], ANSWERED, ranks[once])
         self._compare(again)
-        return np.concatenate([rows, settled])
+        return np.concatenate([rows[once], settled])
+
+    def _write(self, results: Table, state: Any, arrived: Any) -> None:
+        rows = results["row"]
+        for name in self.shape.result.names or ():
+            self.table[name][rows] = results[name]
+        self.table["state"][rows], self.table["arrived"][rows] = state, arrived
+
+    def results(self, rows: Rows | Mask) -> Table:
+        """The rows' results as on the wire: their bytes follow each other in the table."""
+        result, (_, first) = self.shape.result, (self.table.dtype.fields or {})["row"][:2]
+        each = self.table.view(np.uint8).reshape(len(self.table), self.table.itemsize)
+        found: Table = each[rows, first : first + result.itemsize].view(result).ravel()
+        return found
+
+    def restore(self, results: Table) -> None:
+        """Take ``results`` of another table that are owed here. Raises DecodeError."""
+        rows = results["row"]
+        known = rows[(rows >= 0) & (rows < len(self.table))]
+        if len(np.unique(known[self.owed[known]])) < len(rows):
+            raise DecodeError("results are of rows that the table has not, or twice")
+        scores = np.stack([results["fitness"], results["returns"]])
+        if not (np.isnan(scores) | (np.abs(scores) <= MOST_RETURN)).all():
+            raise DecodeError("results have impossible returns")
+        failed = results["failure"] != NO_FAILURE
+        self._write(results, np.where(failed, FAILED, ANSWERED), 0)
 
     def _compare(self, results: Table) -> None:
         """Results of rows that have one already. Other bits are a sign of a broken host."""
@@ -515,12 +537,12 @@ def spans_to_bytes(spans: Iterable[Span]) -> bytes:
     return np.array(list(chain.from_iterable(spans)), "<i4").tobytes()
 
 
-def spans_from_bytes(data: bytes) -> list[Span]:
-    """Raises DecodeError for spans that no publication has."""
+def spans_from_bytes(data: bytes, most: int = MOST_ROWS) -> list[Span]:
+    """Raises DecodeError for spans that no publication of at most ``most`` rows has."""
     triples = np.frombuffer(data, "<i4").reshape(-1, 3)
     kinds, starts, stops = triples[:, 0], triples[:, 1], triples[:, 2]
-    fits = (kinds >= 0) & (kinds < len(KINDS)) & (starts >= 0) & (stops >= starts)
-    if not fits.all() or int((stops.astype(np.int64) - starts).sum()) > MOST_ROWS:
+    fits = (kinds >= 0) & (kinds < len(KINDS)) & (starts >= 0) & (stops >= starts) & (stops <= most)
+    if not fits.all() or int((stops.astype(np.int64) - starts).sum()) > most:
         raise DecodeError("a publication has impossible slots")
     return [Span(*triple) for triple in triples.tolist()]
 

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import make_reference_batch
-from es_queue.environments.interface import EnvironmentSpec, to_json
+from es_queue.environments.interface import MAX_NUMBERS, ActionSpec, EnvironmentSpec, to_json
 from es_queue.errors import EsQueueError, RunFolderError
 from es_queue.files import FORMAT, MAX_NPZ, read_file, read_npz
 from es_queue.numerics.arrays import Floats
 from es_queue.policies.saved_policy import REFERENCE
 from es_queue.private_files import replacing
 from es_queue.run_folder import BEST, CHECKPOINT_NAME
+from es_queue.slots import MOST_STEPS
 from master.loop.state import Best, RunState
 
 MOST_KEPT = 2
@@ -81,6 +82,8 @@ def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str,
         "observation_start": spec.discrete_start,
         "observation_shape": list(spec.observation_shape),
         "observation": None if spec.observation is None else to_json(spec.observation),
+        "step_limit": spec.step_limit,
+        "behaviour_size": spec.behaviour_size,
     }
 
 
@@ -101,6 +104,26 @@ def decode(data: bytes) -> tuple[RunConfig, RunState, str]:
         )
     except (KeyError, TypeError, AttributeError, EsQueueError) as error:
         raise RunFolderError(f"this checkpoint cannot be resumed: {error}") from None
+
+
+def decode_spec(data: bytes) -> EnvironmentSpec:
+    """What learning needs to know of a checkpoint's environment. Raises RunFolderError."""
+    meta = read_npz(data, ())[1]
+    names = ("observation_size", "behaviour_size", "step_limit")
+    observation, behaviour, limit = (meta.get(name) or 0 for name in names)
+    sizes = ((observation, MAX_NUMBERS), (behaviour, MAX_NUMBERS), (limit, MOST_STEPS))
+    if not all(type(size) is int and 0 <= size <= most for size, most in sizes):
+        raise RunFolderError("its meta does not describe an environment")
+    return EnvironmentSpec(
+        id="",
+        observation_size=observation,
+        action=ActionSpec("box", ()),
+        step_limit=limit or None,
+        reward_threshold=None,
+        highest_reward=None,
+        backend="",
+        behaviour_size=behaviour,
+    )
 
 
 class Checkpoints:

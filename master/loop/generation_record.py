@@ -22,35 +22,6 @@ COUNTER_NAMES = (
 )
 
 
-def counts(chosen: Chosen, config: RunConfig) -> dict[str, int]:
-    """What the run's counters gain by a generation."""
-    newest, tally = chosen.newest, chosen.newest.tally
-    again = sum(slots.steps(rows) for slots, rows in zip(chosen.tables, chosen.elites, strict=True))
-    centre = 0 if chosen.centre is None else int(newest.table["steps"][chosen.centre].sum())
-    return {
-        "episodes": individuals(chosen) * config.episodes,
-        "env_steps": training_steps(chosen) + again + newest.steps(chosen.measured),
-        "eval_steps": evaluation_steps(newest) + centre,
-        "surplus_steps": newest.steps(chosen.surplus),
-        "lost_steps": tally.lost_steps,
-        "duplicate": tally.refused["duplicate"] + tally.refused["conflict"],
-        "refused": tally.refused.total(),
-    }
-
-
-def training_steps(chosen: Chosen) -> int:
-    return sum(slots.steps(rows) for slots, rows in zip(chosen.tables, chosen.trained, strict=True))
-
-
-def evaluation_steps(slots: Slots) -> int:
-    return slots.steps(slots.rows(EVAL, CONFIRM))
-
-
-def individuals(chosen: Chosen) -> int:
-    """Number of individuals with a result."""
-    return int((chosen.column("state") == ANSWERED).sum()) * chosen.newest.shape.individuals
-
-
 def valid(chosen: Chosen, name: str) -> np.ndarray[Any, Any]:
     """A column of the training rows that did not fail, an entry for each individual."""
     return np.ascontiguousarray(chosen.column(name)[chosen.column("state") == ANSWERED]).ravel()
@@ -103,7 +74,7 @@ def lag_record(state: RunState, chosen: Chosen) -> Record:
 
 
 def episodes_record(chosen: Chosen, episodes: int) -> Record:
-    people, steps = individuals(chosen), training_steps(chosen)
+    people, steps = chosen.individuals, chosen.training_steps
     played = people * episodes
     return {
         "population": people,
@@ -142,7 +113,7 @@ def evaluation_record(slots: Slots, state: RunState) -> Record:
 def is_all_at_patience(chosen: Chosen, config: RunConfig) -> bool:
     """Whether patience ended every episode at the earliest step: no reward was ever positive."""
     patience = parse_patience(config.patience)
-    if patience is None or not individuals(chosen):
+    if patience is None or not chosen.individuals:
         return False
     earliest = patience.steps * config.episodes
     ended = (valid(chosen, "steps") == earliest).all()

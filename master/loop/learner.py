@@ -88,6 +88,37 @@ class Chosen:
     def newest(self) -> Slots:
         return self.tables[-1]
 
+    @property
+    def individuals(self) -> int:
+        """Number of trained individuals with a result."""
+        return int((self.column("state") == ANSWERED).sum()) * self.newest.shape.individuals
+
+    @property
+    def training_steps(self) -> int:
+        return self._steps(self.trained)
+
+    @property
+    def evaluation_steps(self) -> int:
+        return self.newest.steps(self.newest.rows(EVAL, CONFIRM))
+
+    def _steps(self, of: Sequence[Rows]) -> int:
+        return sum(slots.steps(rows) for slots, rows in zip(self.tables, of, strict=True))
+
+    def counts(self, episodes: int) -> dict[str, int]:
+        """What the run's counters gain by them. episodes: of an individual"""
+        newest, tally = self.newest, self.newest.tally
+        centre = 0 if self.centre is None else int(newest.table["steps"][self.centre].sum())
+        more = self._steps(self.elites) + newest.steps(self.measured)
+        return {
+            "episodes": self.individuals * episodes,
+            "env_steps": self.training_steps + more,
+            "eval_steps": self.evaluation_steps + centre,
+            "surplus_steps": newest.steps(self.surplus),
+            "lost_steps": tally.lost_steps,
+            "duplicate": tally.refused["duplicate"] + tally.refused["conflict"],
+            "refused": tally.refused.total(),
+        }
+
     def column(self, name: str, of: Sequence[Rows] | None = None) -> NDArray[Any]:
         """A column of the rows ``of`` each table in turn, by default of the training rows."""
         pairs = zip(self.tables, self.trained if of is None else of, strict=True)
@@ -314,10 +345,26 @@ class Learner:
             surplus=surplus,
         )
 
-    def learn(self, state: RunState, chosen: Chosen) -> tuple[RunState, dict[str, float]]:
-        """One update of the strategy, the statistics and the step limit, from the rows in order:
-        the next generation's state, and the strategy's figures.
+    def learn(
+        self, state: RunState, chosen: Chosen
+    ) -> tuple[RunState, dict[str, float], int | None]:
+        """The state after a generation, with its counters; the next generation's, unless training
+        is over. Also the strategy's figures, and the generation of a search that was restored. The
+        rows are used from now on.
         """
+        after, figures, returns_to = self._evaluated(state, chosen.newest), dict[str, float](), None
+        if state.stage == TRAINING and not is_confirmed(after):
+            after, figures, returns_to = self._next_search(after, chosen)
+        for rows_of in (chosen.trained, chosen.elites):
+            for slots, rows in zip(chosen.tables, rows_of, strict=True):
+                slots.table["used"][rows] = state.generation
+        counters = state.add_counts(**chosen.counts(self.config.episodes))
+        if after.descent.generation > state.generation:
+            after = replace(after, descent=replace(after.descent, steps=counters.env_steps))
+        return replace(after, counters=counters), figures, returns_to
+
+    def _update(self, state: RunState, chosen: Chosen) -> tuple[RunState, dict[str, float]]:
+        """One update of the strategy, the statistics and the step limit, from the rows in order."""
         before = state.strategy
         search, figures = self.strategy.learn(before, self.batch(state, chosen))
         moments, lengths = state.moments, list[int]()
@@ -334,8 +381,8 @@ class Learner:
             step_limit=limit,
         ), figures
 
-    def next_search(
-        self, state: RunState, chosen: Chosen, evaluation: ReturnStatistics | None
+    def _next_search(
+        self, state: RunState, chosen: Chosen
     ) -> tuple[RunState, dict[str, float], int | None]:
         """The next generation's state, newly learnt or with an earlier search; its figures; and the
         generation of that earlier search.
@@ -344,9 +391,9 @@ class Learner:
         regressed. --restart-deadlines returns to the run's first search, if the evaluations of a
         descent are too low for its number of steps.
         """
-        anchor = state.anchor
+        anchor, evaluation = state.anchor, evaluation_of(chosen.newest, EVAL)
         if evaluation is None or anchor is None:
-            return (*self.learn(state, chosen), None)
+            return (*self._update(state, chosen), None)
         earlier = replace(
             state,
             generation=state.generation + 1,
@@ -363,7 +410,7 @@ class Learner:
             # Its steps count from its first generation, when those of this one are known.
             descent = CurrentDescent(state.descent.number + 1, earlier.generation)
             return replace(earlier, descent=descent), {"descent": float(descent.number)}, 0
-        return (*self.learn(state, chosen), None)
+        return (*self._update(state, chosen), None)
 
     def batch(self, state: RunState, chosen: Chosen) -> Batch:
         """The columns of the chosen rows."""
@@ -405,11 +452,6 @@ class Learner:
     def _capped(self, fitness: Doubles) -> Doubles:
         values: Doubles = np.ascontiguousarray(fitness)
         return values if self._fitness_cap is None else np.minimum(values, self._fitness_cap)
-
-    def mark_used(self, state: RunState, chosen: Chosen) -> None:
-        for rows_of in (chosen.trained, chosen.elites):
-            for slots, rows in zip(chosen.tables, rows_of, strict=True):
-                slots.table["used"][rows] = state.generation
 
     # --- older tables of the asynchronous schedule
 
@@ -501,7 +543,7 @@ class Learner:
         least = figures.mean - margin * figures.standard_error if margin else figures.mean
         return least >= self.target
 
-    def evaluated(self, state: RunState, slots: Slots) -> RunState:
+    def _evaluated(self, state: RunState, slots: Slots) -> RunState:
         """The state after this generation's evaluation: with a new best if that is confirmed, or no
         worse than the best. Of equal evaluations the newest counts, as it was trained for longer.
         """

@@ -15,7 +15,7 @@ from functools import partial
 from es_queue.config.run_config import ASYNC
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.keys import Clocks
-from es_queue.protocol.messages import CONFIRM, EVAL, FINAL, KINDS, TRAIN, Task, token_number
+from es_queue.protocol.messages import CONFIRM, FINAL, KINDS, TRAIN, Task, token_number
 from es_queue.protocol.store import MasterStore
 from es_queue.slots import (
     FAILED,
@@ -34,23 +34,19 @@ from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
 from master.loop.config_timeline import ConfigTimeline, format_changes
 from master.loop.generation_record import (
-    counts,
     episodes_record,
     evaluation_info,
     evaluation_record,
-    evaluation_steps,
     is_all_at_patience,
     lag_record,
     speeds_record,
     totals_record,
     training_record,
-    training_steps,
 )
 from master.loop.learner import (
     Chosen,
     Learner,
     evaluation_of,
-    is_confirmed,
     to_open_publication,
 )
 from master.loop.listeners import Generation, Listener, Outcome, Report
@@ -517,24 +513,20 @@ class Master:
     def _learn(self, generation: Generation) -> Report:
         began, waited = time.monotonic(), time.monotonic() - self._collect_began
         learner, state, slots = generation.learner, generation.state, generation.slots
-        chosen, evaluation = learner.choose(generation.tables), evaluation_of(slots, EVAL)
-        current = after = learner.evaluated(state, slots)
-        has_learnt = state.stage == TRAINING and not is_confirmed(current)
-        figures, returns_to = dict[str, float](), None
+        chosen = learner.choose(generation.tables)
+        self._check_failures(learner, chosen)
+        after, figures, returns_to = learner.learn(state, chosen)
+        has_learnt = after.generation > state.generation
         if has_learnt:
-            self._check_failures(learner, chosen)
-            after, figures, returns_to = learner.next_search(current, chosen, evaluation)
             changes = self._inbox.take_changes()
             after = self._timeline.advance(after, changes, learner, returns_to)
         is_finite = not figures.pop(NOT_FINITE, 0)
-        learner.mark_used(state, chosen)
         # Those in effect, also in a generation that nothing is learnt from.
         figures["sigma"] = learner.strategy.sigma(state.strategy)
         if (rate := learner.strategy.step_rate) is not None:
             figures["learning_rate"] = rate
         self.recoveries.end_all()
-        counters = state.add_counts(
-            **counts(chosen, learner.config),
+        counters = after.add_counts(
             late=self._workers.take_late(),
             reissued=self._issuer.reissued,
             recovered=self._issuer.recovered,
@@ -550,22 +542,20 @@ class Master:
             reproducible=state.reproducible and self._workers.is_uniform,
             numerics=self._workers.numerics,
         )
-        if after.descent.generation > state.generation:
-            after = replace(after, descent=replace(after.descent, steps=counters.env_steps))
         record: Record = {
             **generation.record,
             "seconds_wait": waited,
             **(lag_record(state, chosen) if learner.is_async and has_learnt else {}),
             **training_record(chosen),
             **episodes_record(chosen, learner.config.episodes),
-            **evaluation_record(slots, current),
+            **evaluation_record(slots, after),
             **figures,
             "seconds_update": time.monotonic() - began,
             "failed": int((slots.table["state"] == FAILED).sum()),
         }
         seconds = generation.seconds + waited
         record |= totals_record(after, learner.config, len(self._contributors))
-        record |= speeds_record(training_steps(chosen), evaluation_steps(slots), seconds)
+        record |= speeds_record(chosen.training_steps, chosen.evaluation_steps, seconds)
         self._keep_refused(slots)
         self._contributors.clear()
         return Report(

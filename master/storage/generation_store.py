@@ -1,6 +1,6 @@
 """The store of each generation, in a run's folder.
 
-The replay log has every generation: the input of its update (``master.storage.replay_log``).
+The replay log has the results of every generation (``master.storage.replay``).
 Records of individuals, with the parameters that they were perturbed from, exist for the newest
 generations and for some older ones (``es_queue.slot_record``). ``es-master --replay`` reads
 the log; es-play, ``es-plot --cloud`` and films read the records.
@@ -23,7 +23,7 @@ from master.display.video_jobs import VideoJobs
 from master.loop.checkpoint import surplus_generations, write_atomically
 from master.loop.learner import Chosen, Learner
 from master.loop.listeners import Generation, Listener, Report, try_write
-from master.storage.replay_log import ReplayLog, ReplayStep
+from master.storage.replay import LoggedGeneration, ReplayLog
 
 MOST_RECORD_BYTES = 256 * 2**20
 
@@ -60,7 +60,7 @@ class GenerationStore(Listener):
         if self._most and any(map(len, report.chosen.trained)):
             self._pending = partial(make_record, self._run, report.generation, report.chosen)
         if report.has_learnt:
-            self.log.append(replay_step(report))
+            self.log.append(LoggedGeneration.of(report))
 
     def _write_pending(self) -> None:
         """Write the record that is in memory. Raises RunFolderError if the folder cannot be
@@ -89,28 +89,6 @@ class GenerationStore(Listener):
             self._recorded.remove(number)
             if self._films is not None and number in needed:
                 self._films.drop(number)
-
-
-def replay_step(report: Report) -> ReplayStep:
-    generation, after = report.generation, report.after
-    state, learner = generation.state, generation.learner
-    batch = learner.batch(state, report.chosen)
-    late = {"used": batch.slot_plans, "tried": batch.elite_slots} if learner.is_async else {}
-    return ReplayStep(
-        generation=state.generation,
-        digest=generation.digest,
-        fitness=batch.fitness,
-        moments=after.moments,
-        step_limit=after.step_limit,
-        back=report.rolled_back_to,
-        anchored=after.anchor is not state.anchor,
-        changes=after.changes[len(state.changes) :],
-        again=batch.elite_fitness,
-        behaviour=batch.behaviour,
-        centre_fitness=batch.centre_fitness,
-        centre_behaviour=batch.centre_behaviour,
-        **late,
-    )
 
 
 def make_record(run: str, generation: Generation, chosen: Chosen) -> SlotRecord:

@@ -1,46 +1,165 @@
-"""``--replay RUN``: computes a run's parameters again from its log, without environments, and
-compares digests.
+"""The replay log, and ``--replay RUN``: learn again from it, without episodes, and compare digests.
 
-The strategy's own update gets the logged fitness of each generation, under the settings of that
-generation. A changed byte anywhere in the log breaks its chain of digests.
+``replay/<generation>.log`` in a run's folder is a chain of frames: length (uint32, little-endian),
+128 bits of SHA-256 of the previous digest and of the payload, payload. A file begins with the
+checkpoint of its first generation. Then each generation that was learnt from has a frame: the
+results in its slot tables (msgpack). The learner gets them as in the run, so a changed byte
+anywhere breaks the chain of digests, or gives other parameters.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
+import msgpack
 import numpy as np
 
-from es_queue.config.run_config import RunConfig
-from es_queue.errors import EXIT_DONE, RunFolderError
-from es_queue.numerics.arrays import Integers, NoiseRows
+from es_queue.config.run_config import RunConfig, check_changes
+from es_queue.errors import EXIT_DONE, EsQueueError, RunFolderError, UsageError
+from es_queue.files import open_file, unpack
+from es_queue.numerics.arrays import NoiseRows
 from es_queue.numerics.noise_table import NoiseTable
-from es_queue.slot_plan import make_generation_plan
-from es_queue.strategies.base import Batch, Strategy
+from es_queue.numerics.statistics import RunningMoments
+from es_queue.private_files import no_link
+from es_queue.protocol.messages import ELITE, TRAIN
+from es_queue.slots import Slots, spans_from_bytes, spans_to_bytes
+from es_queue.strategies import make_strategy
 from es_queue.user_code import describe_error, named_modules, require_trust
 from master.loop import checkpoint
 from master.loop.checkpoint import Checkpoints
-from master.loop.config_timeline import strategy_of
+from master.loop.config_timeline import ConfigTimeline
+from master.loop.learner import Chosen, Learner
+from master.loop.listeners import Report
 from master.loop.loop import run_digest
-from master.loop.state import CurrentDescent, OpenPublication, RollbackPoint, RunState
-from master.storage.replay_log import (
-    REPLAY_FOLDER,
-    LogFrame,
-    ReplayStep,
-    list_log_files,
-    read_frames,
-)
+from master.loop.state import Change, RunState
 
+LOGGER = logging.getLogger("es_queue.storage")
+REPLAY_FOLDER = "replay"
+DIGEST_BYTES = 16
+HEADER_BYTES = 4 + DIGEST_BYTES
+MAX_FRAME = 2**31 - 1
+#: A file is closed at this size and the next one begun; the oldest go when all together are larger
+#: than the whole.
+FILE_BYTES = 64 * 2**20
+MOST_LOG_BYTES = 512 * 2**20
+#: Types of a frame's fields, and of a change's; numbers are from 0 to LARGEST.
+FIELDS: dict[str, tuple[type, ...]] = {
+    "generation": (int,),
+    "digest": (str,),
+    "changes": (list,),
+    "count": (int, float),
+    "mean": (bytes,),
+    "m2": (bytes,),
+    "spans": (bytes,),
+    "results": (list,),
+}
+CHANGE: dict[str, tuple[type, ...]] = {
+    "generation": (int,),
+    "settings": (dict,),
+    "by": (str,),
+    "time": (int, float),
+    "id": (str,),
+}
+LARGEST = 2**53
 #: A publication has at most so many slots, or eight times a population.
 MOST_SLOTS = 2**20
-#: What a strategy raises for arrays and settings that do not fit it.
-MISMATCH = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+#: What arrays and settings raise that do not fit each other.
+MISMATCH = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 #: What no digest of parameters covers.
 UNCHECKED = "observation statistics and step limit"
+
+
+@dataclass(frozen=True)
+class LoggedGeneration:
+    """What a generation learnt from.
+
+    digest: of the published parameters; changes: settings that were changed in it, including those
+    for later generations; moments: after it, because those of each episode would take too much room
+    spans: of its slot table; results: (generation, ``Shape.result`` records) of each table whose
+    rows it used, its own with those of all other kinds too
+    """
+
+    generation: int
+    digest: str
+    changes: Sequence[Change]
+    moments: RunningMoments
+    spans: bytes
+    results: Sequence[tuple[int, bytes]]
+
+    @classmethod
+    def of(cls, report: Report) -> LoggedGeneration:
+        generation, number = report.generation, report.generation.state.generation
+        results = []
+        for slots in report.chosen.tables:
+            taken = slots.table["used"] == number
+            if slots is generation.slots:
+                taken |= ~slots.owed & ~np.isin(slots.table["kind"], (TRAIN, ELITE))
+            if taken.any():
+                results.append((slots.generation, slots.results(taken).tobytes()))
+        return cls(
+            generation=number,
+            digest=generation.digest,
+            changes=report.after.changes[len(generation.state.changes) :],
+            moments=report.after.moments,
+            spans=spans_to_bytes(generation.slots.spans),
+            results=results,
+        )
+
+    def encode(self) -> bytes:
+        moments, changes = self.moments, [asdict(change) for change in self.changes]
+        numbers = {"mean": moments.mean.tobytes(), "m2": moments.m2.tobytes()}
+        fields = {**vars(self), "changes": changes, "count": moments.count, **numbers}
+        packed: bytes = msgpack.packb({name: fields[name] for name in FIELDS})
+        return packed
+
+    @classmethod
+    def decode(cls, payload: bytes) -> LoggedGeneration:
+        """Raises RunFolderError for invalid fields."""
+        try:
+            fields = unpack(payload)
+            if not isinstance(fields, dict) or fields.keys() != FIELDS.keys():
+                raise RunFolderError("another version of es-queue wrote this replay log")
+            validate_types("a generation", fields, FIELDS)
+            changes = [Change(**change) for change in fields.pop("changes")]
+            for change in changes:
+                validate_types("a change", vars(change), CHANGE)
+                check_changes(change.settings, "the replay log")
+            mean, m2 = (np.frombuffer(fields.pop(name), "<f8") for name in ("mean", "m2"))
+            moments = RunningMoments(fields.pop("count"), mean, m2)
+            results = [(int(number), bytes(data)) for number, data in fields.pop("results")]
+            return cls(**fields, changes=changes, moments=moments, results=results)
+        except RunFolderError:
+            raise
+        except Exception as error:  # whatever msgpack and numpy raise for forged data
+            why = error if isinstance(error, EsQueueError) else type(error).__name__
+            raise RunFolderError(f"a generation of the replay log cannot be read: {why}") from None
+
+
+def validate_types(what: str, fields: dict[str, Any], types: dict[str, tuple[type, ...]]) -> None:
+    """Raises RunFolderError for a field of another type or range."""
+    for name, kinds in types.items():
+        value = fields[name]
+        is_right = type(value) in kinds
+        if is_right and type(value) in (int, float):
+            is_right = 0 <= value <= LARGEST
+        if not is_right:
+            raise RunFolderError(
+                f"{what} in the replay log has {name} {repr(value)[:60]}, which is impossible: "
+                "restore the log from a copy"
+            )
+
+
+# --- replay
 
 
 def replay_run(
@@ -54,15 +173,33 @@ def replay_run(
 
     Raises RunFolderError with file and generation if anything differs or is missing.
     """
-    log_files = list_log_files(run_dir / REPLAY_FOLDER)
-    if not log_files:
+    began = time.monotonic()
+    again = learn_again(run, run_dir, noise_dir, trust)
+    first = next(again)
+    timeline, state, _ = deque(chain([first], again), maxlen=1).pop()
+    compared = compare_with_checkpoint(run_dir, timeline, state, trust)
+    write(
+        f"generations {first[1].generation} to {state.generation} of run {run} recomputed in "
+        f"{time.monotonic() - began:.1f} s: every digest of the parameters agrees, the last is "
+        f"{digest_of(timeline, state)}{compared}"
+    )
+    return EXIT_DONE
+
+
+def learn_again(
+    run: str, run_dir: Path, noise_dir: Path | None, trust: bool = False
+) -> Iterator[tuple[ConfigTimeline, RunState, Chosen | None]]:
+    """The first state of each file, and each following one with the rows that it was learnt from.
+    Raises RunFolderError at the first that differs.
+    """
+    paths = list_log_files(run_dir / REPLAY_FOLDER)
+    if not paths:
         raise RunFolderError(
             f"{run_dir / REPLAY_FOLDER} holds no replay log of {run}: give --run-dir of the run"
         )
-    began = time.monotonic()
-    table: NoiseTable | None = None
+    noise: NoiseTable | None = None
     state: RunState | None = None
-    for path in log_files:
+    for path in paths:
         frames = read_frames(path, strict=True)
         first = next(frames, None)
         if first is None:
@@ -73,164 +210,88 @@ def replay_run(
             raise RunFolderError(
                 f"{path} belongs to run {logged_run[:40]!r}, not {run}: give the --run-dir of {run}"
             )
-        table = table or NoiseTable.open(config.noise_size, noise_dir)
-        if start.noise != table.digest:
+        noise = noise or NoiseTable.open(config.noise_size, noise_dir)
+        if start.noise != noise.digest:
             raise RunFolderError(
                 f"{path} was written with another version of the noise table: replay it with "
                 f"the es-queue that wrote it"
             )
+        timeline = timeline_of(first.payload, config, start, noise)
         if state is not None:
-            verify_digest(path, state, state_digest(config, start), start.generation, config)
-        state = replay_steps(path, frames, config, start, table)
-    assert state is not None, "there was a file"
-    compared = compare_with_checkpoint(run_dir, state, trust)
-    write(
-        f"generations {int(log_files[0].stem)} to {state.generation} of run {run} recomputed in "
-        f"{time.monotonic() - began:.1f} s: every digest of the parameters agrees, the last is "
-        f"{state_digest(config, state)}{compared}"
-    )
-    return EXIT_DONE
+            verify(path, timeline, state, start.generation, digest_of(timeline, start))
+        state, tables = start, list(map(timeline.learner_at(start).reopen, start.open))
+        yield timeline, state, None
+        for frame in frames:
+            logged = LoggedGeneration.decode(frame.payload)
+            verify(path, timeline, state, logged.generation, logged.digest)
+            try:
+                state, chosen = learn_logged(logged, timeline, state, tables)
+            except RunFolderError:
+                raise
+            except (*MISMATCH, EsQueueError) as error:
+                raise RunFolderError(
+                    f"{path}: its content for generation {logged.generation} does not match its "
+                    f"settings ({describe_error(error)[:200]}): restore the log from a copy"
+                ) from None
+            yield timeline, state, chosen
 
 
-def replay_steps(
-    path: Path, frames: Iterator[LogFrame], config: RunConfig, state: RunState, noise: NoiseRows
-) -> RunState:
-    """The state after a file's last generation. Raises RunFolderError at the first that differs."""
-    for frame in frames:
-        step = ReplayStep.decode(frame.payload)
-        verify_digest(path, state, step.digest, step.generation, config)
-        try:
-            state = next_state(config, state, step, noise)
-        except MISMATCH as error:
-            raise RunFolderError(
-                f"{path}: its content for generation {step.generation} does not match its "
-                f"settings ({describe_error(error)[:200]}): restore the log from a copy"
-            ) from None
-    return state
-
-
-def next_state(config: RunConfig, state: RunState, step: ReplayStep, noise: NoiseRows) -> RunState:
-    strategy = strategy_of_state(config, state)
-    if step.again.size and not strategy.reevaluates:
-        raise ValueError("again has numbers, but the strategy evaluates no individual again")
-    numbers = state.moments.mean.size
-    if not step.moments.mean.size == step.moments.m2.size == numbers:
-        raise ValueError(f"mean and m2 have {step.moments.mean.size} numbers, not {numbers}")
-    if step.anchored:
-        state = replace(state, anchor=RollbackPoint.of(state))
-    changes, following = (*state.changes, *step.changes), state.generation + 1
-    descent = state.descent
-    if step.back is None:
-        batch = make_batch(config, state, strategy, step, noise)
-        before, (after, _) = strategy, strategy.learn(state.strategy, batch)
-    elif state.anchor is None or state.anchor.generation != step.back:
-        raise RunFolderError(
-            f"generation {step.generation} of the replay log returns to generation "
-            f"{step.back}, which it did not keep"
-        )
-    else:
-        before, after = (
-            strategy_of(config, changes, step.back, strategy.size),
-            state.anchor.strategy,
-        )
-        if config.restart_deadlines != "none":
-            descent = CurrentDescent(generation=following)
-    opened = (*state.open, published(state, strategy)) if len(step.used) else ()
-    learning = strategy_of(config, changes, following, strategy.size, descent.generation)
-    return replace(
-        state,
-        generation=following,
-        descent=descent,
-        strategy=learning.migrate_state(after, before),
-        moments=step.moments,
-        step_limit=step.step_limit,
-        changes=changes,
-        open=tuple(one for one in opened if one.generation >= following - config.max_lag),
-    )
-
-
-def published(state: RunState, strategy: Strategy) -> OpenPublication:
-    """What the state published; in a log, the generation names it."""
-    spread, nothing = strategy.spread(state.strategy), np.empty((0, 2), np.int64)
-    return OpenPublication(f"{state.generation}.1-00000000", state.step_limit, spread, nothing)
-
-
-def make_batch(
-    config: RunConfig, state: RunState, strategy: Strategy, step: ReplayStep, noise: NoiseRows
-) -> Batch:
-    """The batch that the strategy learnt from: the plans' noise indices, the logged fitness."""
-    rows = len(step.fitness)
-    if step.fitness.shape[1] != strategy.per_slot:
-        raise ValueError(f"individuals is {step.fitness.shape[1]}, not {strategy.per_slot}")
-    if len(step.used) not in (0, rows):
-        raise ValueError("used does not have one slot for each row of fitness")
-    used = step.used
-    if not len(used):
-        used = np.stack([np.full(rows, step.generation), np.arange(rows)], axis=1)
-    spreads = {one.generation: one.spread for one in (*state.open, published(state, strategy))}
-    parts, indices = [], [np.empty(0, np.int64)]
-    ends = [*(np.flatnonzero(np.diff(used[:, 0])) + 1).tolist(), rows]
-    for start, stop in pairwise([0, *ends]) if rows else ():
-        generation = int(used[start, 0])
-        if generation not in spreads:
-            raise RunFolderError(
-                f"generation {step.generation} of the replay log learnt from generation "
-                f"{generation}, which the log lacks"
-            )
-        parts.append((slice(start, stop), spreads[generation]))
-        indices.append(noise_indices_of(config, strategy, generation, used[start:stop, 1]))
-    failed = np.isnan(step.fitness).all(axis=1)
-    return Batch(
-        noise,
-        np.where(failed, 0, np.concatenate(indices)),
-        step.fitness,
-        step.again,
-        parts,
-        step.behaviour,
-        step.centre_fitness,
-        step.centre_behaviour,
-        step.generation,
-        used,
-        step.tried,
-    )
-
-
-def noise_indices_of(
-    config: RunConfig, strategy: Strategy, generation: int, slots: Integers
-) -> Integers:
-    """The noise indices of a generation's slots. Raises RunFolderError for slots that no generation
-    has.
+def learn_logged(
+    logged: LoggedGeneration, timeline: ConfigTimeline, state: RunState, tables: list[Slots]
+) -> tuple[RunState, Chosen]:
+    """The state after a generation, and the rows that it learnt from. ``tables``: those before,
+    and from now on its own.
     """
-    most = max(MOST_SLOTS, 8 * max(config.population, config.population_max))
-    for slot in (slots.min(), slots.max()):
-        if not 0 <= slot < most:
+    learner = timeline.learner_at(state)
+    oldest = state.generation - learner.config.max_lag if learner.is_async else state.generation
+    most = max(MOST_SLOTS, 8 * max(learner.config.population, learner.config.population_max))
+    newest = learner.slots(state, state.generation, "", spans_from_bytes(logged.spans, most))
+    tables[:] = [*(slots for slots in tables if slots.generation >= oldest), newest]
+    known = {slots.generation: slots for slots in tables}
+    for number, data in logged.results:
+        if number not in known:
             raise RunFolderError(
-                f"generation {generation} of the replay log has slot {slot}, but only 0 to "
-                f"{most - 1} are possible"
+                f"generation {logged.generation} of the replay log learnt from generation "
+                f"{number}, which the log lacks"
             )
-    plan = make_generation_plan(config, generation, strategy.size, strategy.per_slot)
-    return plan.slots(0, int(slots.max()) + 1).noise_indices[slots]
+        known[number].restore(np.frombuffer(data, known[number].shape.result))
+    chosen = learner.choose(tables)
+    after, _, returns_to = learner.learn(state, chosen)
+    if after.generation == state.generation:
+        raise ValueError("training was over")
+    after = timeline.advance(after, logged.changes, learner, returns_to)
+    if logged.moments.mean.shape != state.moments.mean.shape:
+        raise ValueError(f"moments of {logged.moments.mean.size} numbers")
+    return replace(after, moments=logged.moments), chosen
 
 
-def strategy_of_state(config: RunConfig, state: RunState) -> Strategy:
-    size, begun = len(state.strategy["parameters"]), state.descent.generation
-    return strategy_of(config, state.changes, state.generation, size, begun)
-
-
-def state_digest(config: RunConfig, state: RunState) -> str:
-    """Raises RunFolderError for the arrays of another strategy."""
+def timeline_of(
+    data: bytes, config: RunConfig, state: RunState, noise: NoiseRows
+) -> ConfigTimeline:
+    """The learners of a run, from a checkpoint of it. Raises RunFolderError for the arrays of
+    another strategy.
+    """
     try:
-        return run_digest(state, strategy_of_state(config, state))
-    except MISMATCH as error:
+        spec = checkpoint.decode_spec(data)
+        strategy = make_strategy(config, len(state.strategy["parameters"]))
+        strategy.validate_state(state.strategy, spec.behaviour_size)
+        timeline = ConfigTimeline(Learner(config, spec, strategy, noise))
+        digest_of(timeline, state)
+    except (*MISMATCH, UsageError, RunFolderError) as error:
         raise RunFolderError(
             f"the arrays of generation {state.generation} are not those of the strategy "
             f"{config.strategy} ({describe_error(error)[:200]}): restore the run's folder from a "
             "copy"
         ) from None
+    return timeline
 
 
-def verify_digest(
-    path: Path, state: RunState, logged: str, generation: int, config: RunConfig
+def digest_of(timeline: ConfigTimeline, state: RunState) -> str:
+    return run_digest(state, timeline.learner_at(state).strategy)
+
+
+def verify(
+    path: Path, timeline: ConfigTimeline, state: RunState, generation: int, logged: str
 ) -> None:
     """Raise RunFolderError unless the state is that generation's and publishes the logged
     parameters.
@@ -240,7 +301,7 @@ def verify_digest(
             f"{path} continues with generation {generation}, but {state.generation} is "
             f"expected: the log has a gap"
         )
-    computed = state_digest(config, state)
+    computed = digest_of(timeline, state)
     if computed != logged:
         raise RunFolderError(
             f"{path}: the parameters of generation {generation} computed again have the "
@@ -248,7 +309,9 @@ def verify_digest(
         )
 
 
-def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False) -> str:
+def compare_with_checkpoint(
+    run_dir: Path, timeline: ConfigTimeline, state: RunState, trust: bool
+) -> str:
     """Compare with the newest checkpoint of the folder. Returns words about it. Raises
     RunFolderError if it differs.
     """
@@ -270,15 +333,14 @@ def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False)
     if saved.generation < state.generation:
         newest = f"the newest checkpoint is of generation {saved.generation}"
         return f"; {newest}, so {UNCHECKED} were not checked"
-    if state_digest(config, saved) != state_digest(config, state):
+    its_timeline = timeline_of(data, config, saved, timeline.base.noise)
+    if digest_of(its_timeline, saved) != digest_of(timeline, state):
         raise RunFolderError(
             f"the parameters of generation {state.generation} computed again differ from the "
             "newest checkpoint's"
         )
     computed, other = state.moments.to_arrays(), saved.moments.to_arrays()
-    same = computed.keys() == other.keys() and all(
-        np.array_equal(computed[key], other[key], equal_nan=True) for key in computed
-    )
+    same = all(np.array_equal(computed[key], other[key], equal_nan=True) for key in computed)
     for name, is_equal in (
         ("observation statistics", same),
         ("step limit", state.step_limit == saved.step_limit),
@@ -292,3 +354,147 @@ def compare_with_checkpoint(run_dir: Path, state: RunState, trust: bool = False)
     if state.changes != saved.changes:  # after a --resume that set a changed setting again
         words += ", but the settings that were changed during the run differ"
     return words
+
+
+# --- the log
+
+
+class ReplayLog:
+    """Writes the log of one run. A failure of the disk is noted once and ends the log, not the
+    run.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.folder = run_dir / REPLAY_FOLDER
+        self._file: BinaryIO | None = None
+        self._digest, self._size, self._has_begun = b"", 0, False
+
+    def lead_to(self, generation: int, checkpoint: bytes) -> None:
+        """Prepare the log for the published state of ``generation``. At first it continues after
+        the generation before, if it can. Otherwise, and when a file is full, a new file begins with
+        that state's checkpoint.
+        """
+        with self._ending_on_failure():
+            if not self._has_begun:
+                self._has_begun = True
+                if not self._open_continuation(generation):
+                    self._new_file(generation, checkpoint)
+            elif self._file is not None and self._size > FILE_BYTES:
+                self._new_file(generation, checkpoint)
+                self._remove_old_files()
+
+    def append(self, generation: LoggedGeneration) -> None:
+        with self._ending_on_failure():
+            self._write(generation.encode())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # --- files
+
+    def _open_continuation(self, generation: int) -> bool:
+        """Open the file that leads to ``generation``, cut after the generation before it; later
+        ones belong to another past. Returns whether there is one.
+        """
+        paths = list_log_files(self.folder)
+        while paths and int(paths[-1].stem) > generation:
+            paths.pop().unlink()
+        if not paths:
+            return False
+        path, last = paths[-1], -2
+        try:
+            for frame in read_frames(path):
+                number = int(path.stem) - 1
+                if frame.start:
+                    number = LoggedGeneration.decode(frame.payload).generation
+                if number >= generation:
+                    break
+                last, self._size, self._digest = number, frame.stop, frame.digest
+        except RunFolderError:
+            return False
+        if last != generation - 1:
+            return False
+        self._file = open(path, "r+b", buffering=0, opener=no_link)  # noqa: SIM115 - closed by ``close``
+        self._file.truncate(self._size)
+        self._file.seek(self._size)
+        return True
+
+    def _new_file(self, generation: int, checkpoint: bytes) -> None:
+        self.close()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.folder / f"{generation:08d}.log", "wb", buffering=0, opener=no_link)  # noqa: SIM115
+        self._digest, self._size = b"", 0
+        self._write(checkpoint)
+
+    def _write(self, payload: bytes) -> None:
+        if self._file is None:
+            return
+        self._digest = chain_digest(self._digest, payload)
+        frame = len(payload).to_bytes(4, "little") + self._digest + payload
+        if self._file.write(frame) != len(frame):
+            raise OSError(0, "the disk is full")
+        self._size += len(frame)
+
+    def _remove_old_files(self) -> None:
+        kept = 0
+        for path in reversed(list_log_files(self.folder)):
+            kept += path.stat().st_size
+            if kept > MOST_LOG_BYTES:
+                path.unlink()
+
+    @contextmanager
+    def _ending_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            LOGGER.warning(
+                f"the replay log in {self.folder} cannot be written ({error.strerror}); training "
+                "continues without it"
+            )
+
+
+class LogFrame(NamedTuple):
+    """One frame of a file: where it starts and stops, in bytes, its digest and its payload."""
+
+    start: int
+    stop: int
+    digest: bytes
+    payload: bytes
+
+
+def read_frames(path: Path, *, strict: bool = False) -> Iterator[LogFrame]:
+    """The frames of a file, up to the first that is damaged or torn; ``strict`` raises
+    RunFolderError there.
+    """
+    digest, place = b"", 0
+    try:
+        opened = open_file(path)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
+    with opened as file:
+        size = os.fstat(file.fileno()).st_size
+        while head := file.read(HEADER_BYTES):
+            length = int.from_bytes(head[:4], "little")
+            stop = place + HEADER_BYTES + length
+            payload = file.read(length) if stop <= size and length <= MAX_FRAME else b""
+            digest = chain_digest(digest, payload)
+            if len(payload) < length or head[4:] != digest:
+                if strict:
+                    raise RunFolderError(f"{path} is damaged or incomplete from byte {place}")
+                return
+            yield LogFrame(place, stop, digest, payload)
+            place = stop
+
+
+def list_log_files(folder: Path) -> list[Path]:
+    """The files of a log, oldest first."""
+    return sorted(path for path in folder.glob("*.log") if path.stem.isdigit())
+
+
+def chain_digest(before: bytes, payload: bytes) -> bytes:
+    chained = hashlib.sha256(before)  # where processors have it, faster than BLAKE2b
+    chained.update(payload)
+    return chained.digest()[:DIGEST_BYTES]

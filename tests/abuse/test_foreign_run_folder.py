@@ -20,7 +20,7 @@ from es_queue.errors import RedisError
 from master.loop.checkpoint import Checkpoints, encode
 from master.services.private_server import PrivateServer, server_binary
 from master.services.tcp_access import Address, read_password, write_join_files
-from master.storage.replay_log import ReplayLog
+from master.storage.replay import ReplayLog
 from tests.abuse.servers import BOTH, SYSTEM
 from tests.integration.processes import BIN, Processes
 from tests.parts import setup_of, trained

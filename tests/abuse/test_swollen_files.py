@@ -19,7 +19,7 @@ from es_queue import load_policy
 from es_queue.errors import EsQueueError
 from es_queue.pretrained import path_of
 from es_queue.slot_record import COLUMNS
-from master.storage.replay_log import chain_digest
+from master.storage.replay import chain_digest
 
 #: What a process may take beside the file itself: numpy and our modules are about 60 MB of it.
 MOST_MEGABYTES = 300
@@ -40,9 +40,11 @@ READ_CHECKPOINT = (
     "print('read')\nexcept RunFolderError as error: print(error)"
 )
 READ_LOG = (
-    "from pathlib import Path\nfrom master.storage.replay_log import ReplayStep, read_frames\n"
+    "from pathlib import Path\n"
+    "from master.storage.replay import LoggedGeneration, read_frames\n"
     "from es_queue.errors import RunFolderError\n"
-    "try:\n  for frame in read_frames(Path({!r}), strict=True): ReplayStep.decode(frame.payload)\n"
+    "try:\n  for frame in read_frames(Path({!r}), strict=True):\n"
+    "    LoggedGeneration.decode(frame.payload)\n"
     "  print('read')\nexcept RunFolderError as error: print(error)"
 )
 

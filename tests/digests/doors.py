@@ -39,7 +39,7 @@ from master.loop.state import Change
 from master.run.setup import prepare_run
 from master.run.warm_start import make_warm_state
 from master.storage.generation_store import GenerationStore
-from master.storage.replay_log import ReplayStep, list_log_files, read_frames
+from master.storage.replay import learn_again
 from tests.integration.processes import flags
 from tests.memory_channel import MemoryServer, MemoryWorkerStore
 from tests.ring import Sink, make_master, workers
@@ -264,10 +264,10 @@ def record_order(row: Row) -> list[Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         play_in_memory({**row, "order": None}, folder=Path(folder), threads=3)
-        steps = [
-            ReplayStep.decode(frame.payload)
-            for path in list_log_files(Path(folder) / "replay")
-            for frame in list(read_frames(path, strict=True))[1:]
+        batches = [
+            chosen
+            for _, _, chosen in learn_again("memory", Path(folder), Path(folder) / "noise")
+            if chosen is not None
         ]
     return [
         [
@@ -275,9 +275,9 @@ def record_order(row: Row) -> list[Any]:
                 [number, *slots[slots[:, 0] == number, 1].tolist()]
                 for number in sorted(set(slots[:, 0].tolist()))
             ]
-            for slots in (step.used, step.tried)
+            for slots in (chosen.plans(chosen.trained), chosen.plans(chosen.elites))
         ]
-        for step in steps
+        for chosen in batches
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from master.storage.replay_log import ReplayStep, list_log_files, read_frames
+from master.storage.replay import learn_again
 from tests.integration.processes import Master, Processes, Seen, flags, wait_for
 
 VALUES: dict[str, Any] = {
@@ -35,16 +35,15 @@ PAIRS = VALUES["population"] // 2
 LONG = {**VALUES, "generations": 10**6}
 
 
-def uses_in(folder: Path) -> Counter[tuple[int, ...]]:
+def uses_in(folder: Path, noise: Path) -> Counter[tuple[int, ...]]:
     """How often each (generation, slot) was learnt from, by the run's log."""
-    steps = [
-        ReplayStep.decode(frame.payload)
-        for path in list_log_files(folder / "replay")
-        for frame in list(read_frames(path))[1:]
+    batches = [
+        chosen.plans(chosen.trained).tolist()
+        for _, _, chosen in learn_again(folder.name, folder, noise)
+        if chosen is not None
     ]
-    assert [step.generation for step in steps] == list(range(len(steps)))
-    assert all(len(step.fitness) == PAIRS for step in steps)
-    return Counter(tuple(each) for step in steps for each in step.used.tolist())
+    assert all(len(batch) == PAIRS for batch in batches)
+    return Counter(tuple(each) for batch in batches for each in batch)
 
 
 def keys_of(client: redis.Redis, run: str, kind: str) -> list[bytes]:
@@ -71,7 +70,7 @@ def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
     )
     assert max(record["workers"] for record in run.heard.records) == 2
     assert max(record["lag_max"] for record in run.heard.records if "lag_max" in record) >= 1
-    assert set(uses_in(tmp_path / "free").values()) == {1}
+    assert set(uses_in(tmp_path / "free", short_folder / "noise").values()) == {1}
     assert (
         keys_of(redis_client, "free", "results")
         == keys_of(redis_client, "free", "parameters")
@@ -117,7 +116,7 @@ def test_a_master_killed_and_resumed_counts_nothing_twice(
     (summary,) = second.events("summary")
     assert summary["generation"] == left + 12 and summary["reproducible"] is False
     assert second.events("generation")[0]["generation"] == left
-    uses = uses_in(folder)
+    uses = uses_in(folder, short_folder / "noise")
     assert set(uses.values()) == {1} and sum(uses.values()) == PAIRS * (left + 12)
     again = processes.master(
         "--replay", "phoenix", "--run-dir", folder, "--noise-dir", short_folder / "noise"

@@ -23,17 +23,15 @@ from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.numerics.arrays import Floats
-from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import VARIABLE, Clocks
 from es_queue.protocol.messages import TRAIN, Task
 from es_queue.slots import Slots, Span, spans_to_bytes
+from es_queue.strategies import make_strategy
 from master.loop import checkpoint
 from master.loop.checkpoint import Checkpoints
 from master.loop.state import RunState, vector_digest
 from master.run.setup import Setup
-from master.storage.replay import next_state, strategy_of_state
-from master.storage.replay_log import REPLAY_FOLDER as REPLAY
-from master.storage.replay_log import ReplayStep, list_log_files, read_frames
+from master.storage.replay import learn_again
 from tests.integration.processes import Processes, clocks_text, wait_for
 from tools.benchmarks import machine
 
@@ -188,20 +186,15 @@ def train(bench: Bench) -> bytes:
 
 def states(run_dir: Path, bench: Bench) -> dict[int, Start]:
     """The state at the start of each generation, computed again from the run's replay log."""
-    found: dict[int, Start] = {}
-    for path in list_log_files(run_dir / REPLAY):
-        config, state, _ = checkpoint.decode(next(read_frames(path, strict=True)).payload)
-        table = NoiseTable.open(config.noise_size, bench.noise)
-        found[state.generation] = config, state
-        for frame in list(read_frames(path))[1:]:
-            state = next_state(config, state, ReplayStep.decode(frame.payload), table)
-            found[state.generation] = config, state
-    return found
+    return {
+        state.generation: (timeline.config, state)
+        for timeline, state, _ in learn_again(RUN, run_dir, bench.noise)
+    }
 
 
 def encoded(config: RunConfig, state: RunState) -> bytes:
     spec = describe(EnvironmentRequest.of(config))
-    strategy = strategy_of_state(config, state)
+    strategy = make_strategy(config, len(state.strategy["parameters"]))
     return checkpoint.encode(
         config, spec, RUN, state, strategy.centre(strategy.published(state.strategy))
     )

@@ -15,12 +15,12 @@ import pytest
 from es_queue.errors import RunFolderError
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.control import SET, ControlRequest
+from es_queue.slots import Shape
 from es_queue.strategies import STRATEGIES
 from master.loop.checkpoint import Checkpoints
-from master.storage import replay_log
+from master.storage import replay
 from master.storage.generation_store import GenerationStore
-from master.storage.replay import replay_run
-from master.storage.replay_log import ReplayStep, list_log_files, read_frames
+from master.storage.replay import LoggedGeneration, list_log_files, read_frames, replay_run
 from tests.cases import each_case
 from tests.memory_channel import MemoryServer
 from tests.ring import Sink, quick_config, run_ring
@@ -159,6 +159,13 @@ def test_every_changed_byte_is_found(tmp_path: Path) -> None:
     replayed(tmp_path)
 
 
+def forged(results: bytes) -> bytes:
+    """With the fitness of each pair in the other order."""
+    changed = np.frombuffer(results, Shape(2, 2, 0).result).copy()
+    changed["fitness"] = changed["fitness"][:, ::-1]
+    return changed.tobytes()
+
+
 def test_a_fitness_that_was_changed_with_its_chain_of_digests_gives_another_parameter(
     tmp_path: Path,
 ) -> None:
@@ -168,9 +175,10 @@ def test_a_fitness_that_was_changed_with_its_chain_of_digests_gives_another_para
     for number, frame in enumerate(read_frames(path)):
         payload = frame.payload
         if number == 2:
-            step = ReplayStep.decode(payload)
-            payload = replace(step, fitness=step.fitness[::-1]).encode()
-        digest = replay_log.chain_digest(digest, payload)
+            generation = LoggedGeneration.decode(payload)
+            results = [(one, forged(data)) for one, data in generation.results]
+            payload = replace(generation, results=results).encode()
+        digest = replay.chain_digest(digest, payload)
         whole += len(payload).to_bytes(4, "little") + digest + payload
     path.write_bytes(whole)
     with pytest.raises(
@@ -234,12 +242,12 @@ def test_a_resumed_run_goes_on_with_its_log_and_cuts_off_what_it_will_do_again(
 def test_a_long_log_is_cut_into_files_and_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay_log, "FILE_BYTES", 1)
+    monkeypatch.setattr(replay, "FILE_BYTES", 1)
     outcome, _ = logged(tmp_path)
     assert len(list_log_files(tmp_path / "replay")) == 7
     assert outcome.digest in replayed(tmp_path)
     monkeypatch.setattr(
-        replay_log, "MOST_LOG_BYTES", 3 * (tmp_path / "replay" / "00000001.log").stat().st_size
+        replay, "MOST_LOG_BYTES", 3 * (tmp_path / "replay" / "00000001.log").stat().st_size
     )
     outcome, _ = logged(tmp_path / "few")
     assert 1 < len(list_log_files(tmp_path / "few" / "replay")) < 7
