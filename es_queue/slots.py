@@ -314,7 +314,9 @@ class Slots:
 
     def results(self, rows: Rows | Mask) -> Table:
         """The rows' results as on the wire: their bytes follow each other in the table."""
-        result, (_, first) = self.shape.result, (self.table.dtype.fields or {})["row"][:2]
+        result, fields = self.shape.result, self.table.dtype.fields
+        assert fields is not None, "the table has columns"
+        first = fields["row"][1]
         each = self.table.view(np.uint8).reshape(len(self.table), self.table.itemsize)
         found: Table = each[rows, first : first + result.itemsize].view(result).ravel()
         return found

@@ -84,6 +84,7 @@ def policy_meta(config: RunConfig, spec: EnvironmentSpec, run: str) -> dict[str,
         "observation": None if spec.observation is None else to_json(spec.observation),
         "step_limit": spec.step_limit,
         "behaviour_size": spec.behaviour_size,
+        "info": list(spec.info),
     }
 
 
@@ -123,6 +124,7 @@ def decode_spec(data: bytes) -> EnvironmentSpec:
         highest_reward=None,
         backend="",
         behaviour_size=behaviour,
+        info=tuple(meta.get("info") or ()),
     )
 
 

@@ -113,6 +113,8 @@ def test_a_success_that_an_environment_reports_needs_no_flag(processes: Processe
     words = [*flags({**TINY, "env": "goal:Goal"}), "--workers", 1]
     run = processes.master(*words, "--run", "goal")
     assert run.wait() == 0, run.said()
+    again = processes.master("--replay", "goal", "--trust")
+    assert again.wait() == 0, again.said()
     summary = json.loads((processes.folder / "runs" / "goal" / "summary.json").read_text())
     assert summary["eval_info"] == f"is_success {summary['eval_info_is_success']:.4g}"
 
