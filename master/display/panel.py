@@ -31,17 +31,14 @@ from master.display.log_view import (
 )
 from master.status.curve import Series
 from master.status.figures import (
-    EVALUATION,
-    SPEED,
-    TRAINING,
     Record,
+    figure_rows,
     fill,
     finite_or_none,
     format_bar,
     format_duration,
-    format_graph,
-    format_recoveries,
     format_results,
+    format_score,
 )
 
 #: The shortest time between redraws; data may come faster.
@@ -59,7 +56,9 @@ PLAIN: dict[str, Any] = {
 }
 #: The last column of a table shrinks to this width before a column is omitted.
 LEAST_COLUMN_WIDTH = 12
-GRAPH_WIDTH, BAR_WIDTH = 44, 20
+BAR_WIDTH = 20
+#: Figures of a record that hold only until the next one.
+MOMENTARY = ("eta", "workers", "steps_per_second", "eval_steps_per_second")
 #: A sentence with a command is not wrapped, so that it can be copied.
 COMMAND = re.compile(r"\b(es-(master|status|play|plot|worker)|rq worker|pip install)\b")
 
@@ -171,12 +170,9 @@ class LiveView(RunView):
     ) -> None:
         self._run, self._config, self._clock = run, config, clock
         self._start_time, self._pace = clock(), GenerationPace(clock)
-        # The newest record, the newest figures between records, the newest records that were
-        # trained and evaluated: the last generation of a run is only evaluated.
-        self._record: Record = {}
+        # The newest known figures, and those that change between records.
+        self._record: Record = {"aim": parse_target(config.target_reward)}
         self._figures: Record = {}
-        self._trained: Record = {}
-        self._evaluated: Record = {}
         self._evaluations = Series("eval_mean")
         self._last_drawn = -DRAW_SECONDS
         self._console = make_console(out)
@@ -205,12 +201,14 @@ class LiveView(RunView):
         self._draw()
 
     def _store_record(self, record: Record) -> None:
-        self._record = record
-        if finite_or_none(record.get("return_mean")) is not None:
-            self._trained = record
+        """The last generation of a run is only evaluated: its training figures are those of the one
+        before.
+        """
+        known = {name: value for name, value in record.items() if value is not None}
+        self._record |= {**dict.fromkeys(MOMENTARY), **without_start(known)}
         if finite_or_none(record.get("eval_mean")) is not None:
             self._evaluations.add(record)
-            self._evaluated = record
+            self._record["evaluated"] = record["generation"]
 
     def live(self, figures: Record) -> None:
         self._figures = figures
@@ -259,69 +257,35 @@ class LiveView(RunView):
         )
 
     def _rows(self) -> list[tuple[str, str]]:
-        config, trained = self._config, self._trained
+        config = self._config
         limits: Record = {"generations": config.generations, "max_steps": config.max_steps}
         waiting = sanitize(self._figures.get("waiting") or "", 120)
-        now: Record = {**without_start(self._record), **self._figures, **limits, "waiting": waiting}
+        now: Record = {**self._record, **self._figures, **limits, "waiting": waiting}
         left = fill(("about {eta} left",), now) or self._pace.format_left(now, is_steady=True)
-        every = config.eval_every
-        evaluation = (
-            f"{fill(EVALUATION, self._evaluated)}, in generation {{generation}}"
-            if self._evaluated
-            else ("none before the end", "every generation")[every]
-            if every < 2
-            else f"every {every} generations"
-        )
         done, slots = finite_or_none(now.get("answered")), finite_or_none(now.get("slots"))
         bar = "" if done is None or not slots else format_bar(done, slots, BAR_WIDTH)
         running = f"running for {format_duration(self._clock() - self._start_time)}"
         generation = fill(("{generation}", " of {generations?}"), now) or "first"
+        means = [mean for _, mean in self._evaluations.points("generation")]
+        rows = dict(figure_rows(now, means))
+        if not rows["evaluation"]:
+            aim = "" if now["aim"] is None else f", target {format_score(now['aim'])}"
+            often = f"every {config.eval_every} generations"
+            every = ("none before the end", "every generation", often)
+            rows["evaluation"] = every[min(config.eval_every, 2)] + aim
         return [
             ("generation", ", ".join(filter(None, (generation, running, left)))),
             (
                 "steps",
-                fill(
-                    (
-                        "{env_steps}",
-                        " of {max_steps?}",
-                        " + {eval_steps?} in evaluations",
-                    ),
-                    now,
-                ),
+                fill(("{env_steps}", " of {max_steps?}", " + {eval_steps?} in evaluations"), now),
             ),
-            ("speed", fill(SPEED, now)),
-            ("training", fill(TRAINING, trained)),
-            (
-                "evaluation",
-                fill(
-                    (evaluation, ", target {target}"),
-                    {"target": parse_target(config.target_reward), **self._evaluated},
-                ),
-            ),
-            (
-                "",
-                format_graph(
-                    [mean for _, mean in self._evaluations.points("generation")], GRAPH_WIDTH
-                ),
-            ),
-            (
-                "unperturbed",
-                fill(
-                    ("{centre_return} in one episode, better than {centre_rank} of the perturbed",),
-                    trained,
-                )
-                or fill(("better than {centre_rank} of the perturbed",), trained),
-            ),
+            *rows.items(),
             (
                 "workers",
-                fill(
-                    ("{workers?}", ", {busy} busy on average", ", {waiting}"),
-                    now,
-                )
+                fill(("{workers?}", ", {busy} busy on average", ", {waiting}"), now)
                 or f"none, {waiting or 'waiting for one to join'}",
             ),
             ("slots", bar and f"{bar} {format_results(done, slots, now.get('training_slots'))}"),
-            ("recovered", format_recoveries(now)),
             (
                 "expect",
                 format_expectation(config, now.get("env_steps")).removeprefix("evaluations "),

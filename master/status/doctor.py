@@ -422,8 +422,8 @@ def examine_runs(
 def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Finding]:
     if is_named:
         try:
-            settings = server.read_string(keys.RunKeys(run.run).config, MAX_JSON) or b""
-            yield from check_environments([RunConfig.from_json(settings)])
+            (settings,) = server.ask([("getrange", keys.RunKeys(run.run).config, 0, MAX_JSON)])
+            yield from check_environments([RunConfig.from_json(settings or b"")])
         except UsageError as error:
             text = f"the settings of {run.run} cannot be read: {error}"
             fix = f"use the run's own release of es-queue, in its folder:\n{run.resume}"

@@ -27,6 +27,7 @@ LARGEST_DRAWN = 1e30
 #: A fleet that is busy for a smaller share of its time has too little work.
 LEAST_BUSY = 0.75
 BAR_SIGNS = "▁▂▃▄▅▆▇█"
+GRAPH_WIDTH = 40
 TEXT = "text"
 
 
@@ -108,16 +109,17 @@ def format_score(number: float) -> str:
 
 
 def format_mean_std(mean: object, std: object) -> str:
-    """``123.4 ± 5.6``; only the mean without a deviation."""
-    deviation, size = finite_or_none(std), abs(finite_or_none(mean) or 0.0)
+    """``123.4 ± 5.6``: a smaller deviation has the decimals of its mean, and at least one digit;
+    only the mean without a deviation.
+    """
+    text, deviation = format_score(mean), finite_or_none(std)
+    size = abs(finite_or_none(mean) or 0.0)
     if deviation is None:
-        return format_score(mean)
-    if deviation < size * ROUNDING:
-        deviation = 0.0
-    if 0 < deviation < 1:
-        return f"{format_score(mean)} ± {deviation:#.2g}"
-    shown = f"{deviation:.1f}" if 1 <= deviation < 10 <= size else format_score(deviation)
-    return f"{format_score(mean)} ± {shown}"
+        return text
+    shown = f"{deviation:.{len(text.partition('.')[2])}f}"
+    if size * ROUNDING < deviation <= size < LARGEST_WHOLE:
+        return f"{text} ± {shown if float(shown) else f'{deviation:.1g}'}"
+    return f"{text} ± {format_score(deviation if deviation > size * ROUNDING else 0.0)}"
 
 
 @shown
@@ -226,7 +228,7 @@ FIGURES = {
         Figure("update_ratio", COUNT, "length of the update, divided by the norm", format_score,
                "csv", "search/update_ratio"),
         Figure("centre_rank", SHARE, "individuals that the unperturbed policy beats",
-               format_percent, "csv", "search/centre_rank"),
+               format_percent, "json csv", "search/centre_rank"),
         Figure("steps_per_second", "steps/s", "of training, in the newest generation", format_whole,
                "json csv", "run/steps_per_second", "steps_per_second"),
         Figure("workers", COUNT, "workers that the master counts", format_whole, "json csv",
@@ -243,7 +245,7 @@ FIGURES = {
         Figure("return_median", RETURN, "median of the newest generation's training episodes",
                format_score, "csv"),
         Figure("centre_return", RETURN, "one training episode of the unperturbed policy",
-               format_score, "csv"),
+               format_score, "json csv"),
         Figure("eval_median", RETURN, "median of the newest evaluation", format_score, "csv"),
         Figure("eval_length_mean", STEPS, "mean length of its episodes", format_compact, "csv"),
         Figure("learning_rate", COUNT, "of the strategy", format_score, "csv"),
@@ -322,11 +324,17 @@ TRAINING: Parts = (
     " ({cut_fraction?} of episodes cut short)",
     ", {info}",
 )
-EVALUATION: Parts = ("{eval_mean±eval_std}", ", best {eval_best}", ", {eval_info}")
+EVALUATION: Parts = (
+    *("{eval_mean±eval_std}", ", best {eval_best}", ", in generation {evaluated}", ", {eval_info}"),
+    ", target {aim}",
+)
 FINAL_EVALUATION: Parts = (
-    "{eval_mean±eval_std} over {eval_episodes} fresh episodes",
-    ", {eval_info}",
-    "; best in training {eval_best}",
+    *("{eval_mean±eval_std} over {eval_episodes} fresh episodes", ", {eval_info}"),
+    *("; best in training {eval_best}", ", target {aim}"),
+)
+UNPERTURBED: Parts = (
+    "{centre_return} in one episode",
+    ", fitter than {centre_rank} of the perturbed",
 )
 GENERATION: Parts = (
     *("generation {generation}", " of {generations?}", " | steps {env_steps}", " of {max_steps?}"),
@@ -338,13 +346,14 @@ TEXTS = ("training", "evaluation", "speed", "at_work", "waiting", "info", "eval_
 WRITERS: dict[str, Callable[[object], str]] = {
     **{name: figure.write for name, figure in FIGURES.items()},
     **dict.fromkeys(("generations", "max_steps"), format_compact),
+    "evaluated": format_whole,
     **dict.fromkeys(TEXTS, str),
 }
 FIELD = re.compile(r"\{(\w+)(?:±(\w+))?([?!]*)\}")
 #: Counts of faults from which the run recovered, with their names for people.
 RECOVERIES = {
     "recovered": "blocks recovered",
-    "reissued": "re-issued",
+    "reissued": "overdue, issued twice",
     "refused": "results refused",
     "late": "late",
     "duplicate": "duplicates",
@@ -372,8 +381,28 @@ def fill(parts: Parts, values: Mapping[str, object]) -> str:
     return FIELD.sub(write, "".join(kept))
 
 
+def figure_rows(
+    figures: Mapping[str, Value], means: Sequence[float], among: str = ""
+) -> list[tuple[str, str]]:
+    """Labelled lines of what a run has reached, for the panel and es-status; empty if unknown.
+
+    means: of its evaluations; among: of how many they are
+    """
+    is_final = figures.get("eval_episodes") is not None
+    graph = format_graph(means, GRAPH_WIDTH)
+    return [
+        ("speed", fill(SPEED, figures)),
+        ("training", fill(TRAINING, figures)),
+        ("evaluation", fill(FINAL_EVALUATION if is_final else EVALUATION, figures)),
+        ("curve", graph and f"{graph}{among}"),
+        ("unperturbed", fill(UNPERTURBED, figures)),
+        ("confirming", fill(("{confirm_mean}",), figures)),
+        ("repeated", format_recoveries(figures)),
+    ]
+
+
 def format_recoveries(record: Mapping[str, Value]) -> str:
-    """``2 blocks recovered, 3 re-issued``"""
+    """``2 blocks recovered, 3 late``"""
     counts = {name: finite_or_none(record.get(name)) or 0.0 for name in RECOVERIES}
     return ", ".join(
         f"{format_whole(count)} {RECOVERIES[name]}" for name, count in counts.items() if count > 0

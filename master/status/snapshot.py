@@ -6,7 +6,6 @@ Nothing is written. A value that is missing, too long, or of another type counts
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -79,14 +78,6 @@ LONGEST_VALUE, LONGEST_NAME, LONGEST_CONFIG = 1000, 200, 2**20
 LONGEST_REPORT, LONGEST_TRACE, MOST_REPORT_BYTES = 2**16, 100, 2**22
 #: Settings of a run's folder.
 MOST_SETTINGS_BYTES, MOST_SETTINGS, MOST_ITEMS = 2**16, 300, 100
-MOST_COMMANDS_AT_ONCE = 5000
-#: Commands whose reply is a key's whole value, or items of any size, with the bytes in memory above
-#: which the key is not read. Redis keeps ten thousand generations, of 1.2 KB each, in a stream.
-LARGEST_READ = {
-    **dict.fromkeys(("hgetall", "smembers", "lrange", "zrange", "zrevrange"), 2**24),
-    **dict.fromkeys(("xrange", "xrevrange"), 2**26),
-}
-LARGE_HASH = 2**17
 #: The end of metrics.jsonl, for a list of runs.
 END_BYTES = 2**20
 BUDGETS = {"generations": "generation", "max_steps": "env_steps", "max_seconds": "seconds"}
@@ -185,9 +176,10 @@ def judge(run: Run, usual: float | None = None) -> Run:
     """
     run.stored_state = run.figures.get("state")
     run.state = str(run.figures.get("state", "unknown"))
-    if run.state in (FINISHED, STOPPED, FAILED):
-        run.figures.pop("stage", None)  # where it was when it ended
-    elif run.state in ACTIVE_STATES and not run.leased:
+    if run.state in (FINISHED, STOPPED, FAILED) or run.on_disk:
+        for name in ("stage", "workers", "busy", "starting", "eta"):  # as it was when it ended
+            run.figures.pop(name, None)
+    if run.state in ACTIVE_STATES and not run.leased:
         run.state = "unknown" if run.unreachable else ORPHANED
     for name, figure in BUDGETS.items():
         limit, used = finite_or_none(run.config.get(name)) or 0.0, run.number(figure) or 0.0
@@ -398,52 +390,23 @@ class RedisReader:
         (entries,) = self.ask([("lrange", RunKeys(run).errors, -MOST_REPORTS, -1)])
         return list(entries or ())
 
-    def read_string(self, key: str, longest: int) -> bytes | None:
-        """A string's bytes; None if it is missing, of another type, or longer than ``longest``."""
-        (value,) = self.ask([("getrange", key, 0, longest)])  # a byte more than there may be
-        return value if isinstance(value, bytes) and 0 < len(value) <= longest else None
-
     def close(self) -> None:
         self.client.close()
 
     def read_hashes(self, keys: Sequence[str], units: Mapping[str, str]) -> list[Fields]:
-        """The short values of these fields, as ``clean`` returns them, of each hash. Of a large
-        hash, the lengths are read first: a long value is not fetched.
-        """
-        names = {key: list(units) for key in keys}
-        sizes = self.ask(("memory_usage", key, 0) for key in keys)
-        for key in [key for key, size in zip(keys, sizes, strict=True) if (size or 0) > LARGE_HASH]:
-            lengths = self.ask(("hstrlen", key, name) for name in units)
-            short = zip(units, lengths, strict=True)
-            names[key] = [name for name, length in short if (length or 0) <= LONGEST_VALUE * 4]
-        answers = self._fetch([("hmget", key, wanted or [""]) for key, wanted in names.items()])
-        return [
-            clean(dict(zip(wanted, values or (), strict=False)), units)
-            for wanted, values in zip(names.values(), answers, strict=True)
-        ]
+        """The short values of these fields, as ``clean`` returns them, of each hash."""
+        answers = self.ask(("hmget", key, list(units)) for key in keys)
+        return [clean(dict(zip(units, values or (), strict=False)), units) for values in answers]
 
     def ask(self, questions: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Replies to commands of redis-py, in order; None if a key has another type, or is too
-        large to be read.
-        """
-        waiting = list(questions)
-        sized = list(dict.fromkeys(key for command, key, *_ in waiting if command in LARGEST_READ))
-        memory = self._fetch([("memory_usage", key, 0) for key in sized])
-        sizes = dict(zip(sized, memory, strict=True))
-        fits = [(sizes.get(one[1]) or 0) <= LARGEST_READ.get(one[0], math.inf) for one in waiting]
-        replies = iter(self._fetch([one for one, fit in zip(waiting, fits, strict=True) if fit]))
-        return [next(replies) if fit else None for fit in fits]
-
-    def _fetch(self, waiting: Sequence[tuple[Any, ...]]) -> list[Any]:
-        answers = list[Any]()
-        for start in range(0, len(waiting), MOST_COMMANDS_AT_ONCE):
-            pipeline = self.client.pipeline(transaction=False)
-            for command, *arguments in waiting[start : start + MOST_COMMANDS_AT_ONCE]:
-                getattr(pipeline, command)(*arguments)
-            try:
-                answers += pipeline.execute(raise_on_error=False)
-            except (redis.exceptions.RedisError, OSError) as error:
-                raise self.to_redis_error(error) from None
+        """Replies to commands of redis-py, in order; None if a key has another type."""
+        pipeline = self.client.pipeline(transaction=False)
+        for command, *arguments in questions:
+            getattr(pipeline, command)(*arguments)
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self.to_redis_error(error) from None
         for answer in answers:
             if isinstance(answer, FATAL_ERRORS):
                 raise self.to_redis_error(answer)

@@ -23,23 +23,18 @@ from master.display.log_view import SafeStream
 from master.display.panel import FittingTable, format_plain_table, make_console, make_fields
 from master.status.curve import Curve
 from master.status.figures import (
-    EVALUATION,
     FIGURES,
-    FINAL_EVALUATION,
-    SPEED,
     STEPS_LINE,
-    TRAINING,
     Value,
+    figure_rows,
     fill,
     finite_or_none,
     format_bar,
     format_compact,
     format_duration,
-    format_graph,
     format_percent,
     format_recoveries,
     format_results,
-    format_score,
     format_whole,
 )
 from master.status.snapshot import (
@@ -60,7 +55,7 @@ STYLES = {
     **dict.fromkeys((PAUSED, STALLED), WARNING),
     **dict.fromkeys((ORPHANED, FAILED), BAD),
 }
-LABEL_WIDTH, GRAPH_WIDTH, BAR_WIDTH = 12, 30, 12
+LABEL_WIDTH, BAR_WIDTH = 12, 12
 MOST_PAGE_WORKERS = 300
 RUN_COLUMNS = [figure for figure in FIGURES.values() if figure.column]
 #: Below a table that has finished runs.
@@ -115,12 +110,7 @@ def make_runs_page(runs: Sequence[Run]) -> Page:
             run.run,
             format_state(run),
             sanitize(run.figures.get("env", "-"), 28),
-            *(
-                "-"
-                if figure.name == "workers" and run.on_disk
-                else figure.write(run.figures.get(figure.name))
-                for figure in RUN_COLUMNS
-            ),
+            *(figure.write(run.figures.get(figure.name)) for figure in RUN_COLUMNS),
             format_ago(run.figures.get("updated")),
         )
         for run in runs
@@ -219,27 +209,17 @@ def results_of(run: Run) -> str:
 
 
 def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
-    figures = run.figures
-    target, results = target_of(run), results_of(run)
+    figures, results = run.figures, results_of(run)
     stage = STAGES.get(str(figures.get("stage")), "")
-    is_final = run.state == FINISHED and figures.get("eval_episodes") is not None
-    evaluation = fill(FINAL_EVALUATION if is_final else EVALUATION, figures)
-    aim = f", target {format_score(target)}" if evaluation and target is not None else ""
     means = [mean for _, mean in curve.evaluation.points("generation")]
-    graph = format_graph(means, GRAPH_WIDTH)
     of_sample = "a sample of " if curve.is_sample else ""
+    among = f" in {of_sample}{curve.evaluation.count:,} evaluations"
+    generation = f"{format_whole(figures.get('generation'))}{stage}"
     return [
-        (
-            "generation",
-            f"{format_whole(figures.get('generation'))}{stage}{results and f', {results}'}",
-        ),
+        ("generation", ", ".join(filter(None, (generation, results)))),
         ("budget", "  ".join(filter(None, format_budget(run)))),
         ("steps", fill(STEPS_LINE, figures)),
-        ("speed", fill(SPEED, figures)),
-        ("training", fill(TRAINING, figures)),
-        ("evaluation", evaluation + aim),
-        ("curve", graph and f"{graph} in {of_sample}{curve.evaluation.count:,} evaluations"),
-        ("confirming", fill(("{confirm_mean}",), figures)),
+        *figure_rows({**figures, "aim": target_of(run)}, means, among),
     ]
 
 
@@ -285,7 +265,6 @@ def control_rows(run: Run) -> list[tuple[str, str]]:
         ("changed", sanitize(run.figures.get("changed") or "", 200)),
         ("requests", requests if run.requests else ""),
         ("refused", ", ".join(refused)),
-        ("recoveries", format_recoveries(run.figures)),
         ("audit", "" if audited is None else equal),
         ("errors", errors if run.errors else ""),
         ("digest", str(run.figures.get("digest") or "")),

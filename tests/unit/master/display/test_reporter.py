@@ -247,7 +247,7 @@ def test_a_terminal_shows_a_panel_that_never_exceeds_its_width(
     screen = live_screen(monkeypatch, report, columns)
     last = "".join(part for part in screen[screen.rindex("╭") :])
     plain = [line for line in strip_codes(last).split("\n") if line[:1] in "╭│╰"]
-    assert columns < 80 or "-80.5 in one episode, better than 61 % of the perturbed" in last
+    assert columns < 80 or "-80.5 in one episode, fitter than 61 % of the perturbed" in last
     assert len(plain) > 8 and all(len(line.strip("\r")) <= columns - len("^C") for line in plain)
     assert "host \\x1b[2J [bold]" in screen
 
@@ -265,7 +265,7 @@ def test_a_terminal_shows_what_a_person_asks_first(
         "-88.0, best -88.0, in generation 2",
         "▁▅█  -90.0 to -88.0",
         "2 blocks recovered, 3 late",
-        "better than 61 %",
+        "fitter than 61 %",
         "20 of 65 results",
         "about 10 min left",
         "near 500,000 steps",
