@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import textwrap
@@ -233,8 +234,11 @@ class LiveView(RunView):
         now = self._clock()
         if now - self._last_drawn >= DRAW_SECONDS:
             self._last_drawn = now
-            self._live.start()
-            self._live.update(self._render(), refresh=True)
+            self._show()
+
+    def _show(self) -> None:
+        self._live.start()
+        self._live.update(self._render(), refresh=True)
 
     def _print_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -291,3 +295,36 @@ class LiveView(RunView):
                 format_expectation(config, now.get("env_steps")).removeprefix("evaluations "),
             ),
         ]
+
+
+class NotebookView(LiveView):
+    """The panel as HTML in the cell of a notebook that runs now; the rest is printed there."""
+
+    def __init__(self, out: SafeStream, run: str, config: RunConfig) -> None:
+        super().__init__(out, run, config)
+        # optional: a notebook has IPython
+        from IPython.display import DisplayHandle, display
+
+        self._out, self._display, self._handle = out, display, DisplayHandle()
+        self._console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
+        self._has_shown = False
+
+    def _show(self) -> None:
+        self._console.print(self._render())
+        pre = '<pre style="line-height: 1.2; white-space: pre">{code}</pre>'
+        page = self._console.export_html(clear=False, inline_styles=True, code_format=pre)
+        bundle = {"text/html": page, "text/plain": self._console.export_text()}
+        if self._has_shown:
+            self._handle.update(bundle, raw=True)
+        else:
+            self._display(bundle, raw=True, display_id=self._handle.display_id)
+        self._has_shown = True
+
+    def _print_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._out.write_line(line)
+
+    def close(self) -> None:
+        if self._has_shown:
+            self._show()
+            self._has_shown = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +29,14 @@ EQUAL_RETURNS_HINT = (
 HISTORY_LINES, HISTORY_BYTES = 50_000, 4 * 2**20
 #: Limit of remembered sentences, so that many different ones do not fill the memory.
 MOST_REMEMBERED = 1000
+#: Figures of a record that its generation has only if it was trained.
+TRAINING_FIGURES = (
+    *(f"return_{name}" for name in ("mean", "median", "std", "min", "max")),
+    *(f"fitness_{name}" for name in ("mean", "std", "max")),
+    *("length_mean", "cut_fraction"),
+)
+#: Between a program that calls ``train`` and the place of a note.
+OWN_MODULES = {"es_queue", "master", "workers", "logging", "contextlib", "functools"}
 
 
 class Reporter(RunView):
@@ -90,6 +100,34 @@ class Reporter(RunView):
             sink.close()
 
 
+class Callback(RunView):
+    """Calls a user's function with the figures of each generation.
+
+    keeps_going: False once the function has returned False; it is not called again. The last
+    generation of a run is only evaluated: its record repeats the training figures of the one before
+    """
+
+    def __init__(self, function: Callable[[Record], bool | None]) -> None:
+        self._function, self.keeps_going = function, True
+        self._trained: Record = {}
+
+    def generation(self, record: Record) -> None:
+        if finite_or_none(record.get("return_mean")) is not None:
+            self._trained = {name: record[name] for name in TRAINING_FIGURES if name in record}
+        if self.keeps_going:
+            self.keeps_going = self._function({**record, **self._trained}) is not False
+
+
+class WarningView(RunView):
+    """Notes become warnings at the line of the user's program."""
+
+    def note(self, text: str) -> None:
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in OWN_MODULES:
+            frame, level = frame.f_back, level + 1
+        warnings.warn(text, stacklevel=level)
+
+
 def make_view(
     out: SafeStream,
     run: str,
@@ -103,9 +141,17 @@ def make_view(
         return JsonView(out, run, quiet)
     if quiet:
         return QuietView(out, config)
-    if out.is_terminal:
+    if out.is_terminal or is_notebook():
         # start-up: rich, which logs do not need
-        from master.display.panel import LiveView
+        from master.display.panel import LiveView, NotebookView
 
-        return LiveView(out, run, config, clock)
+        return (
+            NotebookView(out, run, config) if is_notebook() else LiveView(out, run, config, clock)
+        )
     return LogView(out, run, config, clock)
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

@@ -92,8 +92,8 @@ def train(
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
             ``es_queue.config.run_config.RESUMABLE``.
-        progress: Show what is trained and where, and a line that is rewritten while the run trains;
-            in a notebook a bar and a curve. By default only in a notebook.
+        progress: Show the run as es-master does: a panel on a terminal or in a notebook, else a
+            line per generation. By default only in a notebook.
         hooks: Objects whose methods are called at the run's events; see ``es_queue.Hook``.
         options: ``redis_url``, ``workers``, ``queue``, ``run``, ``run_dir``, ``runs_dir``,
             ``noise_dir``, ``trust`` and ``recipe``, as the flags. Without ``redis_url`` it starts
@@ -116,8 +116,13 @@ def train(
     from es_queue.protocol.keys import clocks_from_environment
     from es_queue.user_code import named_modules
     from master.display.log_view import SafeStream
-    from master.display.python_view import PythonView, line_display, notebook_display
-    from master.display.reporter import Reporter
+    from master.display.reporter import (
+        Callback,
+        Reporter,
+        WarningView,
+        is_notebook,
+        make_view,
+    )
     from master.run.launch import Launch, with_run_server
     from master.run.session import Session
     from master.storage.trackers import HookSink
@@ -145,17 +150,14 @@ def train(
             else None
         )
     checked, notes = (None, ()) if resume else make_config(config, env, recipe)
-    views: list[PythonView] = []
+    callback = Callback(on_generation or (lambda record: None))
     reporters: list[Reporter] = []
 
     def make_reporter(run: NamedRun, config: RunConfig) -> Reporter:
-        out = SafeStream(sys.stdout)
-        show, say = None if progress is False else notebook_display(), None
-        if progress and show is None:
-            show, say = line_display(out), out.write_line
-        views.append(PythonView(on_generation, config, show, say=say, run=run.run))
-        sinks = [HookSink(hook, run.run, run.folder, config) for hook in hooks]
-        reporters.append(Reporter(run.folder, views[-1], trackers=sinks))
+        is_shown = is_notebook() if progress is None else progress
+        view = make_view(SafeStream(sys.stdout), run.run, config) if is_shown else WarningView()
+        sinks = [callback, *(HookSink(hook, run.run, run.folder, config) for hook in hooks)]
+        reporters.append(Reporter(run.folder, view, trackers=sinks))
         return reporters[-1]
 
     own_modules = () if checked is None else tuple(named_modules(checked))
@@ -164,7 +166,7 @@ def train(
     session = Session(launch, clocks_from_environment(), make_reporter, lambda: False)
     try:
         changes = check_resume_changes(changes or {}, "changes")
-        return TrainResult(session.run(checked, changes, lambda _: views[-1].keeps_going))
+        return TrainResult(session.run(checked, changes, lambda _: callback.keeps_going))
     finally:
         for reporter in reporters:
             reporter.close()

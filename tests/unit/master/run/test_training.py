@@ -10,7 +10,7 @@ import pytest
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
-from master.display.python_view import PythonView
+from master.display.reporter import Callback
 from master.run.training import TrainResult, make_config, train
 
 
@@ -21,7 +21,7 @@ def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
         records.append(record)
         return None if len(records) == 1 else False
 
-    view = PythonView(callback, RunConfig(env="CartPole-v1"))
+    view = Callback(callback)
     for generation in range(4):
         view.generation({"generation": generation})
     assert [record["generation"] for record in records] == [0, 1] and not view.keeps_going
@@ -29,7 +29,7 @@ def test_a_callback_that_has_returned_false_is_not_called_again() -> None:
 
 def test_the_record_of_the_last_evaluation_repeats_the_training_figures() -> None:
     records: list[dict[str, Any]] = []
-    view = PythonView(records.append, RunConfig(env="CartPole-v1"))
+    view = Callback(records.append)
     view.generation({"generation": 0, "return_mean": 20.5, "eval_mean": None})
     view.generation({"generation": 1, "return_mean": None, "eval_mean": 31.0})
     assert [record["return_mean"] for record in records] == [20.5, 20.5]
