@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from es_queue.config.settings import AUTO
-from es_queue.errors import RunFolderError, UsageError
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.slot_record import SlotRecord, read_record, record_path, recorded_generations
 from es_queue.strategies.map_elites import load_archive
@@ -19,7 +19,6 @@ from es_queue.text import sanitize
 from master.status.figures import LARGEST_DRAWN
 
 if TYPE_CHECKING:
-    from matplotlib.collections import Collection
     from matplotlib.figure import Figure
 
 MOST_PANELS = 12
@@ -27,6 +26,8 @@ MOST_PANELS = 12
 MOST_NUMBERS = 1000
 #: More cells have no edges, and are an image in an SVG or PDF.
 MOST_EDGES = 2500
+#: Centroidal cells are drawn as so many pixels along each side.
+PIXELS = 600
 
 
 def draw_cloud(figure: Figure, run_dir: Path, generations: Sequence[int]) -> None:
@@ -150,19 +151,12 @@ def draw_archive(figure: Figure, run_dir: Path) -> None:
     else:
         figure.set_size_inches(7, 5.4)
         values = np.ma.masked_invalid(fitness)
-        drawn: Collection
-        if cells.units is None:
-            x, y = map(np.linspace, cells.low, cells.high, np.add(cells.shape, 1))
-            drawn = panel.pcolormesh(x, y, values.reshape(cells.shape).T)
-        else:
-            # optional: matplotlib
-            from matplotlib.collections import PolyCollection
-
-            regions = voronoi_regions(cells.units)
-            size = cells.high - cells.low
-            drawn = PolyCollection([cells.low + part * size for part in regions], array=values)
-            panel.add_collection(drawn)
-        if cells.count <= MOST_EDGES:
+        sides = cells.shape if cells.units is None else (PIXELS, PIXELS)
+        x, y = map(np.linspace, cells.low, cells.high, np.add(sides, 1))
+        middles = np.meshgrid((x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2)
+        at = cells.locate(np.stack(middles, axis=-1, dtype=np.float32).reshape(-1, 2))
+        drawn = panel.pcolormesh(x, y, values[at].reshape(sides[::-1]))
+        if cells.units is None and cells.count <= MOST_EDGES:
             drawn.set(edgecolor="white", linewidth=0.4)
         else:
             drawn.set_rasterized(True)
@@ -176,36 +170,3 @@ def draw_archive(figure: Figure, run_dir: Path) -> None:
         f"{len(archive):,} of {cells.count:,} cells, coverage {100 * archive.coverage:.1f} %, QD "
         f"score {archive.qd_score(config.qd_offset):,.6g}"
     )
-
-
-def voronoi_regions(points: Doubles) -> list[Doubles]:
-    """The corners of the part of the box from 0 to 1 that is nearest to each of ``points``
-    [n, 2]. Raises RunFolderError for points that have no such parts.
-    """
-    # optional: matplotlib
-    from matplotlib.tri import Triangulation
-
-    # With the mirror images at the four sides, the sides are edges between regions. A point on a
-    # side would be its own image.
-    x, y = np.clip(points, 1e-4, 1 - 1e-4).T
-    mirrors = [(x, y), (-x, y), (2 - x, y), (x, -y), (x, 2 - y)]
-    everything = np.concatenate([np.stack(mirror, axis=1) for mirror in mirrors])
-    try:
-        triangles = Triangulation(*everything.T).triangles
-    except (ValueError, RuntimeError) as error:
-        raise RunFolderError(f"the centroids of the archive have no regions: {error}") from None
-    # The corners of a region are the centres of the circles through its triangles.
-    a, b, c = (everything[triangles[:, corner]] for corner in range(3))
-    (bx, by), (cx, cy) = (b - a).T, (c - a).T
-    b_square, c_square, double = bx * bx + by * by, cx * cx + cy * cy, 2 * (bx * cy - by * cx)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        offset = np.stack([cy * b_square - by * c_square, bx * c_square - cx * b_square]) / double
-    corners = np.repeat(np.clip(a + offset.T, 0, 1), 3, axis=0)
-    owners = triangles.ravel()
-    mine = (owners < len(points)) & np.isfinite(corners).all(axis=1)
-    corners, owners = corners[mine], owners[mine]
-    dx, dy = (corners - everything[owners]).T
-    order = np.lexsort((np.arctan2(dy, dx), owners))
-    ends = np.cumsum(np.bincount(owners, minlength=len(points)))
-    parts = np.split(corners[order], ends[:-1])
-    return [part if len(part) else points[place, None] for place, part in enumerate(parts)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from master.plot import command
-from master.plot.individuals import draw_archive, voronoi_regions
+from master.plot.individuals import draw_archive
 from tests.archives import archived
 from tests.cases import each_case
 
@@ -30,17 +30,13 @@ def test_each_elite_colours_its_cell_of_the_grid(tmp_path: Path) -> None:
     assert panel.get_title() == "2 of 6 cells, coverage 33.3 %, QD score -2"
 
 
-def test_each_region_holds_what_is_nearest_to_its_centroid() -> None:
-    from matplotlib.path import Path as Outline
-
-    draw = np.random.default_rng(3)
-    for count in (1, 2, 3, 40):
-        points, places = draw.random((count, 2)), draw.random((500, 2))
-        nearest = ((places[:, None] - points) ** 2).sum(axis=2).argmin(axis=1)
-        regions = voronoi_regions(points)
-        assert len(regions) == count
-        for place, owner in zip(places, nearest, strict=True):
-            assert Outline(regions[owner]).contains_point(place)
+def test_a_centroids_cell_is_what_is_nearest_to_it(tmp_path: Path) -> None:
+    folder = archived(tmp_path, [[0.2, 0.2], [0.8, 0.3]], [5.0, -7.0], cells=(4,), archive="cvt")
+    with command.empty_figure() as figure:
+        draw_archive(figure, folder)
+    cells = np.asarray(figure.axes[0].collections[0].get_array())
+    size = len(cells)
+    assert cells[size // 5, size // 5] == 5.0 and cells[3 * size // 10, 4 * size // 5] == -7.0
 
 
 @each_case(
