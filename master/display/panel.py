@@ -7,12 +7,12 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Column, Table
@@ -45,7 +45,7 @@ from master.status.figures import (
 #: The shortest time between redraws; data may come faster.
 DRAW_SECONDS = 0.2
 #: A narrower terminal narrows the panel.
-MOST_WIDTH = 120
+MOST_WIDTH, NO_LIMIT = 120, 100_000
 #: Spaces between the columns of a table.
 COLUMN_GAP = 2
 #: A table without lines.
@@ -138,23 +138,13 @@ def make_fields(rows: Iterable[tuple[str, Text]], width: int) -> Table:
     return fields
 
 
-def format_plain_table(table: Table) -> Iterator[str]:
-    """A table as lines for files and other programs: not cut, wrapped or coloured."""
-    columns = [
-        [str(text) for text in ([column.header] if table.show_header else []) + [*column.cells]]
-        for column in table.columns
-    ]
-    sides = [">" if column.justify == "right" else "<" for column in table.columns]
-    widths = [
-        column.width or max(map(len, texts), default=0)
-        for column, texts in zip(table.columns, columns, strict=True)
-    ]
-    gap = " " * table.padding[1]
-    for row in zip(*columns, strict=True):
-        cells = zip(row, sides, widths, strict=True)
-        yield gap.join(f"{text:{side}{width}}" for text, side, width in cells).rstrip()
-    if isinstance(table, FittingTable) and table.notes:
-        yield from ("", "; ".join(table.notes.values()))
+def format_plain(parts: Iterable[RenderableType]) -> list[str]:
+    """Lines for files and other programs: not cut, wrapped or coloured."""
+    console = Console(file=io.StringIO(), width=NO_LIMIT, color_system=None, highlight=False)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, Text))
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 class LiveView(RunView):

@@ -20,7 +20,7 @@ from es_queue.errors import EsQueueError
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED
 from es_queue.text import sanitize
 from master.display.log_view import SafeStream
-from master.display.panel import FittingTable, format_plain_table, make_console, make_fields
+from master.display.panel import FittingTable, format_plain, make_console, make_fields
 from master.status.curve import Curve
 from master.status.figures import (
     FIGURES,
@@ -393,19 +393,11 @@ def format_local_time(seconds: object) -> str:
 # --- printing
 
 
-def format_plain(page: Page) -> list[str]:
-    """Lines for files and other programs."""
-    lines: list[str] = []
-    for part in page.parts:
-        lines += [part.plain.rstrip()] if isinstance(part, Text) else format_plain_table(part)
-    return lines
-
-
 def print_page(page: Page, out: SafeStream, *, as_json: bool) -> None:
     if as_json:
         out.write_line(json.dumps(page.data, allow_nan=False))
     elif not out.is_terminal:
-        out.write_line("\n".join(format_plain(page)))
+        out.write_line("\n".join(format_plain(page.parts)))
     else:
         console = make_console(out)
         for part in page.parts:

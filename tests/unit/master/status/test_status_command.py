@@ -15,6 +15,7 @@ import pytest
 
 from es_queue.errors import NoRunError, RedisError
 from master.display.log_view import SafeStream
+from master.display.panel import format_plain
 from master.status.command import main
 from master.status.curve import Curve
 from master.status.snapshot import (
@@ -28,7 +29,7 @@ from master.status.snapshot import (
     judge,
 )
 from master.status.sources import Sources
-from master.status.texts import Page, format_plain, make_run_page, make_runs_page, print_page
+from master.status.texts import Page, make_run_page, make_runs_page, print_page
 from tests.cases import each_case
 
 FIGURES = {
@@ -94,7 +95,7 @@ def page_of(run: Run, **details: Any) -> Page:
 
 
 def said(page: Page) -> str:
-    return "\n".join(format_plain(page))
+    return "\n".join(format_plain(page.parts))
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
