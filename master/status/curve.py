@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import sys
 from collections import deque
@@ -31,6 +32,7 @@ Ask = Callable[[list[Any]], list[Any]]
 Row = dict[str, float]
 #: The position of a point on each axis.
 AXES = ("generation", "env_steps", "seconds", "episodes")
+FIGURE_NAME = re.compile("[a-z0-9_]{1,40}")
 
 
 class Series:
@@ -108,18 +110,38 @@ class Curve:
     only what is new.
 
     is_brief: read only a sample of a long history, for a single look; is_sample: it was one
+    figure: another one that is read too; recorded: the names of all in the newest generation
     """
 
-    def __init__(self, *, is_brief: bool = False) -> None:
+    def __init__(self, *, is_brief: bool = False, figure: str = "") -> None:
         self._file: object = None
         self._is_brief, self.is_sample = is_brief, False
+        self._figure = figure
         self._clear()
 
     def _clear(self) -> None:
         self.training = Series("return_mean", "return_std", "return_max")
         self.evaluation = Series("eval_mean", "eval_std", "eval_min")
+        self._all = [self.training, self.evaluation]
+        self._all += [Series(self._figure)] if self._figure else []
         self._waits: deque[float] = deque(maxlen=MOST_RECENT)
         self._last, self._offset = "", 0
+        self._newest: Mapping[Any, Any] = {}
+
+    @property
+    def recorded(self) -> list[str]:
+        """The names of the numbers in the newest generation."""
+        texts = {
+            to_text(name) if isinstance(name, bytes) else name: to_text(value)
+            if isinstance(value, bytes)
+            else value
+            for name, value in self._newest.items()
+        }
+        return [
+            name
+            for name, value in texts.items()
+            if FIGURE_NAME.fullmatch(name) and finite_or_none(value) is not None
+        ]
 
     @property
     def usual_wait(self) -> float | None:
@@ -155,12 +177,13 @@ class Curve:
         self._add_entries(reversed(newest))
 
     def _add_entries(self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]]) -> None:
-        names = (*AXES, *self.training.figures, *self.evaluation.figures, "seconds_wait")
+        names = {*AXES, *(name for one in self._all for name in one.figures), "seconds_wait"}
         keys = [(name, name.encode()) for name in names]
         for entry, values in entries:
             self._last = to_text(entry)
             found = ((name, (values or {}).get(key)) for name, key in keys)
             self._add({name: to_text(v) for name, v in found if v and len(v) <= LONGEST_FIGURE})
+            self._newest = values or {}
 
     def read_file(self, metrics: Path) -> None:
         """From its beginning if it is another file."""
@@ -172,17 +195,19 @@ class Curve:
             file.seek(self._offset)
             for record in parse_json_lines(islice(whole_lines(file), MOST_LINES)):
                 self._add(record)
+                self._newest = record
             self._offset = file.tell()
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        self.training.add(record)
-        self.evaluation.add(record)
+        for one in self._all:
+            one.add(record)
         wait = finite_or_none(record.get("seconds_wait"))
         if wait is not None and wait >= 0:
             self._waits.append(wait)
 
     def to_json(self) -> dict[str, Any]:
-        return {"training": self.training.to_json(), "evaluation": self.evaluation.to_json()}
+        names = ("training", "evaluation", "figure")
+        return {name: one.to_json() for name, one in zip(names, self._all, strict=False)}
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:

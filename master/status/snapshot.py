@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import redis
 
 from es_queue.command_line import format_command
+from es_queue.config.run_config import every_setting, users_of
+from es_queue.config.settings import NONE
 from es_queue.errors import RedisError
 from es_queue.files import read_end, read_file
 from es_queue.protocol.connection import (
@@ -573,6 +575,41 @@ def is_kept(value: object, depth: int = 2) -> bool:
             depth > 0 and len(inner) <= MOST_ITEMS and all(is_kept(one, depth - 1) for one in inner)
         )
     return not isinstance(value, str) or len(value) <= LONGEST_VALUE
+
+
+def written_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The settings in words, of those that its strategy and its policy use."""
+    parts, known = {str(config.get("strategy")), str(config.get("policy"))}, every_setting()
+    is_own = any(":" in part for part in parts)  # a user's class, which is not imported
+
+    def write(name: str, value: Any) -> str:
+        if name in known and (to_list(value) or None) == (to_list(known[name].default) or None):
+            return known[name].shown()
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if isinstance(value, list):
+            return ", ".join(map(str, value)) or NONE
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return {
+        sanitize(name, 200): sanitize(write(name, value), LONGEST_NAME)
+        for name, value in config.items()
+        if is_own or not users_of(name) or parts & {*users_of(name)}
+    }
+
+
+def own_settings(config: Mapping[str, Any]) -> list[str]:
+    """The settings that differ from their default."""
+    known = every_setting()
+    return [
+        name
+        for name, value in config.items()
+        if name not in known or (to_list(value) or None) != (to_list(known[name].default) or None)
+    ]
+
+
+def to_list(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:

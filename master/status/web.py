@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import waitress
 
 from es_queue.command_line import format_command
-from es_queue.config.run_config import every_setting
 from es_queue.credentials import (
     HOST,
     TOKEN,
@@ -48,10 +47,10 @@ from es_queue.run_folder import NamedRun, checkpoint_path, find_run
 from es_queue.text import sanitize
 from master.display.log_view import SafeStream, recipe_points
 from master.services.tcp_access import Address, is_address, parse_address
-from master.status.curve import Curve, file_stamp
+from master.status.curve import AXES, FIGURE_NAME, Curve, file_stamp
 from master.status.figures import FIGURES, drawable_or_none, finite_or_none
 from master.status.keyspace import to_plain_json
-from master.status.snapshot import HEALTHY
+from master.status.snapshot import HEALTHY, own_settings, written_settings
 from master.status.sources import Sources, find_sources
 from master.status.texts import make_errors_page, shown_texts, signals_as_interrupts
 
@@ -244,12 +243,12 @@ class Page:
         if path in static_files():
             return 200, *static_files()[path], {}
         try:
-            return self._data(path)
+            return self._data(path, environ.get("QUERY_STRING", ""))
         except EsQueueError as error:
             status = 404 if isinstance(error, UsageError) else 503
             return status, JSON, json.dumps({"trouble": sanitize(error)}).encode(), {}
 
-    def _data(self, path: str) -> Reply:
+    def _data(self, path: str, query: str) -> Reply:
         """Raises UsageError for a run that does not exist, other EsQueueErrors if it cannot be
         read.
         """
@@ -265,7 +264,12 @@ class Page:
         if match is None:
             return text(404, "there is no such page")
         parts = {"errors": self._looks.errors, "archive": self._looks.archive}
-        return json_reply(parts.get(match["part"], self._looks.run)(match["run"]))
+        if match["part"]:
+            return json_reply(parts[match["part"]](match["run"]))
+        figure = query.partition("figure=")[2]
+        return json_reply(
+            self._looks.run(match["run"], figure if FIGURE_NAME.fullmatch(figure) else "")
+        )
 
 
 def text(status: int, sentence: str, **headers: str) -> Reply:
@@ -354,7 +358,7 @@ TOO_LARGE = "the archive is too large for the page: draw it with es-plot --archi
 class Look:
     """A query's newest result. tried, succeeded: when, in monotonic seconds, 0 for never"""
 
-    curve: Curve = field(default_factory=Curve)
+    curve: Curve
     lock: threading.Lock = field(default_factory=threading.Lock)
     data: Data = field(default_factory=dict)
     error: EsQueueError | None = None
@@ -383,25 +387,25 @@ class Looks:
         )
         return {**listed, "every": self._every}
 
-    def run(self, name: str) -> Data:
+    def run(self, name: str, figure: str = "") -> Data:
         """``es-status RUN --json``, with settings (``own``: those that differ from the default),
-        curves and expectations.
+        curves, also of ``figure``, and expectations.
         """
 
         def query(sources: Sources, curve: Curve) -> Data:
             run = sources.find_run(name)
             run.source.read_details(run, curve)
-            own = [
-                setting
-                for setting, value in run.config.items()
-                if setting not in every_setting()
-                or (to_list(value) or None) != (to_list(every_setting()[setting].default) or None)
-            ]
             return {
                 **run.to_json(),
                 "shown": shown_texts(run),
                 "config": to_plain_json(run.config),
-                "own": own,
+                "settings": written_settings(run.config),
+                "own": own_settings(run.config),
+                "recorded": [
+                    (name, FIGURES[name].sentence if name in FIGURES else "")
+                    for name in curve.recorded
+                    if name not in AXES
+                ],
                 "curves": curve.to_json(),
                 "expect": [
                     {"env_steps": point.steps, "reward": point.reward, "note": point.note}
@@ -409,7 +413,7 @@ class Looks:
                 ],
             }
 
-        return self._listed("run", name, query)
+        return self._listed("run", name, query, figure)
 
     def errors(self, name: str) -> Data:
         return self._listed(
@@ -439,21 +443,23 @@ class Looks:
 
         return self._result("figures", query)
 
-    def _listed(self, part: str, name: str, query: Callable[[Sources, Curve], Data]) -> Data:
+    def _listed(
+        self, part: str, name: str, query: Callable[[Sources, Curve], Data], figure: str = ""
+    ) -> Data:
         """Raises UsageError for a run that is not in the list: invented names cost no query of
         Redis, and push nothing out of the cache.
         """
         if all(run["run"] != name for run in self.runs()["runs"]):
             raise UsageError(f"there is no run {sanitize(name, 60)}")
-        return self._result(f"{part} {name}", query)
+        return self._result(f"{part} {name} {figure}", query, figure)
 
-    def _result(self, name: str, query: Callable[[Sources, Curve], Data]) -> Data:
+    def _result(self, name: str, query: Callable[[Sources, Curve], Data], figure: str = "") -> Data:
         """A query runs at most once in half of ``every`` seconds, for all callers, and keeps its
         curve. If it failed: the last result, with ``trouble`` and its ``age`` in seconds. Raises
         EsQueueError if it has never succeeded.
         """
         with self._lock:
-            look = self._cache.setdefault(name, Look())
+            look = self._cache.setdefault(name, Look(Curve(figure=figure)))
             self._cache.move_to_end(name)
             while len(self._cache) > MOST_CACHED:
                 self._cache.popitem(last=False)
@@ -473,10 +479,6 @@ class Looks:
                 raise look.error
             age = round(time.monotonic() - look.succeeded, 1)
             return {**look.data, "trouble": sanitize(look.error), "age": age}
-
-
-def to_list(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def archive_data(run: NamedRun) -> Data:

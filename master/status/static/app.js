@@ -6,8 +6,8 @@ import { chip, compare, detail, text, traces } from "./detail.js";
 import { byId, element, fill, put, showIf } from "./dom.js";
 import { whole } from "./words.js";
 
-const COLORS = 8;
-const view = { x: "env_steps", evaluation: true, training: true };
+const [COLORS, MOST] = [8, 20];
+const view = { x: "env_steps", figure: "", evaluation: true, training: true };
 const chosen = { focus: null, ticked: [] };
 const data = { runs: [], each: new Map(), archive: null };
 let [timer, every, asked, reading] = [null, 2, 0, null];
@@ -19,16 +19,38 @@ function readAddress() {
   chosen.focus = given.get("run");
   chosen.ticked = (given.get("with") || "").split(" ").filter(Boolean);
   if (["env_steps", "seconds", "generation"].includes(given.get("x"))) view.x = given.get("x");
+  view.figure = /^[a-z0-9_]{1,40}$/.test(given.get("y") || "") ? given.get("y") : "";
   for (const radio of document.querySelectorAll("input[name=x]")) radio.checked = radio.value === view.x;
 }
 
 function writeAddress() {
-  const given = new URLSearchParams({ ...(chosen.focus ? { run: chosen.focus } : {}), ...(chosen.ticked.length ? { with: chosen.ticked.join(" ") } : {}), ...(view.x === "env_steps" ? {} : { x: view.x }) });
+  const given = new URLSearchParams({ ...(chosen.focus ? { run: chosen.focus } : {}), ...(chosen.ticked.length ? { with: chosen.ticked.join(" ") } : {}), ...(view.x === "env_steps" ? {} : { x: view.x }), ...(view.figure ? { y: view.figure } : {}) });
   history.replaceState(null, "", `#${given}`);
 }
 
 function shownRuns() {
-  return [...new Set([chosen.focus, ...chosen.ticked].filter(Boolean))].slice(0, COLORS);
+  return [...new Set([chosen.focus, ...chosen.ticked].filter(Boolean))].slice(0, MOST);
+}
+
+// The study whose seed a run is, if it has others here.
+function studyOf(run) {
+  const study = /^(.+)-s\d+$/.exec(run)?.[1];
+  return study && seedsOf(study).length > 1 ? study : null;
+}
+
+function seedsOf(study) {
+  return data.runs.map((one) => one.run).filter((run) => run.startsWith(`${study}-s`) && /^\d+$/.test(run.slice(study.length + 2))).sort((a, b) => a.slice(study.length + 2) - b.slice(study.length + 2));
+}
+
+// Each study's seeds as one curve.
+function banded(colored) {
+  const whole = new Map();
+  for (const one of colored) {
+    const study = studyOf(one.run);
+    const name = study ?? one.run;
+    whole.set(name, [...(whole.get(name) || []), one]);
+  }
+  return [...whole].map(([name, ones]) => (ones.length > 1 ? { ...ones[0], run: `${name}, ${ones.length} seeds`, seeds: ones, expect: ones[0].expect } : ones[0]));
 }
 
 // A run keeps its colour while it is shown.
@@ -81,7 +103,7 @@ async function look() {
     if (chosen.focus === null && data.runs.length) chosen.focus = (data.runs.find((one) => one.health === "healthy") || data.runs[0]).run;
     const known = shownRuns().filter((run) => data.runs.some((one) => one.run === run));
     // One that has gone since it was listed takes no other with it.
-    const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}`).catch((error) => ({ gone: error.message }))));
+    const found = await Promise.all(known.map((run) => ask(`/api/runs/${encodeURIComponent(run)}${view.figure ? `?figure=${view.figure}` : ""}`).catch((error) => ({ gone: error.message }))));
     if (turn !== asked) return;
     data.each = new Map(found.filter((one) => !one.gone).map((one) => [one.run, one]));
     lookAtArchive(data.each.get(chosen.focus));
@@ -125,17 +147,39 @@ function render() {
   const found = shown.map((run) => data.each.get(run)).filter(Boolean);
   const one = data.each.get(chosen.focus);
   const colored = found.map((each) => ({ run: each.run, color: colorOf(each.run), curves: each.curves, target: each.target ?? Number.parseFloat(each.config.target_reward), expect: each.expect }));
+  const studies = new Set(found.map((each) => studyOf(each.run)).filter((study) => study && found.filter((each) => studyOf(each.run) === study).length > 1));
+  showIf(byId("band").parentNode, studies.size);
+  const drawnRuns = byId("band").checked ? banded(colored) : colored;
+  const study = one && studyOf(one.run);
+  showIf(byId("seeds"), study && seedsOf(study).some((run) => !shown.includes(run)));
+  put(byId("seeds"), study ? `show all ${seedsOf(study).length} seeds of ${study}` : "");
+  figures(found);
   put(byId("place"), one ? one.redis : data.runs.length ? data.runs[0].redis : "no runs yet");
   document.title = one ? `${text(one, "eval_mean")} · ${one.run}` : "es-queue";
   detail(one);
   archive(data.archive?.run === chosen.focus ? data.archive : null);
-  legend(colored, found, draw(colored, view).expected.length);
+  legend(drawnRuns, found, draw(drawnRuns, view).expected.length);
   compare(found);
+}
+
+// What the runs have recorded; only one figure at a time is read.
+function figures(found) {
+  const known = new Map(found.flatMap((one) => one.recorded));
+  if (view.figure && !known.has(view.figure)) known.set(view.figure, "");
+  fill(byId("figure"), [["", "returns"], ...known], () => element("option"), (node, [name, sentence]) => {
+    node.value = name;
+    node.title = sentence;
+    put(node, name ? name.replaceAll("_", " ") : sentence);
+  });
+  byId("figure").value = view.figure;
+  showIf(byId("lines"), !view.figure);
 }
 
 function legend(colored, found, expected) {
   const each = Math.max(1, ...found.map((one) => one.curves.training.each));
+  const tasks = new Set(found.map((one) => one.env || one.config.objective));
   const texts = [
+    ...(tasks.size > 1 ? [["these runs have different environments: their returns cannot be compared", ""]] : []),
     ...(colored.length > 1 ? colored.map((one) => [one.run, one.color]) : []),
     ...(expected ? [["◇ the recipe's return after that many steps", ""]] : []),
     ...(each > 1 ? [[`a point is the mean of ${whole(each)} generations`, ""]] : []),
@@ -167,7 +211,7 @@ function relist(node, run, shown) {
   node.dataset.run = run.run;
   node.className = run.run === chosen.focus ? "focus" : "";
   box.checked = shown.includes(run.run);
-  box.disabled = !box.checked && shown.length >= COLORS;
+  box.disabled = !box.checked && shown.length >= MOST;
   box.setAttribute("aria-label", `curve of ${run.run}`);
   box.style.setProperty("--own", box.checked ? colorOf(run.run) : "");
   const [[name, best], [more, state]] = [...button.children].map((row) => row.children);
@@ -194,6 +238,9 @@ function reveal(node) {
 for (const radio of document.querySelectorAll("input[name=x]")) radio.addEventListener("change", () => { view.x = radio.value; writeAddress(); render(); });
 for (const name of ["evaluation", "training"]) byId(name).addEventListener("change", () => { view[name] = byId(name).checked; render(); });
 byId("all").addEventListener("change", render);
+byId("band").addEventListener("change", render);
+byId("figure").addEventListener("change", () => { view.figure = byId("figure").value; changed(); });
+byId("seeds").addEventListener("click", () => { chosen.ticked = seedsOf(studyOf(chosen.focus)); byId("band").checked = true; changed(); });
 byId("reports").addEventListener("toggle", async () => {
   if (!byId("reports").open || !chosen.focus) return;
   try {

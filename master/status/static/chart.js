@@ -6,12 +6,13 @@ import { compact, duration, finite, score, spread, ticked, trimmed, whole } from
 const EDGE = { left: 52, right: 16, top: 12, bottom: 28 };
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+const POINTS = 100;
 const AXES = { env_steps: compact, seconds: duration, generation: whole };
 
 let last = null;
 let pointed = null;
 
-// runs: [{run, color, curves, target, expect}]; view: {x, evaluation, training}
+// runs: [{run, color, curves, target, expect, seeds}]; view: {x, figure, evaluation, training}; seeds: the runs of a study, as one
 export function draw(runs, view) {
   last = { runs, view, ...scales(runs, view) };
   showIf(byId("nothing"), last.empty);
@@ -29,11 +30,40 @@ function points(curve, x, y) {
   return found;
 }
 
+// A chosen figure takes the place of the evaluations.
 function seriesOf(one, view) {
-  const evaluation = view.evaluation ? points(one.curves.evaluation, view.x, "eval_mean") : [];
+  if (one.seeds) return together(one, one.seeds.map((each) => seriesOf(each, view)));
+  if (view.figure) return { ...one, evaluation: points(one.curves.figure, view.x, view.figure).map(flat), train: [] };
   const deviation = one.curves.evaluation.eval_std;
-  for (const each of evaluation) each.wide = finite(deviation[each.place]) || 0;
+  const wide = (each) => finite(deviation[each.place]) || 0;
+  const evaluation = view.evaluation ? points(one.curves.evaluation, view.x, "eval_mean").map((each) => ({ ...each, low: each.up - wide(each), high: each.up + wide(each) })) : [];
   return { ...one, evaluation, train: view.training ? points(one.curves.training, view.x, "return_mean") : [] };
+}
+
+function flat(each) {
+  return { ...each, low: each.up, high: each.up };
+}
+
+// The mean of a study's seeds with their range, from where all have begun; one that has ended keeps its last value.
+function together(one, seeds) {
+  const merged = (curves) => {
+    const known = curves.filter((each) => each.length);
+    if (!known.length) return [];
+    const [first, last] = [Math.max(...known.map((each) => each[0].across)), Math.max(...known.map((each) => each.at(-1).across))];
+    return Array.from({ length: POINTS + 1 }, (_, place) => {
+      const across = first + ((last - first) * place) / POINTS;
+      const ups = known.map((each) => between(each, across));
+      return { across, up: ups.reduce((sum, up) => sum + up / ups.length, 0), low: Math.min(...ups), high: Math.max(...ups) };
+    });
+  };
+  return { ...one, evaluation: merged(seeds.map((each) => each.evaluation)), train: merged(seeds.map((each) => each.train)) };
+}
+
+function between(curve, across) {
+  const after = curve.findIndex((each) => each.across >= across);
+  if (after <= 0) return after ? curve.at(-1).up : curve[0].up;
+  const [left, right] = [curve[after - 1], curve[after]];
+  return left.up + ((right.up - left.up) * (across - left.across)) / (right.across - left.across || 1);
 }
 
 function scales(runs, view) {
@@ -41,9 +71,9 @@ function scales(runs, view) {
   const all = series.flatMap((one) => [...one.evaluation, ...one.train]);
   if (!all.length) return { series, empty: true, expected: [] };
   const highest = Math.max(...all.map((one) => one.across)) || 1;
-  const targets = [...new Set(series.map((one) => finite(one.target)).filter((one) => one !== null))];
-  const expected = view.x === "env_steps" && view.evaluation ? series.flatMap((one) => one.expect.filter((each) => each.env_steps <= highest)) : [];
-  const ups = [...all.flatMap((one) => [one.up - (one.wide || 0), one.up + (one.wide || 0)]), ...targets, ...expected.map((one) => one.reward)];
+  const targets = view.figure ? [] : [...new Set(series.map((one) => finite(one.target)).filter((one) => one !== null))];
+  const expected = view.x === "env_steps" && view.evaluation && !view.figure ? series.flatMap((one) => one.expect.filter((each) => each.env_steps <= highest)) : [];
+  const ups = [...all.flatMap((one) => [one.low ?? one.up, one.high ?? one.up]), ...targets, ...expected.map((one) => one.reward)];
   const box = byId("chart").getBoundingClientRect();
   const [low, high] = padded(Math.min(...ups), Math.max(...ups));
   const first = Math.min(...all.map((one) => one.across));
@@ -84,8 +114,8 @@ function curve(spots, kind, color, { across, up }) {
 }
 
 function band({ evaluation, color }, { across, up }) {
-  const above = evaluation.map((one) => [across(one.across), up(one.up + one.wide)]);
-  const below = evaluation.map((one) => [across(one.across), up(one.up - one.wide)]).reverse();
+  const above = evaluation.map((one) => [across(one.across), up(one.high)]);
+  const below = evaluation.map((one) => [across(one.across), up(one.low)]).reverse();
   return drawn("path", { class: "band", d: `${path([...above, ...below])}Z`, fill: color });
 }
 
@@ -159,7 +189,7 @@ function found(one) {
   const [evaluated, trained] = [nearest(one.evaluation, pointed, last.across), nearest(one.train, pointed, last.across)];
   const name = last.series.length > 1 ? `${one.run}: ` : "";
   return [
-    ...(evaluated ? [{ ...evaluated, color: one.color, text: `${name}evaluation ${spread(evaluated.up, evaluated.wide)}` }] : []),
+    ...(evaluated ? [{ ...evaluated, color: one.color, text: `${name}${last.view.figure ? last.view.figure.replaceAll("_", " ") : "evaluation"} ${one.seeds ? `${score(evaluated.up)} (${score(evaluated.low)} to ${score(evaluated.high)})` : spread(evaluated.up, evaluated.high - evaluated.up)}` }] : []),
     ...(trained ? [{ ...trained, color: one.color, text: `${name}training ${score(trained.up)}` }] : []),
   ];
 }

@@ -1,7 +1,7 @@
 // One run in full: its figures, workers, settings, and what was refused and recovered.
 
 import { byId, element, fill, pairs, put, showIf, table } from "./dom.js";
-import { DASH, ago, score, shown, whole } from "./words.js";
+import { DASH, ago, score, whole } from "./words.js";
 
 const STATES = { running: "good", finished: "good", healthy: "good", paused: "warn", stalled: "warn", stopping: "warn", orphaned: "bad", failed: "bad" };
 
@@ -48,14 +48,14 @@ function tiles(run) {
   const trained = (name) => run.shown[name] || score(run.curves.training[name].at(-1));
   const ended = ["done", "failed"].includes(run.health);
   const rows = [
-    ["evaluation", text(run, "eval_mean"), small(about("±", "eval_std"), about("target", "target"), run.eval_info)],
+    ["evaluation", text(run, "eval_mean"), small(about("± std", "eval_std"), about("target", "target"), run.eval_info)],
     ["best evaluation", text(run, "eval_best", "eval_mean"), ""],
-    ["training return", trained("return_mean"), small(`± ${trained("return_std")}`, `max ${trained("return_max")}`, run.cut_fraction > 0 && `${run.shown.cut_fraction} cut short`, run.info)],
+    ["training return", trained("return_mean"), small(`± std ${trained("return_std")}`, `max ${trained("return_max")}`, run.cut_fraction > 0 && `${run.shown.cut_fraction} cut short`, run.info)],
     ["generation", text(run, "generation"), small({ closing: "closing", final: "final episodes" }[run.stage], run.shown.results)],
     ["steps", text(run, "env_steps"), small(`${text(run, "episodes")} episodes`, run.eval_steps > 0 && `and ${run.shown.eval_steps} steps in evaluations`)],
     ["steps per second", ended ? DASH : text(run, "steps_per_second"), ended || !run.eval_steps_per_second ? "" : `in training, and ${run.shown.eval_steps_per_second} in evaluations`],
-    ["workers", run.on_disk ? DASH : whole(run.living.length), run.shown.busy ? `${run.shown.busy} busy on average` : ""],
-    ["time left", ended ? DASH : text(run, "eta"), `trained for ${text(run, "seconds")}`],
+    ["workers", run.on_disk || ended ? DASH : whole(run.living.length), run.shown.busy ? `${run.shown.busy} busy on average` : ""],
+    ["time left", text(run, "eta"), `trained for ${text(run, "seconds")}`],
   ];
   fill(byId("tiles"), rows, tile, (node, [label, value, more]) => {
     put(node.children[0], label);
@@ -92,7 +92,7 @@ function mended(run) {
   const refused = Object.entries(run.refused).filter(([, count]) => count);
   const rows = [
     ...refused.map(([reason, count]) => [`refused: ${reason}`, whole(count)]),
-    ["recoveries", run.shown.recoveries], ["audited", run.shown.audited || ""],
+    ["repeated", run.shown.recoveries], ["audited", run.shown.audited || ""],
     ["changed while running", run.changed || ""], ["requests waiting", run.requests ? whole(run.requests) : ""],
   ].filter(([, value]) => value !== "");
   pairs(byId("mended"), rows.length ? rows : [["nothing", "every result counted, and none was repeated"]]);
@@ -102,8 +102,8 @@ function mended(run) {
 
 function settings(run) {
   const changed = new Set(run.own);
-  const names = Object.keys(run.config).filter((name) => byId("all").checked || changed.has(name));
-  pairs(byId("settings"), names.length ? names.map((name) => [name.replaceAll("_", " "), shown(run.config[name])]) : [["", "all at their defaults"]]);
+  const rows = Object.entries(run.settings).filter(([name]) => byId("all").checked || changed.has(name));
+  pairs(byId("settings"), rows.length ? rows.map(([name, value]) => [name.replaceAll("_", " "), value]) : [["", "all at their defaults"]]);
 }
 
 // --- several runs beside each other
@@ -111,14 +111,14 @@ function settings(run) {
 export function compare(runs) {
   showIf(byId("compared"), runs.length > 1);
   if (runs.length < 2) return;
-  const names = [...new Set(runs.flatMap((one) => Object.keys(one.config)))].filter((name) => new Set(runs.map((one) => shown(one.config[name]))).size > 1);
+  const names = [...new Set(runs.flatMap((one) => Object.keys(one.settings)))].filter((name) => new Set(runs.map((one) => one.settings[name])).size > 1);
   const figures = [
     ["state", [stateOf]], ["evaluation", ["evaluation"]], ["best evaluation", ["eval_best", "eval_mean"]], ["steps", ["env_steps"]],
     ["trained for", ["seconds"]], ["generation", ["generation"]], ["steps per second", ["steps_per_second"]],
   ];
   table(byId("comparison"), [["", ""], ...runs.map((one) => [one.run, ""])], [
     ...figures.map(([label, names]) => [label, ...runs.map((one) => (names[0] === stateOf ? stateOf(one) : text(one, ...names)))]),
-    ...names.map((name) => [name.replaceAll("_", " "), ...runs.map((one) => shown(one.config[name]))]),
+    ...names.map((name) => [name.replaceAll("_", " "), ...runs.map((one) => one.settings[name] || "")]),
   ]);
 }
 

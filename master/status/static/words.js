@@ -40,10 +40,10 @@ export function score(value) {
 }
 
 export function spread(mean, deviation) {
-  const number = finite(deviation);
-  if (number === null) return score(mean);
-  const shown = number >= 1 && number < 10 && Math.abs(mean) >= 10 ? number.toFixed(1) : score(number);
-  return `${score(mean)} ± ${shown}`;
+  const [text, number] = [score(mean), finite(deviation)];
+  if (!number) return text;
+  const fixed = number.toFixed((text.split(".")[1] || "").length);
+  return `${text} ± ${number > Math.abs(mean) ? score(number) : Number(fixed) ? fixed : trimmed(number, 1)}`;
 }
 
 export function duration(seconds) {
@@ -60,11 +60,4 @@ export function duration(seconds) {
 export function ago(moment) {
   const then = finite(moment);
   return then === null ? DASH : `${duration(Math.max(0, Date.now() / 1000 - then))} ago`;
-}
-
-export function shown(value) {
-  if (value === null || value === undefined) return "none";
-  if (Array.isArray(value)) return value.length ? value.join(", ") : "none";
-  if (typeof value === "object") return JSON.stringify(value);
-  return value === true ? "on" : value === false ? "off" : String(value) || "none";
 }
