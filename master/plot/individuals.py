@@ -153,8 +153,8 @@ def draw_archive(figure: Figure, run_dir: Path) -> None:
         values = np.ma.masked_invalid(fitness)
         sides = cells.shape if cells.units is None else (PIXELS, PIXELS)
         x, y = map(np.linspace, cells.low, cells.high, np.add(sides, 1))
-        middles = np.meshgrid((x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2)
-        at = cells.locate(np.stack(middles, axis=-1).astype(np.float32).reshape(-1, 2))
+        across, up = np.meshgrid((x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2)
+        at = cells.locate(np.column_stack([across.ravel(), up.ravel()]).astype(np.float32))
         drawn = panel.pcolormesh(x, y, values[at].reshape(sides[::-1]))
         if cells.units is None and cells.count <= MOST_EDGES:
             drawn.set(edgecolor="white", linewidth=0.4)

@@ -50,7 +50,7 @@ function banded(colored) {
     const name = study ?? one.run;
     whole.set(name, [...(whole.get(name) || []), one]);
   }
-  return [...whole].map(([name, ones]) => (ones.length > 1 ? { ...ones[0], run: `${name}, ${ones.length} seeds`, seeds: ones, expect: ones[0].expect } : ones[0]));
+  return [...whole].map(([name, ones]) => (ones.length > 1 ? { ...ones[0], run: `${name}, ${ones.length} seeds (mean and range)`, seeds: ones, expect: ones[0].expect } : ones[0]));
 }
 
 // A run keeps its colour while it is shown.
@@ -179,8 +179,8 @@ function legend(colored, found, expected) {
   const each = Math.max(1, ...found.map((one) => one.curves.training.each));
   const tasks = new Set(found.map((one) => one.env || one.config.objective));
   const texts = [
-    ...(tasks.size > 1 ? [["these runs have different environments: their returns cannot be compared", ""]] : []),
-    ...(colored.length > 1 ? colored.map((one) => [one.run, one.color]) : []),
+    ...(tasks.size > 1 && !view.figure ? [["these runs have different environments: their returns cannot be compared", ""]] : []),
+    ...(colored.length > 1 || colored[0]?.seeds ? colored.map((one) => [one.run, one.color]) : []),
     ...(expected ? [["◇ the recipe's return after that many steps", ""]] : []),
     ...(each > 1 ? [[`a point is the mean of ${whole(each)} generations`, ""]] : []),
   ];

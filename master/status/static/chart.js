@@ -187,7 +187,7 @@ function point() {
 
 function found(one) {
   const [evaluated, trained] = [nearest(one.evaluation, pointed, last.across), nearest(one.train, pointed, last.across)];
-  const name = last.series.length > 1 ? `${one.run}: ` : "";
+  const name = last.series.length > 1 || one.seeds ? `${one.run}: ` : "";
   return [
     ...(evaluated ? [{ ...evaluated, color: one.color, text: `${name}${last.view.figure ? last.view.figure.replaceAll("_", " ") : "evaluation"} ${one.seeds ? `${score(evaluated.up)} (${score(evaluated.low)} to ${score(evaluated.high)})` : spread(evaluated.up, evaluated.high - evaluated.up)}` }] : []),
     ...(trained ? [{ ...trained, color: one.color, text: `${name}training ${score(trained.up)}` }] : []),
