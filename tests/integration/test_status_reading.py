@@ -193,24 +193,6 @@ def test_what_is_too_long_or_too_many_is_not_shown(
     assert len(told(capsys, valkey_url)["runs"]) <= MOST_RUNS
 
 
-def test_values_that_would_fill_the_memory_are_not_fetched(
-    filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    large = b"x" * 2**25
-    for key in (OWN.progress, OWN.worker(WORKER), OWN.refused):
-        filled.hset(key, mapping={"why": large, "refuses": large, "stale": 3})
-    filled.sadd(OWN.workers, large)
-    filled.xadd(OWN.history, {"eval_mean": 1, "large": large * 2})
-    filled.rpush(OWN.errors, large)
-    filled.zadd(RUNS, {large: 7.0})
-    before = filled.info("stats")["total_net_output_bytes"]
-    for argv in ([], ["walker-1"], ["walker-1", "--errors"]):
-        assert main([*argv, "--json", "--redis-url", valkey_url]) == 0
-    found = list(map(json.loads, capsys.readouterr().out.splitlines()))
-    assert found[1]["generation"] == 7 and "why" not in found[1]
-    assert filled.info("stats")["total_net_output_bytes"] - before < 100_000
-
-
 def test_a_finished_run_is_in_no_stage(
     filled: Any, valkey_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,6 +224,36 @@ def test_runs_are_laid_over_each_other_and_compared(
     )
 
 
+def test_the_seeds_of_a_study_are_one_band_and_any_recorded_figure_can_be_drawn(
+    processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any
+) -> None:
+    for run in ("study-s1", "study-s2", "other"):
+        planted(redis_client, run)
+        redis_client.xadd(RunKeys(run).history, {"generation": 41, "env_steps": 5e4, "norm": 0.5})
+    settings = {"env": "Pendulum-v1", "strategy": "snes", "sigma": 0.0, "hidden": [64, 64]}
+    redis_client.set(RunKeys("other").config, json.dumps({**settings, "policy": "linear"}))
+    redis_client.hset(RunKeys("other").progress, "env", "Pendulum-v1")
+    redis_client.hset(RunKeys("other").progress, mapping={"state": "failed", "eta": 50})
+    url, _ = served(processes, valkey_url)
+    page.goto(f"{url}#run=study-s1")
+    page.get_by_role("button", name="show all 2 seeds of study").click()
+    looks_until(page, lambda: "study, 2 seeds" in page.locator("#legend").inner_text(), "a band")
+    assert page.locator("#chart .eval").count() == page.locator("#chart .band").count() == 1
+    page.get_by_label("seeds as a band").uncheck()
+    assert page.locator("#chart .eval").count() == 2
+    assert "different environments" not in page.locator("#legend").inner_text()
+    page.get_by_label("curve of other").check()
+    looks_until(page, lambda: "different env" in page.locator("#legend").inner_text(), "a remark")
+    compared = page.locator("#comparison").inner_text()
+    assert "sigma\t\t\tauto" in compared and "64, 64" not in compared
+    page.locator("#figure").select_option("norm")
+    looks_until(page, lambda: "y=norm" in page.url, "the figure is in the address")
+    looks_until(page, lambda: page.locator("#chart circle").count() == 3, "three points of norm")
+    page.goto(f"{url}&#run=other")
+    looks_until(page, lambda: page.locator("#state").inner_text() == "failed", "it is shown")
+    assert tile(page, "time left") == "–"
+
+
 def test_a_click_on_the_map_of_an_archive_shows_the_elite_and_how_to_play_it(
     processes: Processes, redis_client: redis.Redis, valkey_url: str, page: Any, tmp_path: Path
 ) -> None:
