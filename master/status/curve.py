@@ -32,7 +32,7 @@ Ask = Callable[[list[Any]], list[Any]]
 Row = dict[str, float]
 #: The position of a point on each axis.
 AXES = ("generation", "env_steps", "seconds", "episodes")
-FIGURE_NAME = re.compile("[a-z0-9_]{1,40}")
+FIGURE_NAME = re.compile(r"\w{1,60}", re.ASCII)
 
 
 class Series:

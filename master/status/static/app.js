@@ -19,7 +19,7 @@ function readAddress() {
   chosen.focus = given.get("run");
   chosen.ticked = (given.get("with") || "").split(" ").filter(Boolean);
   if (["env_steps", "seconds", "generation"].includes(given.get("x"))) view.x = given.get("x");
-  view.figure = /^[a-z0-9_]{1,40}$/.test(given.get("y") || "") ? given.get("y") : "";
+  view.figure = /^\w{1,60}$/.test(given.get("y") || "") ? given.get("y") : "";
   for (const radio of document.querySelectorAll("input[name=x]")) radio.checked = radio.value === view.x;
 }
 
