@@ -18,7 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 #: What .ci/run cannot provide, and what runs these tests instead.
 PERMITTED = {
-    "ES_QUEUE_IMAGES": "docker/check_steps.py builds the images that these tests start",
     "the right to": "a container may not make namespaces or mount a disk",
     "this host has no address but its loopback's": "a host without a network",
     "only root gives files away": "a user's own computer",

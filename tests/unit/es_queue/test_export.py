@@ -211,18 +211,6 @@ def test_a_box_bounded_by_tanh_is_exported_with_its_bound() -> None:
     assert compared(".pt2", {"action_bound": "tanh"}, ACTIONS["matrix"], 100) < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [".onnx", ".pt2"])
-@pytest.mark.parametrize("config", CONFIGS)
-def test_ten_thousand_random_observations_give_equal_outputs(
-    config: str, ending: str, record_property: Any
-) -> None:
-    worst = compared(ending, CONFIGS[config], ACTIONS["box"], 10_000)
-    record_property("largest difference", worst)
-    print(f"{config}{ending}: largest difference {worst:.2g}")
-    assert worst < 2e-5
-
-
 def test_a_model_names_its_run_and_digest() -> None:
     model = onnx.load_from_string(export_bytes(".onnx", *saved_policy({}, ACTIONS["discrete"])))
     told = {one.key: one.value for one in model.metadata_props}

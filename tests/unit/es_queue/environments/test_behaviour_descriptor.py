@@ -155,9 +155,6 @@ def test_both_walkers_tell_where_the_hull_is() -> None:
     assert open_vector_environment(asked(WALKER, backend="lean")) is None
 
 
-# --- the settings
-
-
 # --- the worker
 
 

@@ -113,9 +113,3 @@ def test_the_bits_are_equal_by_whatever_instructions_numpy_computes() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["0", "0"]
-
-
-# --- which requests it serves
-
-
-# --- whole blocks

@@ -9,7 +9,6 @@ from typing import Any
 
 import Box2D
 import numpy as np
-import pytest
 
 from es_queue import load_policy
 from es_queue.environments.factory import open_environment
@@ -77,20 +76,6 @@ def test_rays_of_a_trained_walk_have_the_bits_of_rays_in_the_walkers_own_world()
 def trained_act(name: str) -> Callable[[int], Act]:
     policy = load_policy(path_of(name))
     return lambda seed: policy.act
-
-
-@pytest.mark.full
-@each_case("name", [NORMAL, HARDCORE])
-def test_rays_of_sixty_episodes_have_the_bits_of_rays_in_the_walkers_own_world(name: str) -> None:
-    compare_rays(name, range(100, 160), random_acts, 1600)
-
-
-@pytest.mark.full
-@each_case("name, policy", [(NORMAL, "BipedalWalker-v2"), (HARDCORE, HARDCORE)])
-def test_rays_of_whole_trained_walks_have_the_bits_of_rays_in_the_walkers_own_world(
-    name: str, policy: str
-) -> None:
-    compare_rays(name, range(3), trained_act(policy), 2000)
 
 
 @each_case("name", WALKERS)

@@ -84,14 +84,6 @@ def test_nested_parts_become_one_vector_in_the_spaces_order() -> None:
     assert encode(SEEN) is not encode(SEEN), "an observation is the caller's to keep"
 
 
-def test_the_order_is_that_of_gymnasiums_own_flattening() -> None:
-    SPACE.seed(4)
-    encode = make_encoder(observation_tree(SPACE, "Own-v0"))
-    for _ in range(20):
-        one = SPACE.sample()
-        assert encode(one).tolist() == spaces.flatten(SPACE, one).astype(np.float32).tolist()
-
-
 def test_every_part_has_a_name_and_a_place() -> None:
     found = named_parts(observation_tree(SPACE, "Own-v0"))
     assert tuple(name for name, _, _ in found) == NAMES

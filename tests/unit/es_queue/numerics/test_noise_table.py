@@ -117,17 +117,11 @@ def test_a_damaged_table_is_made_again(table: NoiseTable, folder: Path, damage: 
     assert table_digest(again.row(0, SIZE)) == again.digest
 
 
-def test_a_file_that_others_can_write_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_file_or_folder_that_others_can_write_is_refused(folder: Path, what: str) -> None:
     path = NoiseTable.open(10, folder).path
     assert path is not None
-    path.chmod(0o620)
-    with pytest.raises(RunFolderError, match="can be written by other users"):
-        NoiseTable.open(10, folder)
-
-
-def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
+    (path if what == "file" else folder).chmod(0o722)
     with pytest.raises(RunFolderError, match="can be written by other users"):
         NoiseTable.open(10, folder)
 
@@ -246,6 +240,3 @@ def test_a_maker_that_was_killed_holds_nobody_up(table: NoiseTable, folder: Path
     maker.kill()
     maker.communicate()
     assert NoiseTable.open(SIZE, folder).digest == table.digest
-
-
-# --- the default size

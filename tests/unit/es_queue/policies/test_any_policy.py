@@ -45,13 +45,6 @@ def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> N
             assert np.isfinite(expected).all() and expected.any()
 
 
-@each_case("kind", [kind for kind in POLICIES if kind != "cshenton"])
-def test_no_biases_leaves_only_the_matrices(kind: str) -> None:
-    whole, bare, _ = (*variants(kind), None)[:3]
-    assert bare.size == whole.size - sum(columns for _, columns in whole.shapes)
-    assert bare.description != whole.description
-
-
 @each_case("kind", POLICIES)
 def test_an_episode_remembers_nothing_of_the_one_before(kind: str) -> None:
     for policy in variants(kind):

@@ -194,9 +194,6 @@ def test_a_client_like_rqs_keeps_every_setting_of_tls(tmp_path: Path) -> None:
     )
 
 
-# --- command lines
-
-
 # --- a password in the user's place
 
 

@@ -171,6 +171,3 @@ def test_each_member_has_its_own_optimiser_and_one_is_trained_at_a_time() -> Non
             strategy.centre_of(published, 1, draw), state["members"][played]
         )
     assert (state["member_step"] > 0).all()
-
-
-# --- observation statistics
