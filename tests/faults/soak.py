@@ -30,9 +30,9 @@ TINY: dict[str, Any] = {
 }
 #: What is held at one moment; memory in megabytes, files in kilobytes.
 Look = dict[str, float]
-#: How much each may grow between two looks, and besides per generation. Garbage is seldom collected:
-#: a master takes some megabytes more in its first thousand generations (6 were seen), and 0.1 in
-#: each thousand after. An entry of the history in Redis takes 1.2 kB. The individuals of 200
+#: How much each may grow between two looks, and besides per generation. Python seldom collects
+#: garbage: a master takes some megabytes more in its first thousand generations (6 were seen), and
+#: 0.1 in each thousand after. An entry of the history in Redis takes 1.2 kB. The individuals of 200
 #: generations, the most that are kept, take up to 12 kB each.
 MOST = {
     "keys": (3, 0.0),
