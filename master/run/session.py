@@ -572,7 +572,7 @@ class Session:
         try:
             path = self._checkpoints.save(state.generation, generation.checkpoint)
         finally:
-            self._leave(STOPPED, UNSERVED if is_unserved else None)
+            self._give_up_lease(STOPPED, UNSERVED if is_unserved else None)
         summary = self._make_summary(STOPPED, state, None)
         if is_unserved:
             summary |= {"reason": UNSERVED, "interrupted": False}
@@ -599,13 +599,17 @@ class Session:
 
     def _leave(self, state: str, why: str | None = None) -> None:
         """End early, with all that a resume needs. A failure here does not hide why."""
-        self._retry.give_up_after(LEAVE_SECONDS)
-        generation, data = None if self._master is None else self._master.current, None
+        generation = None if self._master is None else self._master.current
         if generation is not None:
-            data = generation.checkpoint
             with suppress(Exception):
                 self._checkpoints.save(generation.state.generation, generation.checkpoint)
+        self._give_up_lease(state, why)
+
+    def _give_up_lease(self, state: str, why: str | None) -> None:
+        self._retry.give_up_after(LEAVE_SECONDS)
+        generation = None if self._master is None else self._master.current
         is_unused = generation is None and self._launch.resume is None
+        data = None if generation is None else generation.checkpoint
         with suppress(Exception):
             self._mark_ended(state, 0 if is_unused else keys.RUN_SECONDS, data, why=why)
 

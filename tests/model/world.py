@@ -152,7 +152,8 @@ class Line:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        return partial(self._call, name, found) if callable(found) else found
+        is_call = callable(found) and name != "retry"
+        return partial(self._call, name, found) if is_call else found
 
     def _call(self, name: str, call: Callable[..., Any], *words: Any, **more: Any) -> Any:
         world = self._world
