@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +50,8 @@ SEED_RANGES = {
 }
 
 
-@dataclass(frozen=True)
-class SlotPlan:
-    """The plan of slots ``start … stop-1`` of one generation.
+class SlotPlan(NamedTuple):
+    """The plan of the first S training slots of a generation.
 
     noise_indices: int64[S], start of each slot's slice of the noise table, distinct in a generation
     seeds:         int64[S, individuals, episodes], environment seeds
@@ -59,21 +59,10 @@ class SlotPlan:
     sampled:       bool[S], whether the slot's episodes count in the observation statistics
     """
 
-    start: int
     noise_indices: Integers
     seeds: Integers
     noise_keys: NDArray[np.uint64]
     sampled: Mask
-
-    def part(self, start: int, stop: int) -> SlotPlan:
-        rows = slice(start - self.start, stop - self.start)
-        return SlotPlan(
-            start,
-            self.noise_indices[rows],
-            self.seeds[rows],
-            self.noise_keys[rows],
-            self.sampled[rows],
-        )
 
 
 @dataclass(frozen=True)
@@ -93,16 +82,14 @@ class GenerationPlan:
     seed_sharing: str
     sample_fraction: float
 
-    def slots(self, start: int, stop: int) -> SlotPlan:
-        """The plan of a range of slots; slot k does not depend on the range."""
+    def slots(self, stop: int) -> SlotPlan:
+        """The plan of the first ``stop`` slots; slot k does not depend on their number."""
         words = self._raw(SLOTS, stop)
         indices = self._distinct(SLOTS, words[:, 0], 0, self.index_count)
         sampled = as_fractions(words[:, 2]) < self.sample_fraction
         if stop:
             sampled[0] = self.sample_fraction > 0
-        return SlotPlan(0, indices, self._training_seeds(stop), words[:, 1], sampled).part(
-            start, stop
-        )
+        return SlotPlan(indices, self._training_seeds(stop), words[:, 1], sampled)
 
     def seeds(self, stream: int, count: int) -> Integers:
         """``count`` distinct environment seeds of a stream in SEED_RANGES."""

@@ -242,11 +242,11 @@ class Slots:
             rows["seeds"][:, 0, 0] = seeds[start:]
             return nobody
         if kind == TRAIN:
-            plan = training_plan(config, self.strategy, generation, stop).part(start, stop)
-            rows["players"], rows["index"] = self.strategy.per_slot, plan.noise_indices
-            rows["seeds"][:, :, : config.episodes] = plan.seeds
-            rows["key"], rows["noisy"] = plan.noise_keys, True
-            return plan.sampled
+            plan = training_plan(config, self.strategy, generation, stop)
+            rows["players"], rows["index"] = self.strategy.per_slot, plan.noise_indices[start:stop]
+            rows["seeds"][:, :, : config.episodes] = plan.seeds[start:stop]
+            rows["key"], rows["noisy"] = plan.noise_keys[start:stop], True
+            return plan.sampled[start:stop]
         if kind == CENTRE:  # number 0 as slot 0 plays; other centres on fresh seeds
             first = training_plan(config, self.strategy, generation, 1)
             at = rows["number"] == 0
@@ -605,7 +605,7 @@ def training_plan(config: RunConfig, strategy: Strategy, generation: int, stop: 
 def _training_plan(
     config: RunConfig, generation: int, size: int, individuals: int, count: int
 ) -> SlotPlan:
-    return make_generation_plan(config, generation, size, individuals).slots(0, count)
+    return make_generation_plan(config, generation, size, individuals).slots(count)
 
 
 def _split_lengths(

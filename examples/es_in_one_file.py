@@ -120,7 +120,7 @@ def train(generations: int = GENERATIONS) -> Floats:
         # Publish: the statistics are frozen, so that all episodes of a generation see the same.
         statistics = moments.freeze(OBSERVATION_CLIP)
         positions = noise.size - SIZE + 1
-        plan = GenerationPlan(SEED, generation, positions, 2, 1, "pair", 1.0).slots(0, pairs)
+        plan = GenerationPlan(SEED, generation, positions, 2, 1, "pair", 1.0).slots(pairs)
 
         # Play and collect. The two of a pair share an environment seed: the difference of their
         # returns then comes from the perturbation, not from the luck of the start.

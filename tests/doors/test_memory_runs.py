@@ -150,7 +150,7 @@ def test_the_moments_are_those_of_each_episode_merged_in_the_order_of_the_slots(
     values = {"strategy": "openai_es", "obs_sample": 1.0, "generations": 1, "eval_every": 0}
     run = play(env="CartPole-v1", biases=False, **values)
     env, moments = gymnasium.make("CartPole-v1"), RunningMoments.empty(4)
-    plan = GenerationPlan(3, 0, TABLE.size - 8 + 1, 2, 1, "pair", 1.0).slots(0, 4)
+    plan = GenerationPlan(3, 0, TABLE.size - 8 + 1, 2, 1, "pair", 1.0).slots(4)
     for slot in range(4):
         step = np.float32(0.05) * TABLE.row(int(plan.noise_indices[slot]), 8)
         for half, vector in enumerate((step, -step)):

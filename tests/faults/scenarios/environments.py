@@ -204,7 +204,7 @@ def hopeless_slots(values: dict[str, Any]) -> Counter[str]:
 
 def seeds_of(config: RunConfig, generation: int) -> list[int]:
     """The first environment seed of each training slot."""
-    slots = make_generation_plan(config, generation, 5, 2).slots(0, config.population // 2)
+    slots = make_generation_plan(config, generation, 5, 2).slots(config.population // 2)
     seeds: list[int] = slots.seeds[:, 0, 0].tolist()
     return seeds
 
