@@ -198,7 +198,7 @@ def open_noise_table(config: RunConfig, size: int) -> NoiseTable:
     if config.noise_size > most:
         raise ValueError(
             f"a noise table of {config.noise_size} floats is larger than the limit of {most} "
-            f"for a file; play the run's checkpoint instead"
+            "for a file; play the run's checkpoint instead"
         )
     return NoiseTable.open(config.noise_size)
 
@@ -209,6 +209,6 @@ def validate_digest(digest: str, parameters: Floats) -> None:
     if actual != digest:
         raise RunFolderError(
             f"its seeds make parameters with the digest {actual}, not {digest}: the run began with "
-            f"another run's checkpoint (--warm-start), or this machine computes other initial "
-            f"parameters"
+            "another run's checkpoint (--warm-start), or this machine computes other initial "
+            "parameters"
         )

@@ -47,7 +47,7 @@ def add(run_folder: Path, command: str, folder: Path = FOLDER) -> Path:
     if len(data) > MAX_BYTES:
         raise RunFolderError(
             f"the policy of {path} takes {len(data)} bytes, and at most {MAX_BYTES} are "
-            f"allowed: use a smaller one"
+            "allowed: use a smaller one"
         )
     for ending in ENDINGS:
         (folder / f"{config.env}{ending}").unlink(missing_ok=True)

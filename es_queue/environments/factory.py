@@ -281,7 +281,7 @@ def with_bins(spec: ActionSpec, text: str) -> ActionSpec:
     if bins and (spec.kind != "box" or not all(map(isfinite, (*spec.low, *spec.high)))):
         raise UsageError(
             f"action_bins is {text}, but only box actions with finite bounds can be divided "
-            f"into bins: leave it out"
+            "into bins: leave it out"
         )
     return replace(spec, bins=bins)
 

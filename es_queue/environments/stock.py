@@ -191,7 +191,7 @@ def observation_tree(
     part = f" {name}" if name else ""
     raise EnvironmentFailure(
         f"the observations{part} of {environment_id} are a {type(space).__name__}; es-queue "
-        f"supports Box, Discrete, MultiDiscrete, "
+        "supports Box, Discrete, MultiDiscrete, "
         "MultiBinary, and Dict and Tuple of them (your own wrapper can convert it to one of these)"
     )
 
@@ -212,7 +212,7 @@ def action_spec(space: spaces.Space[Any], environment_id: str) -> ActionSpec:
         )
     raise EnvironmentFailure(
         f"the actions of {environment_id} are a {type(space).__name__}; es-queue supports Box, "
-        f"Discrete, "
+        "Discrete, "
         "MultiDiscrete and MultiBinary"
     )
 

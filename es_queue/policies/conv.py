@@ -182,7 +182,7 @@ class ConvPolicy(LayeredPolicy):
             described = f"arrays of shape {list(shape)}" if shape else "vectors"
             raise UsageError(
                 f"policy is {kind}, which takes images of shape [stack, height, width] or "
-                f"[height, width, colours], "
+                "[height, width, colours], "
                 f"but the observations are {described}: use linear, mlp, rnn, lstm or gru"
             )
         self.outputs, self.reference = outputs, reference
@@ -204,7 +204,7 @@ class ConvPolicy(LayeredPolicy):
                 raise UsageError(
                     f"policy is {kind}, whose convolutions need larger images than "
                     f"{self.image_shape[0]} x {self.image_shape[1]} pixels: use another policy, or "
-                    f"reduce the images less"
+                    "reduce the images less"
                 )
             self.convolutions.append(layer)
         units, depth = architecture.units, len(self.convolutions)

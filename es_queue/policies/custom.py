@@ -167,7 +167,7 @@ def _validate_actions(path: str, policy: Policy) -> None:
     if first[0].tobytes() != first[1].tobytes():
         raise UsageError(
             f"the policy {path} has different initial parameters each time: initial must draw "
-            f"only from its seed"
+            "only from its seed"
         )
     bump = np.cos(np.arange(policy.size, dtype=np.float32))
     rows: Floats = np.stack(
@@ -186,12 +186,12 @@ def _validate_actions(path: str, policy: Policy) -> None:
     if together.tobytes() != np.concatenate(alone, axis=2).tobytes():
         raise UsageError(
             f"the policy {path} gives different bits for many individuals at once than for "
-            f"single ones: results would depend on the number of workers"
+            "single ones: results would depend on the number of workers"
         )
     if together[0].tobytes() != together[1].tobytes():
         raise UsageError(
             f"the policy {path} acts differently in a second, equal episode: it must keep its "
-            f"state only in memory"
+            "state only in memory"
         )
 
 

@@ -145,7 +145,7 @@ def read_policy(path: Path, trust: bool = False) -> SavedPolicy:
     if path.suffix == ".json":
         raise RunFolderError(
             f"{path} is a seed list: es-play {path} --export FILE.npz converts it to a policy "
-            f"that can be loaded"
+            "that can be loaded"
         )
     try:
         return SavedPolicy(*read_npz(path, POLICY_ARRAYS), trust)

@@ -47,7 +47,7 @@ class TorchPolicy(Policy):
         if buffers := [buffer for buffer, _ in self._module.named_buffers()]:
             raise UsageError(
                 f"the policy {name} has buffers ({', '.join(buffers[:3])}), which are not "
-                f"parameters: use layers without buffers, such as LayerNorm instead of BatchNorm"
+                "parameters: use layers without buffers, such as LayerNorm instead of BatchNorm"
             )
         for part, parameter in self._module.named_parameters():
             if parameter.dtype != self._torch.float32 or parameter.device.type != "cpu":

@@ -1,7 +1,7 @@
 """Redis clients with explicit timeouts, which never re-send silently, and Retry, which does.
 
-redis-py re-sends a command whose reply was lost, and may wait a minute for it. A comment ``twice:``
-states of each command whether it may be sent twice.
+redis-py re-sends a command whose reply was lost, and may wait a minute for it. Every command here
+may be sent again, unless a comment says that it never is.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def authentication_error(name: str, error: Exception) -> RedisError:
         where = f"put it in the URL, in RQ_REDIS_URL, or in a file ({FLAG}, {PASSWORD_FILE})"
         return RedisError(
             f"Redis at {name} requires a password: {where}; if it has users (ACL), name the "
-            f"user in the URL: redis://worker@host"
+            "user in the URL: redis://worker@host"
         )
     return RedisError(
         f"Redis at {name} refused the user or password ({sanitize(first_line(error))}); "
@@ -587,9 +587,7 @@ def none_on_wrong_type(read: Callable[[], Any]) -> Any:
 
 def read_field(client: Any, key: str, name: str, most: int = MAX_FIELD) -> bytes | None:
     """None if it is missing, or too long."""
-    value: bytes | None = (
-        client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None
-    )  # twice: yes
+    value: bytes | None = client.hget(key, name) if 0 < client.hstrlen(key, name) <= most else None
     return value
 
 

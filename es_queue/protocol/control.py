@@ -114,7 +114,7 @@ class ControlClient:
             state = read_field(self._client, self.keys.progress, "state", MAX_TEXT)
             return [state, self._client.getrange(self.keys.master, 0, MAX_TEXT - 1)]
 
-        values = self._retry(read)  # twice: yes
+        values = self._retry(read)
         return LeaseStatus(
             *(value.decode("utf-8", "replace") if value else None for value in values)
         )
@@ -124,9 +124,7 @@ class ControlClient:
 
     def config(self) -> bytes | None:
         """The run's settings as JSON, unchecked."""
-        raw: bytes | None = self._retry(
-            lambda: self._client.getrange(self.keys.config, 0, 2**20)
-        )  # twice: yes
+        raw: bytes | None = self._retry(lambda: self._client.getrange(self.keys.config, 0, 2**20))
         return raw or None
 
     def send(self, request: ControlRequest) -> None:
@@ -134,10 +132,10 @@ class ControlClient:
         already wait.
         """
         commands = self.keys.commands
-        if self._retry(lambda: self._client.llen(commands)) >= MAX_WAITING:  # twice: yes
+        if self._retry(lambda: self._client.llen(commands)) >= MAX_WAITING:
             raise RedisError(
                 f"{MAX_WAITING} requests already wait for the master of {self.run}: it does not "
-                f"read them"
+                "read them"
             )
 
         def push() -> None:
@@ -145,18 +143,16 @@ class ControlClient:
             pipeline.lrem(commands, 0, request.encode()).rpush(commands, request.encode())
             pipeline.expire(commands, keys.RUN_SECONDS).execute()
 
-        self._retry(push)  # twice: yes, the same bytes are there once
+        self._retry(push)  # sent again, the same bytes are there once
 
     def withdraw(self, request: ControlRequest) -> None:
-        self._retry(
-            lambda: self._client.lrem(self.keys.commands, 0, request.encode())
-        )  # twice: yes
+        self._retry(lambda: self._client.lrem(self.keys.commands, 0, request.encode()))
 
     def poll_reply(self, request: ControlRequest) -> str | None:
         """The master's reply to a request, or None."""
         raw = self._retry(
             lambda: read_field(self._client, self.keys.progress, "replies", MAX_REPLIES)
-        )  # twice: yes
+        )
         try:
             replies = parse_json(raw or b"", MAX_REPLIES)
         except DecodeError:
@@ -171,7 +167,7 @@ class ControlClient:
         self._retry(self._close_seats)
         deleted = 0
         for batch in self._batches():
-            deleted += self._retry(partial(self._client.unlink, *batch))  # twice: yes
+            deleted += self._retry(partial(self._client.unlink, *batch))
         self._retry(
             lambda: (
                 self._client.pipeline(transaction=True)
@@ -196,7 +192,7 @@ class ControlClient:
         while True:
             cursor, names = self._retry(
                 partial(self._client.scan, cursor, match=pattern, count=500)
-            )  # twice: yes
+            )
             if names:
                 yield names
             if cursor == 0:

@@ -38,13 +38,13 @@ def waiting_seat_ids(client: redis.Redis, queue: str) -> list[str]:
 def read_queue(client: redis.Redis, key: str, start: int, stop: int) -> list[bytes]:
     """LRANGE of a queue. Raises DataError if it is not a list."""
     require_type(client, key, b"list")
-    entries: Any = client.lrange(key, start, stop)  # twice: yes
+    entries: Any = client.lrange(key, start, stop)
     return list(entries)
 
 
 def require_type(client: redis.Redis, key: str, kind: bytes) -> None:
     """Raises redis-py's DataError, which names the key, if it exists with another type."""
-    found: Any = client.type(key)  # twice: yes
+    found: Any = client.type(key)
     if found not in (kind, b"none"):
         raise redis.exceptions.DataError(f"{key} is a {found.decode()}, not a {kind.decode()}")
 
@@ -66,7 +66,7 @@ def remove_mistyped(client: Any, queue: str) -> list[str]:
     }
     removed = []
     for key, kind in kinds.items():
-        found = client.type(key)  # twice: yes
+        found = client.type(key)
         if found in (kind, b"none"):
             continue
         with client.pipeline() as change:  # nothing if the key has changed meanwhile
@@ -75,7 +75,7 @@ def remove_mistyped(client: Any, queue: str) -> list[str]:
                 change.multi()
                 change.delete(key)
                 with suppress(redis.exceptions.WatchError):
-                    change.execute()  # twice: yes
+                    change.execute()
                     removed.append(f"{key}, which was a {found.decode()}, not a {kind.decode()}")
     return removed
 

@@ -125,9 +125,7 @@ class Store:
 
     def progress_field(self, name: str) -> str | None:
         """A field of the run's progress as a master last wrote it; None if missing or too long."""
-        return text_of(
-            self.retry(partial(read_field, self._client, self.keys.progress, name))
-        )  # twice: yes
+        return text_of(self.retry(partial(read_field, self._client, self.keys.progress, name)))
 
     def config(self) -> bytes | None:
         """The run's configuration, None if there is no such run."""
@@ -281,7 +279,7 @@ class MasterStore(Store):
         """
         unread = dict(publications)
         while unread:
-            replies = iter(self.retry(partial(self._read_pieces, unread)))  # twice: yes
+            replies = iter(self.retry(partial(self._read_pieces, unread)))
             for name, types in list(unread.items()):
                 has_next, *data = next(replies), next(replies), next(replies)
                 at, (rows, episodes) = self._position(name), map(_records, data, types)
@@ -391,7 +389,7 @@ class MasterStore(Store):
             holder, left = pipeline.get(self.keys.master).pttl(self.keys.master).execute()
             return text_of(holder), max(0, left) / 1000
 
-        return self.retry(read)  # twice: yes
+        return self.retry(read)
 
     def renew(self, token: str, holder: str, lease: float) -> None:
         """Renew the lease. A higher token takes over the run (rule 11)."""
@@ -437,9 +435,7 @@ class MasterStore(Store):
             if gone:
                 self._client.zrem(keys.RUNS, *gone)
 
-        self.retry(
-            prune
-        )  # twice: yes; a run that comes back meanwhile is listed again by its next publish
+        self.retry(prune)  # a run that comes back meanwhile is listed again by its next publish
 
     # --- workers and people
 
@@ -461,7 +457,7 @@ class MasterStore(Store):
             return names, replies_of(pipeline)
 
         infos = {}
-        for name, reply in zip(*self.retry(read), strict=True):  # twice: yes
+        for name, reply in zip(*self.retry(read), strict=True):
             if name not in known:
                 fields = zip(WORKER_FIELDS, map(text_of, reply or ()), strict=False)
                 about = {
@@ -489,7 +485,7 @@ class MasterStore(Store):
     def _list(self, key: str, start: int, stop: int) -> list[bytes] | None:
         """None for a key of another type."""
         read = partial(none_on_wrong_type, partial(self._client.lrange, key, start, stop))
-        entries: list[bytes] | None = self.retry(read)  # twice: yes
+        entries: list[bytes] | None = self.retry(read)
         return entries
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
@@ -534,7 +530,7 @@ class WorkerStore(Store):
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         """The first beat, before the first claim (rule 7)."""
-        self.retry(partial(self._write, about, ttl, register=True))  # twice: yes
+        self.retry(partial(self._write, about, ttl, register=True))
 
     def _write(self, about: Mapping[str, str], ttl: float, *, register: bool) -> None:
         pipeline = self._client.pipeline(transaction=True)
@@ -558,7 +554,7 @@ class WorkerStore(Store):
             )
             return replies
 
-        alive, has_master = self.retry(live)  # twice: yes
+        alive, has_master = self.retry(live)
         if not alive:
             if self._send("exists", self.keys.config):  # a beat must not bring a purged run back
                 self.arrive(about, ttl)
@@ -567,7 +563,7 @@ class WorkerStore(Store):
         # run must not come back. If this fails (the server is out of memory), only what people read
         # is old; the beat above has counted.
         with suppress(redis.exceptions.RedisError):
-            self._write(about, ttl, register=bool(has_master))  # twice: yes, but not worth it
+            self._write(about, ttl, register=bool(has_master))  # not worth sending again
 
     def poll_flags(self, publication: str = "") -> WorkerFlags:
         """The leave flags, and whether ``publication`` has closed, in one round trip."""
@@ -585,7 +581,7 @@ class WorkerStore(Store):
             replies: list[Any] = pipeline.execute()
             return replies
 
-        replies = self.retry(read)  # twice: yes
+        replies = self.retry(read)
         (state, give_way, newest), has_master, has_parameters, *orders = replies
         shutdown, suspended, *jobs = orders or (False, False)
         asked_to_leave = self.worker.encode() in (give_way or b"").split(b" ")
@@ -674,7 +670,7 @@ class WorkerStore(Store):
             pipeline.lpush(self.keys.todo, str(block))
         pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
         with suppress(redis.exceptions.RedisError):
-            pipeline.execute()  # twice: NO; reconcile returns the blocks when the reply was lost
+            pipeline.execute()  # never sent again; reconcile returns the blocks when the reply was lost
 
     def report(self, reason: str, **more: object) -> None:
         """Add to the run's errors; nothing is written for a run that is gone."""
@@ -684,12 +680,12 @@ class WorkerStore(Store):
         pipeline = self._client.pipeline(transaction=True).rpush(self.keys.errors, text)
         pipeline.ltrim(self.keys.errors, -MAX_ERRORS, -1).expire(self.keys.errors, keys.RUN_SECONDS)
         with suppress(redis.exceptions.RedisError):
-            pipeline.execute()  # twice: NO
+            pipeline.execute()  # never sent again: the report would be there twice
 
     def depart(self) -> None:
         """Remove the worker's heartbeat."""
         with suppress(redis.exceptions.RedisError):
-            # twice: yes, and not worth waiting for: the beat lapses by itself
+            # not worth waiting for: the beat lapses by itself
             self._client.delete(self._worker_key)
 
 

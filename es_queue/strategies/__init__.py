@@ -113,6 +113,6 @@ def load_strategy_class(path: str) -> type[Strategy]:
     if loaded.per_slot not in (1, 2):
         raise UsageError(
             f"the strategy {path} has {loaded.per_slot} individuals per slot: use one, or two "
-            f"for pairs"
+            "for pairs"
         )
     return loaded

@@ -93,7 +93,7 @@ def validate_workers_package() -> None:
     if actual != expected:
         raise UsageError(
             f"the package 'workers' that Python finds is {actual}, not es-queue's: run from "
-            f"another folder, or remove that package from PYTHONPATH"
+            "another folder, or remove that package from PYTHONPATH"
         )
 
 

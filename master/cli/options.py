@@ -147,7 +147,7 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
     if launch.video_every and values.get("keep_generations") == 0:
         raise UsageError(
             f"video_every is {launch.video_every}, but keep_generations is 0 and videos are "
-            f"made from recorded individuals: leave --video-every out, or set "
+            "made from recorded individuals: leave --video-every out, or set "
             "--keep-generations to 1 or more"
         )
     if launch.standby and launch.redis_url is None:
@@ -161,7 +161,7 @@ def _validate_combinations(launch: Launch, values: dict[str, Any]) -> None:
         )
     if launch.listen is not None and launch.redis_url is not None:
         raise UsageError(
-            f"--listen opens the private server, but none is started, because "
+            "--listen opens the private server, but none is started, because "
             f"{launch.redis_source} names a Redis: leave one out, or give --redis-url private"
         )
 
@@ -179,7 +179,7 @@ def _make_launch(given: dict[str, Any]) -> Launch:
         if "resume" in given:
             raise UsageError(
                 f"{COMMAND_LINE} has --standby and --resume: --standby resumes the run by "
-                f"itself, so leave --resume out"
+                "itself, so leave --resume out"
             )
         given |= {"resume": given["standby"], "standby": True}
     for name, parse in LAUNCH_PARSERS.items():

@@ -65,7 +65,7 @@ def chosen_files(run_dir: Path, generations: Sequence[int]) -> list[Path]:
     if not there:
         raise UsageError(
             f"--cloud draws the individuals of a generation, but {run_dir} has recorded none "
-            f"(--keep-generations)"
+            "(--keep-generations)"
         )
     if missing := [number for number in generations if number not in there]:
         near = min(there, key=lambda number: abs(number - missing[0]))

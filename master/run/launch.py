@@ -132,7 +132,7 @@ def parse_warm_start(text: str) -> Path:
     if path.suffix != ".npz":
         raise UsageError(
             f"warm-start is {text!r}, whose bundled policy is a seed list: es-play --pretrained "
-            f"plays it, but no run can begin with it"
+            "plays it, but no run can begin with it"
         )
     return path
 
@@ -251,7 +251,7 @@ def parse_control_args(given: dict[str, Any]) -> ControlArgs | None:
     if at is not None and texts is None:
         raise UsageError(
             f"{COMMAND_LINE} has --at without --set NAME=VALUE: --at is the generation of the "
-            f"change"
+            "change"
         )
     if not verb:
         return None

@@ -65,7 +65,7 @@ def validate_lease_free(channel: MasterStore, clocks: Clocks, *, wait: bool) -> 
         return
     live = (
         f"run {channel.run} is live: {format_host(holder)} leads it; stop that es-master first, "
-        f"or start another run"
+        "or start another run"
     )
     if not wait:
         raise RunBusyError(live)

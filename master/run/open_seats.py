@@ -293,7 +293,7 @@ class Seats:
         if count:
             LOGGER.warning(
                 f"RQ still listed {count} seat{'s' if count > 1 else ''} of workers that are "
-                f"gone: they were removed"
+                "gone: they were removed"
             )
 
     def _started_entries(self) -> list[str]:

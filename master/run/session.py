@@ -383,7 +383,7 @@ class Session:
         setup.validate_state(state)
         if state.noise != setup.table.digest:
             LOGGER.warning(
-                f"this version of es-queue generates different noise from the one that made "
+                "this version of es-queue generates different noise from the one that made "
                 f"generation {state.generation}: the run continues, but is no longer reproducible"
             )
             state = replace(state, reproducible=False)

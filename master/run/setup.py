@@ -213,7 +213,7 @@ def validate_action_bound(config: RunConfig, spec: EnvironmentSpec) -> None:
     if config.action_bound == "tanh" and (spec.action.kind != "box" or spec.action.bins):
         raise UsageError(
             f"action_bound is tanh, but {config.problem} has discrete actions, not numbers between "
-            f"bounds: leave action_bound out"
+            "bounds: leave action_bound out"
         )
 
 
@@ -224,7 +224,7 @@ def validate_environment_settings(config: RunConfig, spec: EnvironmentSpec) -> N
         raise UsageError(
             f"{config.problem} has observations of {spec.observation_size:,} numbers, but at "
             f"most {MAX_OBSERVATION:,} are allowed: make its images smaller with your own "
-            f"--wrapper"
+            "--wrapper"
         )
     stall = parse_stall(config.stall)
     if stall is not None and stall.index >= spec.observation_size:

@@ -103,7 +103,7 @@ def validate_key(key: str, run: str | None) -> str:
         if run is not None and (match is None or match["run"] != run):
             raise UsageError(
                 f"--keys is {sanitize(key, 60)!r}, which is not a key of run {run}: leave out "
-                f"one of the two"
+                "one of the two"
             )
         return key
     raise UsageError(

@@ -214,7 +214,7 @@ def learn_again(
         if start.noise != noise.digest:
             raise RunFolderError(
                 f"{path} was written with another version of the noise table: replay it with "
-                f"the es-queue that wrote it"
+                "the es-queue that wrote it"
             )
         timeline = timeline_of(first.payload, config, start, noise)
         if state is not None:
@@ -299,7 +299,7 @@ def verify(
     if state.generation != generation:
         raise RunFolderError(
             f"{path} continues with generation {generation}, but {state.generation} is "
-            f"expected: the log has a gap"
+            "expected: the log has a gap"
         )
     computed = digest_of(timeline, state)
     if computed != logged:

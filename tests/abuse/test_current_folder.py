@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.py").write_text(
             "import pathlib\n"
             f"pathlib.Path({str(tmp_path)!r}, 'ran-' + __name__).touch()\n"
-            f"__version__ = '9.9.9'\n"
+            "__version__ = '9.9.9'\n"
         )
     (tmp_path / "zoo.py").write_text(ZOO)
     monkeypatch.delenv("ES_QUEUE_ALLOW", raising=False)

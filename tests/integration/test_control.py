@@ -252,7 +252,7 @@ def test_a_run_is_replayed_from_its_folder(processes: Processes) -> None:
     replayed = processes.master("--replay", "again")
     assert replayed.wait() == 0
     assert (
-        f"every digest of the parameters agrees, the last is "
+        "every digest of the parameters agrees, the last is "
         f"{master.events('summary')[0]['digest']}" in replayed.said()
     )
     log = processes.folder / "runs/again/replay/00000000.log"

@@ -146,7 +146,7 @@ def test_a_password_that_is_wrong_or_missing(
         said = sentence_of(processes.master(*flags(CARTPOLE), url=valkey_url), 3)
         assert said.startswith(
             f"Redis at {valkey_url} requires a password: put it in the URL, in RQ_REDIS_URL, or in "
-            f"a file ("
+            "a file ("
         )
 
 
