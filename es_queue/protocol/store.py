@@ -670,7 +670,7 @@ class WorkerStore(Store):
             pipeline.lpush(self.keys.todo, str(block))
         pipeline.expire(self.keys.todo, keys.RUN_SECONDS)  # the run may have finished a moment ago
         with suppress(redis.exceptions.RedisError):
-            pipeline.execute()  # never sent again; reconcile returns the blocks when the reply was lost
+            pipeline.execute()  # never sent again; the master finds lost blocks
 
     def report(self, reason: str, **more: object) -> None:
         """Add to the run's errors; nothing is written for a run that is gone."""
