@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
+from es_queue.environments.factory import batch_size_range
+from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure
 from es_queue.numerics.arrays import Mask
 from es_queue.protocol.messages import CENTRE, CRASH_REPORT, ELITE, MAX_BLOCK, TRAIN, Block
@@ -51,6 +53,8 @@ class BlockCutter:
         if learner.strategy.reevaluates:
             elites = config.elite_episodes
         self._episodes = {TRAIN: each, ELITE: elites, CENTRE: config.episodes}
+        #: The fewest and the most episodes to play at once; None if they are played one by one.
+        self._at_once = batch_size_range(EnvironmentRequest.of(config), learner.strategy.size)
         self._guess = BLOCK_SECONDS
         self.seconds: dict[int, float] = {}
 
@@ -68,56 +72,59 @@ class BlockCutter:
         """Blocks of owed ``rows``, in the best order to begin them; ``alone``: bool [S], rows with
         a block of their own.
         """
-        name, table = slots.publication, slots.table
-        if alone is None:
-            alone = np.zeros(len(slots), np.bool_)
-        self._guess = BLOCK_SECONDS / min(
-            MOST_UNMEASURED, max(1, len(rows) // UNMEASURED_PER_BLOCK)
-        )
-        for row in rows[alone[rows]].tolist():
-            yield Block(name, int(table["kind"][row]), row, row + 1)
-        batches, rest = list[Block](), list[tuple[int, int, int]]()
-        for kind, start, stop in ranges(rows[~alone[rows]], table["kind"]):
-            episodes = self._episodes.get(kind, 1)
-            if not self._fixed:
-                for size in self._learner.rows_at_once(stop - start, episodes, workers):
-                    batches.append(Block(name, kind, start, start + size))
-                    start += size
-            if start < stop:
-                rest.append((kind, start, stop))
-        yield from sorted(
-            batches,
-            key=lambda block: -self._of(block.kind) * (block.stop - block.start),
-        )
-        if not self._fixed:
-            rest.sort(key=lambda part: -self._of(part[0]))
-        left = sum(self._of(kind) * (stop - start) for kind, start, stop in rest)
-        for kind, start, stop in rest:
+        if alone is not None:
+            yield from blocks_of_rows(slots, rows[alone[rows]].tolist())
+            rows = rows[~alone[rows]]
+        unmeasured = max(1, len(rows) // UNMEASURED_PER_BLOCK)
+        self._guess = BLOCK_SECONDS / min(MOST_UNMEASURED, unmeasured)
+        # In this order: equal batches, those that shrink towards the end, and those of training in
+        # the asynchronous schedule, which has no end; of each the longest first.
+        parts = list[tuple[int, float, int, int, int, int]]()
+        for kind, start, stop in ranges(rows, slots.table["kind"]):
+            seconds = self._of(kind)
+            if kind == TRAIN and self._learner.is_async:
+                parts.append((2, 0.0, self.endless_size(workers), kind, start, stop))
+                continue
+            if self._fixed:
+                parts.append((0, 0.0, self._fixed, kind, start, stop))
+                continue
+            for size in self._batches(stop - start, self._episodes.get(kind, 1), workers):
+                parts.append((0, -seconds * size, size, kind, start, start + size))
+                start += size
+            parts.append((1, -seconds, 0, kind, start, stop))
+        parts.sort(key=lambda part: part[:2])
+        left = sum(self._of(kind) * (stop - start) for *_, kind, start, stop in parts)
+        for *_, size, kind, start, stop in parts:
             seconds = self._of(kind)
             while start < stop:
-                end = min(stop, start + (self._fixed or self._limit(seconds, left, workers)))
-                yield Block(name, kind, start, end)
+                end = min(stop, start + (size or self._limit(seconds, left, workers)))
+                yield Block(slots.publication, kind, start, end)
                 left -= seconds * (end - start)
                 start = end
 
-    def endless(self, slots: Slots, rows: Rows, workers: int) -> Iterator[Block]:
-        """Blocks of training rows in the asynchronous schedule: all alike, because there is no end
-        towards which they would shrink.
+    def _batches(self, rows: int, episodes: int, workers: int) -> list[int]:
+        """Sizes of blocks if the back end plays many episodes at once: batches of nearly equal
+        size, the same number for each worker; none if it does not, or if nothing is gained.
         """
-        size = self.endless_size(workers)
-        for kind, start, stop in ranges(rows, slots.table["kind"]):
-            for first in range(start, stop, size):
-                yield Block(slots.publication, kind, first, min(stop, first + size))
+        limits = self._at_once
+        if limits is None or rows * episodes < limits[0] * workers:
+            return []
+        # A slot for each worker evens out the end, if there is more than a small batch for each.
+        bulk = rows - workers if rows * episodes >= 2 * limits[0] * workers else rows
+        size = max(1, min(MAX_BLOCK, limits[1] // episodes))
+        count = min(bulk, -(-bulk // (size * workers)) * workers)
+        return [bulk * (number + 1) // count - bulk * number // count for number in range(count)]
 
     def endless_size(self, workers: int) -> int:
-        """Rows of half a second, at most a quarter of a worker's share of a batch; enough to play
-        together.
+        """Training rows of a block in the asynchronous schedule: half a second, at most a quarter
+        of a worker's share of a batch; enough to play together.
         """
         if self._fixed:
             return self._fixed
-        batch, seconds = self._learner.batch_size, self._of(TRAIN)
-        size = self._limit(seconds, -(-batch // 2) * seconds, workers)
-        return max(size, self._learner.fewest_at_once(batch, workers))
+        batch, seconds, episodes = self._learner.batch_size, self._of(TRAIN), self._episodes[TRAIN]
+        fewest = 0 if self._at_once is None else self._at_once[0]
+        together = -(-fewest // episodes) if batch * episodes >= fewest * workers else 1
+        return max(self._limit(seconds, -(-batch // 2) * seconds, workers), together)
 
     def expected(self, block: Block) -> float:
         """Seconds that a block should take."""
@@ -167,14 +174,10 @@ class Issuer:
         """Another publication is open, or Redis has lost this one."""
         self._held_since.clear()
 
-    def issue_new(self, slots: Slots, workers: int, is_async: bool, task: bytes = b"") -> None:
+    def issue_new(self, slots: Slots, workers: int, task: bytes = b"") -> None:
         """Issue the rows that were never issued; task: the header of a table that has grown."""
         rows = np.flatnonzero(slots.owed & ~slots.table["issued"])
-        endless = rows[(slots.table["kind"][rows] == TRAIN) & is_async]
-        blocks = chain(
-            self.cutter.cut(slots, np.setdiff1d(rows, endless), workers),
-            self.cutter.endless(slots, endless, workers),
-        )
+        blocks = self.cutter.cut(slots, rows, workers)
         slots.table["issued"][rows] = True
         name, most = slots.publication, max(FIRST_BLOCKS, FIRST_PER_WORKER * workers)
         while chunk := list(islice(blocks, most)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,11 @@ from es_queue.config.episode_rules import (
 from es_queue.config.run_config import ASYNC, ROLLBACK_EPISODES, RunConfig
 from es_queue.config.scaling import scaled
 from es_queue.config.settings import AUTO, NONE
-from es_queue.environments.factory import batch_size_range
-from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
+from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
 from es_queue.numerics.statistics import FrozenStatistics, ReturnStatistics, return_statistics
-from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, MAX_BLOCK, TRAIN, Task
+from es_queue.protocol.messages import CENTRE, CONFIRM, ELITE, EVAL, FINAL, TRAIN, Task
 from es_queue.slot_plan import max_slots, resolve_seed_sharing
 from es_queue.slots import (
     ANSWERED,
@@ -163,11 +161,6 @@ class Learner:
         self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
         self._step_limit = parse_step_limit(config.step_limit)
 
-    @cached_property
-    def _at_once(self) -> tuple[int, int] | None:
-        """The fewest and the most episodes to play at once; None if they are played one by one."""
-        return batch_size_range(EnvironmentRequest.of(self.config), self.strategy.size)
-
     # --- what a generation plays
 
     def slots(
@@ -292,29 +285,6 @@ class Learner:
         chosen = np.zeros_like(vector)
         chosen[: len(best.parameters)] = best.parameters
         return chosen, FrozenStatistics(best.mean, best.std, self.config.obs_clip), identified
-
-    def rows_at_once(self, rows: int, episodes: int, workers: int) -> list[int]:
-        """Sizes of blocks if the back end plays many episodes at once: batches of nearly equal
-        size, the same number for each worker; none if it does not, or if nothing is gained.
-        """
-        limits = self._at_once
-        if limits is None or rows * episodes < limits[0] * workers:
-            return []
-        # A slot for each worker evens out the end, if there is more than a small batch for each.
-        bulk = rows - workers if rows * episodes >= 2 * limits[0] * workers else rows
-        size = max(1, min(MAX_BLOCK, limits[1] // episodes))
-        count = min(bulk, -(-bulk // (size * workers)) * workers)
-        return [bulk * (number + 1) // count - bulk * number // count for number in range(count)]
-
-    def fewest_at_once(self, rows: int, workers: int) -> int:
-        """The fewest training rows that are worth playing together; 1 if they are played one by
-        one.
-        """
-        limits = self._at_once
-        episodes = self.strategy.per_slot * self.config.episodes
-        if limits is None or rows * episodes < limits[0] * workers:
-            return 1
-        return -(-limits[0] // episodes)
 
     # --- what is learnt from it
 

@@ -295,7 +295,7 @@ class Master:
         if leave or self._inbox.paused_by:
             slots.table["issued"], self._next_look = True, 0.0
         else:
-            self._issuer.issue_new(slots, workers, self.is_async, task)
+            self._issuer.issue_new(slots, workers, task)
         if self._audit is not None:
             self._audit.follow(slots, generation.task.encode(), workers)
 
