@@ -1,27 +1,34 @@
-"""The sums that every update is made of: right to float32, and the same bits wherever they are
-computed.
-"""
+"""Arithmetic with equal bits everywhere: sums in slot order, exponentials, one BLAS thread."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
-from es_queue.numerics import arrays
+import es_queue
+from es_queue.numerics import arrays, fingerprint
 from es_queue.numerics.arrays import (
     ArrayNoise,
     norm,
+    steady_exp,
     unit_scaled,
     weighted_rows,
 )
+from es_queue.numerics.statistics import return_statistics, sum_in_order
 from tests.cases import each_case
 from tests.parts import cores
+
+# --- the sums that every update is made of: right to float32, and the same bits wherever they
+# are computed
+
 
 LONG = (
     2 * arrays.COLUMNS + 17
@@ -147,3 +154,97 @@ def test_bits_do_not_depend_on_blas_threads_nor_on_the_cpu_features_in_use() -> 
     plain = digest(OPENBLAS_NUM_THREADS="1")
     assert plain == digest(OPENBLAS_NUM_THREADS="2", OPENBLAS_CORETYPE="Prescott")
     assert plain == digest(NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR")
+
+
+# --- arithmetic with equal bits on every CPU agrees with the mathematics
+
+
+def test_the_exponential_is_exact_to_a_few_units_in_the_last_place() -> None:
+    values = np.concatenate(
+        [
+            np.linspace(-700, 700, 2001),
+            np.linspace(-1, 1, 2001),
+            [0.0, -0.0, 1e-300, math.log(2) / 2],
+        ]
+    )
+    wanted = np.array([math.exp(one) for one in values])
+    assert (np.abs(steady_exp(values) - wanted) <= 4e-13 * wanted).all()
+    near = np.abs(values) <= 1
+    assert (np.abs(steady_exp(values) - wanted) <= 4 * np.spacing(wanted))[near].all()
+    assert steady_exp(np.array([0.0, -0.0])).tolist() == [1.0, 1.0]
+
+
+def test_the_exponential_ends_in_nothing_or_infinity() -> None:
+    with np.errstate(over="ignore"):
+        assert steady_exp(np.array([-1e9, -800.0, 800.0, math.inf])).tolist() == [
+            0.0,
+            0.0,
+            math.inf,
+            math.inf,
+        ]
+
+
+# --- figures agree to the last digit on every Python
+
+
+def test_a_sum_rounds_at_each_step_as_every_python_does() -> None:
+    values = [1e16, 1.0, -1e16, 1.0]
+    assert sum_in_order(values) == 1.0  # an exact or compensated sum would give 2
+    assert sum_in_order([]) == 0.0
+
+
+def test_figures_are_of_the_order_given() -> None:
+    figures = return_statistics([1e16, 1.0, -1e16, 1.0])
+    assert figures is not None and (
+        figures.mean,
+        figures.minimum,
+        figures.maximum,
+        figures.count,
+    ) == (0.25, -1e16, 1e16, 4)
+
+
+def test_nothing_has_no_figures() -> None:
+    assert return_statistics([]) is None
+
+
+def test_returns_too_large_for_a_square_have_an_infinite_deviation() -> None:
+    figures = return_statistics([1e300, -1e300])
+    assert figures is not None and (figures.mean, figures.std) == (0.0, float("inf"))
+
+
+# --- the numeric environment: what processes are told so that machines agree to the bit
+
+
+ROOT = Path(es_queue.__file__).resolve().parent.parent
+AVX2 = "processor : 0\nflags\t\t: fpu avx avx2 fma\n"
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
+@each_case(("cpuinfo", "told"), [(AVX2, "Haswell"), (AVX2.replace("avx2", ""), None), ("", None)])
+def test_only_a_processor_with_avx2_is_told_haswell(
+    tmp_path: Path, cpuinfo: str, told: str | None
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert fingerprint.numeric_environment(tmp_path / "cpuinfo").get("OPENBLAS_CORETYPE") == told
+
+
+def clean(code: str) -> subprocess.CompletedProcess[str]:
+    """What a new Python says to the code when the user has set nothing."""
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=False
+    )
+
+
+def test_numpy_understands_every_name_that_we_disable() -> None:
+    done = clean(
+        "from es_queue.numerics.fingerprint import fix_numeric_environment as fix; fix(); "
+        "import warnings; warnings.simplefilter('error'); import numpy"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_blas_keeps_to_one_thread() -> None:
+    fingerprint.limit_blas_threads()
+    fingerprint.limit_blas_threads()
+    assert {one["num_threads"] for one in threadpool_info()} <= {1}

@@ -1,20 +1,11 @@
-"""Every block that a page marks as runnable is run, in the page's order, in one empty folder a
-page.
-
-Above a fenced block stands a comment, which no reader sees:
-
-    <!-- runnable -->         run it: ``sh`` by bash, ``python`` by Python; it must end with 0
-    <!-- runnable brief -->   the same, and each es-master that trains stops after seconds, with one
-                              local worker
-    <!-- runnable needs matplotlib -->    skipped by name if that module is missing
-    <!-- file: NAME -->       write it into the folder under that name
-"""
+"""Every block that a page marks as runnable is run, and the notebook and the site are built."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +15,11 @@ from pathlib import Path
 import pytest
 
 from es_queue.user_code import ALLOW
-from tests.docs.pages import Marked, marked_blocks, named, pages
+from tests.docs.pages import HOUSE, Marked, marked_blocks, named, pages
+
+# --- every block that a page marks as runnable is run, in the page's order, in one empty folder
+# a page
+
 
 #: What --seeds and a budget of their own do not stand beside.
 BRIEF = "--workers 1 --max-seconds 6 --eval-episodes 5 --final-episodes 5"
@@ -117,3 +112,57 @@ def test_every_command_that_a_page_calls_runnable_runs(page: Path, tmp_path: Pat
             pytest.skip(f"needs {lacks}")
         else:
             run(block, tmp_path)
+
+
+# --- the notebook of the docs: it runs as it stands, and its stored outputs are those of a run
+
+
+NOTEBOOK = HOUSE / "docs" / "first_run.ipynb"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_as_it_stands(tmp_path: Path) -> None:
+    for name in ("nbclient", "ipykernel", "matplotlib"):
+        pytest.importorskip(name, reason="needs the extra: pip install 'es-queue[docs]'")
+    shutil.copy(NOTEBOOK, tmp_path / NOTEBOOK.name)
+    command = [sys.executable, "-m", "jupyter", "execute", NOTEBOOK.name, "--timeout=180"]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RQ_REDIS_URL", "REDIS_URL")
+    }
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list((tmp_path / "runs").glob("*/checkpoints/best.npz"))
+
+
+# --- the site builds from the pages, strictly: every page is in its navigation, every link leads
+# somewhere
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="needs the extra: pip install 'es-queue[docs]'")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run(
+        command, cwd=HOUSE, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "tutorial" / "index.html").exists()
