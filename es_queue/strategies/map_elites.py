@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -62,75 +63,44 @@ HEADER_FLOATS = 2
 MAX_DRAWS = 2**24
 
 
-class MapElites(Strategy):
-    """Individuals are children of elites; the unperturbed policy is the elite with the greatest
+class ArchiveSettings(BehaviourSettings):
+    archive = setting(
+        "grid",
+        "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids "
+        "(cvt), for behaviours of many numbers",
+        choices=("grid", "cvt"),
+    )
+    cells = setting(
+        (32, 32),
+        "cells along each number of a behaviour; one entry holds for all of them; the product "
+        "is the number of centroids of archive cvt",
+        low=1,
+        high=2**20,
+        metavar="N,N",
+    )
+    behaviour_bounds = setting(
+        "0:1",
+        "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
+        "them; behaviours outside count in the nearest cell",
+        metavar="LOW:HIGH,...",
+    )
+    qd_offset = setting(
+        0.0, "lowest possible fitness, subtracted from that of each elite in qd_score"
+    )
+
+
+class ArchiveStrategy(Strategy):
+    """A strategy that fills an archive; the unperturbed policy is the elite with the greatest
     fitness.
 
     State: ``parameters`` of that elite; the ``Archive``; and ``updates``, which numbers the draws
-    of parents. Before the first elite, all individuals are children of the first parameters.
+    of elites.
     """
 
-    class Settings(BehaviourSettings):
-        archive = setting(
-            "grid",
-            "cells of behaviours: equal boxes (grid), or the nearest of evenly spread centroids "
-            "(cvt), for behaviours of many numbers",
-            choices=("grid", "cvt"),
-        )
-        cells = setting(
-            (32, 32),
-            "cells along each number of a behaviour; one entry holds for all of them; the product "
-            "is the number of centroids of archive cvt",
-            low=1,
-            high=2**20,
-            metavar="N,N",
-        )
-        behaviour_bounds = setting(
-            "0:1",
-            "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
-            "them; behaviours outside count in the nearest cell",
-            metavar="LOW:HIGH,...",
-        )
-        emitter = setting(
-            "iso_line",
-            "how individuals are made of elites: noise and a step towards or away from a second "
-            "elite (iso_line), or only noise (gaussian)",
-            choices=("iso_line", "gaussian"),
-        )
-        line_sigma = setting(
-            0.2,
-            "standard deviation of the step to the second elite, in distances of the two",
-            low=0.0,
-            high=1000.0,
-        )
-        initial_sigma = setting(
-            0.0,
-            "standard deviation of the first individuals around the first parameters; auto is "
-            "sigma",
-            low=0.0,
-            high=1000.0,
-            word="auto",
-        )
-        qd_offset = setting(
-            0.0, "lowest possible fitness, subtracted from that of each elite in qd_score"
-        )
-
-    name: ClassVar[str] = "map_elites"
+    Settings = ArchiveSettings
     per_slot: ClassVar[int] = 1
-    asynchronous: ClassVar[bool] = True
     wants_behaviour: ClassVar[bool] = True
     compares_generations: ClassVar[bool] = True
-    #: σ of the paper on ``iso_line``; parameters of policies are about 1.
-    SIGMA: ClassVar[float] = 0.01
-
-    @classmethod
-    def check_own(cls, config: RunConfig) -> None:
-        super().check_own(config)
-        line = declared(cls.Settings)["line_sigma"]
-        if config.emitter != ISO_LINE and config.line_sigma != line.default:
-            why = f"the emitter {config.emitter} takes no step to a second elite"
-            fix = "leave line_sigma out, or use the emitter iso_line"
-            raise config.refused("line_sigma", f"{why}: {fix}")
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for settings that fit no archive."""
@@ -181,6 +151,126 @@ class MapElites(Strategy):
         updates = typed_array(state, "updates", np.int64, ())
         if not 0 <= updates < MOST_UPDATES:
             raise RunFolderError("its array 'updates' holds a number that is no count of a run")
+
+    # --- what the master learns
+
+    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
+        """The best of each cell enter the archive, in the order of their slots."""
+        fitness, behaviour = batch.fitness[:, 0], batch.behaviour[:, 0]
+        archive = self.archive(state, behaviour.shape[1])
+        cells = archive.cells
+        assert cells is not None
+        chosen = archive.accepted(behaviour, fitness)
+        built = self.rebuilt(state, batch, chosen)
+        archive = archive.with_elites(behaviour[chosen], fitness[chosen], built)
+        before = state["parameters"]
+        after = {
+            **state,
+            **archive.to_arrays(),
+            "parameters": archive.parameters[archive.best] if len(archive) else before,
+            "updates": np.array(state["updates"] + 1),
+        }
+        return after, {
+            **self.figures(after, 0.0, norm(after["parameters"] - before)),
+            "accepted": float(len(chosen)),
+            "outside": cells.outside_share(behaviour),
+        }
+
+    @abstractmethod
+    def rebuilt(self, state: State, batch: Batch, chosen: Integers) -> Floats:
+        """The very vectors that workers played, float32 [k, size], of the ascending rows
+        ``chosen`` of the batch.
+        """
+
+    def archive(self, state: State, numbers: int) -> Archive:
+        """The archive, for behaviours of so many numbers. Raises UsageError if the settings do not
+        fit them.
+        """
+        archive = Archive.of(self.config, state)
+        if archive.cells is not None:
+            return archive
+        cells = make_cells(self.config, numbers)
+        self.validate_memory(cells.count)
+        return replace(archive, cells=cells, behaviour=np.empty((0, numbers), np.float32))
+
+    def figures(
+        self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False
+    ) -> Info:
+        """Also ``qd_score``, ``coverage``, ``elites`` and ``best_fitness``, once there is an
+        elite.
+        """
+        figures = super().figures(state, gradient_norm, step_norm, no_step=no_step)
+        archive = Archive.of(self.config, state)
+        if not len(archive):
+            return figures
+        return {
+            **figures,
+            "qd_score": archive.qd_score(self.config.qd_offset),
+            "coverage": archive.coverage,
+            "elites": float(len(archive)),
+            "best_fitness": float(archive.fitness[archive.best]),
+        }
+
+    def behaviour_note(self, behaviour: Floats) -> str:
+        """Bounds that most behaviours are outside of make an archive of its edge."""
+        seen = behaviour[np.isfinite(behaviour).all(axis=1)]
+        bounds = parse_bounds("behaviour_bounds", self.config.behaviour_bounds)
+        low, high = np.broadcast_to(bounds, (seen.shape[1], 2)).T
+        share = Cells(low, high, ()).outside_share(seen)
+        if share <= MOST_OUTSIDE:
+            return ""
+        lowest, highest = seen.min(axis=0), seen.max(axis=0)
+        if len(lowest) > MOST_PAIRS:
+            lowest, highest = lowest.min(keepdims=True), highest.max(keepdims=True)
+        pairs = zip(lowest.tolist(), highest.tolist(), strict=True)
+        return (
+            f"{share:.0%} of the behaviours are outside behaviour_bounds "
+            f"{self.config.behaviour_bounds}, and so in few cells: begin a new run with "
+            "--behaviour-bounds LOW:HIGH for each number; these behaviours have "
+            f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
+        )
+
+
+class MapElites(ArchiveStrategy):
+    """Individuals are children of elites. Before the first elite, they are children of the first
+    parameters.
+    """
+
+    class Settings(ArchiveSettings):
+        emitter = setting(
+            "iso_line",
+            "how individuals are made of elites: noise and a step towards or away from a second "
+            "elite (iso_line), or only noise (gaussian)",
+            choices=("iso_line", "gaussian"),
+        )
+        line_sigma = setting(
+            0.2,
+            "standard deviation of the step to the second elite, in distances of the two",
+            low=0.0,
+            high=1000.0,
+        )
+        initial_sigma = setting(
+            0.0,
+            "standard deviation of the first individuals around the first parameters; auto is "
+            "sigma",
+            low=0.0,
+            high=1000.0,
+            word="auto",
+        )
+
+    name: ClassVar[str] = "map_elites"
+    asynchronous: ClassVar[bool] = True
+    #: σ of the paper on ``iso_line``; parameters of policies are about 1.
+    SIGMA: ClassVar[float] = 0.01
+
+    @classmethod
+    def check_own(cls, config: RunConfig) -> None:
+        super().check_own(config)
+        line = declared(cls.Settings)["line_sigma"]
+        if config.emitter != ISO_LINE and config.line_sigma != line.default:
+            why = f"the emitter {config.emitter} takes no step to a second elite"
+            fix = "leave line_sigma out, or use the emitter iso_line"
+            raise config.refused("line_sigma", f"{why}: {fix}")
 
     # --- what is published: the best elite, and the parents
 
@@ -237,45 +327,7 @@ class MapElites(Strategy):
         normals = line_normals(self.config.seed, plans)
         return parents.children(plans[:, 1], noise, normals, (sigma, line))
 
-    # --- what the master learns
-
-    def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The best of each cell enter the archive, in the order of their slots."""
-        fitness, behaviour = batch.fitness[:, 0], batch.behaviour[:, 0]
-        archive = self.archive(state, behaviour.shape[1])
-        cells = archive.cells
-        assert cells is not None
-        chosen = archive.accepted(behaviour, fitness)
-        built = self.rebuilt(state, batch, chosen)
-        archive = archive.with_elites(behaviour[chosen], fitness[chosen], built)
-        before = state["parameters"]
-        after = {
-            **state,
-            **archive.to_arrays(),
-            "parameters": archive.parameters[archive.best] if len(archive) else before,
-            "updates": np.array(state["updates"] + 1),
-        }
-        return after, {
-            **self.figures(after, 0.0, norm(after["parameters"] - before)),
-            "accepted": float(len(chosen)),
-            "outside": cells.outside_share(behaviour),
-        }
-
-    def archive(self, state: State, numbers: int) -> Archive:
-        """The archive, for behaviours of so many numbers. Raises UsageError if the settings do not
-        fit them.
-        """
-        archive = Archive.of(self.config, state)
-        if archive.cells is not None:
-            return archive
-        cells = make_cells(self.config, numbers)
-        self.validate_memory(cells.count)
-        return replace(archive, cells=cells, behaviour=np.empty((0, numbers), np.float32))
-
     def rebuilt(self, state: State, batch: Batch, chosen: Integers) -> Floats:
-        """The very vectors that workers played, float32 [k, size], of the ascending rows
-        ``chosen`` of the batch.
-        """
         built, positions = [np.empty((0, self.size), np.float32)], np.arange(len(batch.fitness))
         for rows, spread in batch.by_spread(self.spread(state)):
             some = chosen[np.isin(chosen, positions[rows])]
@@ -283,43 +335,6 @@ class MapElites(Strategy):
             noise = batch.noise.rows(batch.noise_indices[some], 0, self.size)
             built.append(self.children(parents, spread[0], batch.slot_plans[some], noise))
         return np.concatenate(built)
-
-    def figures(
-        self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False
-    ) -> Info:
-        """Also ``qd_score``, ``coverage``, ``elites`` and ``best_fitness``, once there is an
-        elite.
-        """
-        figures = super().figures(state, gradient_norm, step_norm, no_step=no_step)
-        archive = Archive.of(self.config, state)
-        if not len(archive):
-            return figures
-        return {
-            **figures,
-            "qd_score": archive.qd_score(self.config.qd_offset),
-            "coverage": archive.coverage,
-            "elites": float(len(archive)),
-            "best_fitness": float(archive.fitness[archive.best]),
-        }
-
-    def behaviour_note(self, behaviour: Floats) -> str:
-        """Bounds that most behaviours are outside of make an archive of its edge."""
-        seen = behaviour[np.isfinite(behaviour).all(axis=1)]
-        bounds = parse_bounds("behaviour_bounds", self.config.behaviour_bounds)
-        low, high = np.broadcast_to(bounds, (seen.shape[1], 2)).T
-        share = Cells(low, high, ()).outside_share(seen)
-        if share <= MOST_OUTSIDE:
-            return ""
-        lowest, highest = seen.min(axis=0), seen.max(axis=0)
-        if len(lowest) > MOST_PAIRS:
-            lowest, highest = lowest.min(keepdims=True), highest.max(keepdims=True)
-        pairs = zip(lowest.tolist(), highest.tolist(), strict=True)
-        return (
-            f"{share:.0%} of the behaviours are outside behaviour_bounds "
-            f"{self.config.behaviour_bounds}, and so in few cells: begin a new run with "
-            "--behaviour-bounds LOW:HIGH for each number; these behaviours have "
-            f"{','.join(f'{least:.3g}:{most:.3g}' for least, most in pairs)}"
-        )
 
 
 @dataclass(frozen=True)
