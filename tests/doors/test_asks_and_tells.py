@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fast
 @each_case(
     ("name", "settings"),
     [
-        *((name, {}) for name in STRATEGIES if name not in ("map_elites", "novelty")),
+        *((name, {}) for name, kind in STRATEGIES.items() if not kind.wants_behaviour),
         ("openai_es", {"shaping": "log-rank"}),
         ("openai_es", {"shaping": "z-score"}),
     ],
