@@ -13,10 +13,9 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.store import MasterStore, WorkerStore
 from master.display.log_view import RunView
-from master.loop.config_timeline import ConfigTimeline
+from master.loop.config_timeline import ConfigTimeline, ControlInbox
 from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
 from master.loop.loop import Master
-from master.loop.requests import ControlInbox
 from master.loop.state import RunState
 from master.loop.workers import Workers
 from master.run.lease import take_lease

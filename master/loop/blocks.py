@@ -23,8 +23,8 @@ from es_queue.protocol.messages import CENTRE, CRASH_REPORT, ELITE, MAX_BLOCK, T
 from es_queue.protocol.store import Look, MasterStore
 from es_queue.slots import Rows, Slots, format_slot, ranges
 from es_queue.text import sanitize
+from master.loop.generation_record import STRAGGLER, WORKER_DIED, RecoveryStatistics
 from master.loop.learner import LONGEST_REASON, Learner
-from master.loop.recovery_statistics import STRAGGLER, WORKER_DIED, RecoveryStatistics
 from master.loop.workers import newest_reports
 
 LOGGER = logging.getLogger("es_queue.loop")

@@ -1,8 +1,10 @@
-"""The figures of a generation, and the counters of its run, from the slot tables."""
+"""The figures of a generation and of its run: from slot tables, its counters, its recoveries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
 from es_queue.numerics.statistics import ReturnStatistics, finite_means, return_statistics
 from es_queue.protocol.messages import CONFIRM, EVAL
-from es_queue.slots import ANSWERED, Slots
+from es_queue.slots import ANSWERED, Rows, Slots
 from master.loop.learner import Chosen, evaluation_of
 from master.loop.state import RunState
 from master.status.figures import Record
@@ -146,3 +148,66 @@ def totals_record(state: RunState, config: RunConfig, workers: int) -> Record:
         "workers": workers,
         "eta": counters.seconds * (1 - share) / share if 0 < share < 1 else None,
     }
+
+
+# --- recoveries
+
+WORKER_DIED, STRAGGLER = "worker-died", "overdue"
+REDIS_AWAY, REDIS_LOST, TAKEOVER = "redis-away", "redis-lost", "taken-over"
+#: Of more recoveries that are not over yet, a new one counts as one with the newest of its cause.
+MOST_OPEN = 100
+
+
+class RecoveryStatistics:
+    """How often the run recovered, by cause, and how long that took.
+
+    A death, a copy or a lost result is recovered when the last of its rows has a result; an outage,
+    when Redis responds again. Seconds begin when the master noticed, on its own monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        #: By cause: how often, the seconds of all together, and those of the longest.
+        self._totals: dict[str, list[float]] = {}
+        self._ongoing: list[tuple[str, float, set[int]]] = []
+
+    def restore(self, totals: Mapping[str, Sequence[float]]) -> None:
+        for cause, (count, seconds, worst) in totals.items():
+            self._add(cause, int(count), seconds, worst)
+
+    def record(self, cause: str, seconds: float) -> None:
+        """The run recovered from a fault within so many seconds."""
+        self._add(cause, 1, seconds, seconds)
+
+    def _add(self, cause: str, count: int, seconds: float, worst: float) -> None:
+        before, total, worst_before = self._totals.get(cause, (0, 0.0, 0.0))
+        self._totals[cause] = [before + count, total + seconds, max(worst_before, worst)]
+
+    def begin(self, cause: str, rows: Sequence[int]) -> None:
+        """Note a fault that delays these rows of the newest table."""
+        same = [waiting for other, _, waiting in self._ongoing if other == cause]
+        if rows and same and len(self._ongoing) >= MOST_OPEN:
+            same[-1].update(rows)
+        elif rows:
+            self._ongoing.append((cause, time.monotonic(), set(rows)))
+
+    def settle(self, rows: Rows | None = None) -> None:
+        """Rows have a result, by default all: recoveries that waited only for them are over."""
+        ongoing, self._ongoing = self._ongoing, []
+        settled = set[int]() if rows is None or not ongoing else set(rows.tolist())
+        for cause, began, waiting in ongoing:
+            waiting -= settled
+            if waiting and rows is not None:
+                self._ongoing.append((cause, began, waiting))
+            else:
+                self.record(cause, time.monotonic() - began)
+
+    def totals(self) -> dict[str, list[float]]:
+        """Count, seconds and worst by cause: plain data for a checkpoint."""
+        return {
+            cause: [count, round(seconds, 3), round(worst, 3)]
+            for cause, (count, seconds, worst) in self._totals.items()
+        }
+
+    def to_json(self) -> str:
+        """The totals as JSON, for the run's progress; empty while there are none."""
+        return json.dumps(self.totals()) if self._totals else ""

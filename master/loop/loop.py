@@ -32,8 +32,11 @@ from es_queue.strategies.base import NOT_FINITE, Strategy
 from master.loop import checkpoint
 from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
-from master.loop.config_timeline import ConfigTimeline, format_changes
+from master.loop.config_timeline import ConfigTimeline, ControlInbox, format_changes
 from master.loop.generation_record import (
+    REDIS_AWAY,
+    REDIS_LOST,
+    RecoveryStatistics,
     episodes_record,
     evaluation_info,
     evaluation_record,
@@ -50,8 +53,6 @@ from master.loop.learner import (
     to_open_publication,
 )
 from master.loop.listeners import Generation, Listener, Outcome, Report
-from master.loop.recovery_statistics import REDIS_AWAY, REDIS_LOST, RecoveryStatistics
-from master.loop.requests import ControlInbox
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.status.figures import Record, format_duration, format_values
@@ -525,7 +526,7 @@ class Master:
         figures["sigma"] = learner.strategy.sigma(state.strategy)
         if (rate := learner.strategy.step_rate) is not None:
             figures["learning_rate"] = rate
-        self.recoveries.end_all()
+        self.recoveries.settle()
         counters = after.add_counts(
             late=self._workers.take_late(),
             reissued=self._issuer.reissued,

@@ -164,7 +164,7 @@ class RunState:
     changes: settings changed during the run, including those for later generations; anchor: kept
     only with --rollback and --restart-deadlines; descent: changes only with the latter
     origin: the source of a warm start, in words; empty without one
-    recoveries: count, seconds and worst by cause, see ``master.loop.recovery_statistics``
+    recoveries: count, seconds and worst by cause, see ``master.loop.generation_record``
     noise: digest of the noise table
     open: older publications, oldest first; only in the asynchronous schedule
     """

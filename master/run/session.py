@@ -51,14 +51,12 @@ from master.display.log_view import RunView
 from master.display.notes import TERMINAL, NoteHandler
 from master.display.video_jobs import LAST_VIDEO_SECONDS, VideoJobs
 from master.loop import checkpoint
-from master.loop.advice import ProgressNote
 from master.loop.audit import Audit
 from master.loop.checkpoint import Checkpoints, write_atomically
-from master.loop.config_timeline import ConfigTimeline, drop_settings
-from master.loop.listeners import CheckpointWriter, Outcome, ViewListener
+from master.loop.config_timeline import ConfigTimeline, ControlInbox, drop_settings
+from master.loop.generation_record import TAKEOVER
+from master.loop.listeners import CheckpointWriter, Outcome, ProgressNote, ViewListener
 from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, run_digest
-from master.loop.recovery_statistics import TAKEOVER
-from master.loop.requests import ControlInbox
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.launch import Launch, existing_run, new_run, prepare_folder

@@ -16,7 +16,7 @@ from es_queue.protocol.control import ControlClient, ControlRequest
 from es_queue.protocol.keys import RQ_WORKERS, VARIABLE, Clocks, RunKeys
 from es_queue.user_code import ALLOW
 from master.loop.checkpoint import decode
-from master.loop.recovery_statistics import REDIS_AWAY
+from master.loop.generation_record import REDIS_AWAY
 from tests.faults.scenario import RUN, Arena, Row, Stopwatch, finish
 from tests.faults.servers import Idling
 from tests.integration.processes import BIN, NERVOUS, Seen, Started, clocks_text, flags, wait_for

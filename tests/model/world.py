@@ -26,10 +26,9 @@ from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import Block, Task, publication_generation, token_number
 from es_queue.slots import EPISODE_FAILED, Slots, spans_to_bytes
 from master.loop import checkpoint
-from master.loop.config_timeline import ConfigTimeline
+from master.loop.config_timeline import ConfigTimeline, ControlInbox
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.loop import Master
-from master.loop.requests import ControlInbox
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.setup import Setup, prepare_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from master.loop.recovery_statistics import REDIS_AWAY, WORKER_DIED
+from master.loop.generation_record import REDIS_AWAY, WORKER_DIED
 from tests.faults.proxy import Proxy
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.trial import STEADY, Trial, again, recovered

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from master.loop.recovery_statistics import REDIS_AWAY
+from master.loop.generation_record import REDIS_AWAY
 from tests.faults.scenario import Arena, Row, Stopwatch, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server
 from tests.faults.trial import STEADY, Trial, again, recovered

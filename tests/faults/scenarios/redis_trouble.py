@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 
-from master.loop.recovery_statistics import REDIS_LOST
+from master.loop.generation_record import REDIS_LOST
 from tests.faults.proxy import Proxy
 from tests.faults.scenario import Arena, Row, scenario
 from tests.faults.servers import FORGETFUL, KEPT, Server, Witness

@@ -29,11 +29,10 @@ from es_queue.strategies import make_strategy
 from master.display.log_view import QuietView, SafeStream
 from master.display.reporter import Reporter
 from master.loop.checkpoint import Checkpoints
-from master.loop.config_timeline import ConfigTimeline
+from master.loop.config_timeline import ConfigTimeline, ControlInbox
 from master.loop.learner import Learner
 from master.loop.listeners import CheckpointWriter, ViewListener
 from master.loop.loop import Master
-from master.loop.requests import ControlInbox
 from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup
