@@ -6,7 +6,7 @@
 | es:<run>:config | string | the RunConfig as indented JSON | run |
 | es:<run>:iteration | string | the open generation, decimal | run |
 | es:<run>:progress | hash | state, publication, generation, | run |
-| | | reward_mean … as plain text; open: | |
+| | | return_mean … as plain text; open: | |
 | | | older publications that still count | |
 | | | (--schedule async) | |
 | es:<run>:history | stream | one entry per generation, with the fields of progress | run |

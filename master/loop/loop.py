@@ -265,7 +265,6 @@ class Master:
         return format_values(
             {
                 **{name: value for name, value in last.items() if name != "publication"},
-                **{f"reward_{name}": last.get(f"return_{name}") for name in ("mean", "max")},
                 "changed": format_changes(changes).rpartition("; ")[2],
                 "origin": state.origin,
                 **self._inbox.progress_fields(),

@@ -122,6 +122,8 @@ class RunCurves:
         rows = [one for one in self.records.rows if not is_trained or one.get("population", 1)]
         points = [(row[x], row[name]) for row in rows if x in row and name in row]
         columns = np.array(points, np.float64).reshape(-1, 2)
+        # The closing evaluation takes no steps: it takes the place of the one before.
+        columns = columns[np.diff(columns[:, 0], append=np.inf) > 0]
         return columns[:, 0], columns[:, 1]
 
 

@@ -341,7 +341,7 @@ def refusal_lines(living: Sequence[Fields]) -> list[Text]:
 
 # --- reports of failed episodes
 
-SAME_TRACE = "the same traceback"
+SAME_TRACE = "the traceback of the report above"
 
 
 def make_errors_page(run: Run) -> Page:

@@ -25,7 +25,10 @@ function points(curve, x, y) {
   const found = [];
   for (let place = 0; place < (curve?.[y] || []).length; place++) {
     const [across, up] = [finite(curve[x][place]), finite(curve[y][place])];
-    if (across !== null && up !== null) found.push({ across, up, place });
+    if (across === null || up === null) continue;
+    // The closing evaluation takes no steps: it takes the place of the one before.
+    if (found.at(-1)?.across === across) found.pop();
+    found.push({ across, up, place });
   }
   return found;
 }
