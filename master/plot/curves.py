@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from es_queue.config.run_config import every_setting, users_of
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles
 from es_queue.numerics.statistics import (
@@ -27,7 +26,7 @@ from es_queue.run_folder import STUDY_FILE, existing_folder, refuse_links
 from es_queue.text import sanitize
 from master.status.curve import Series
 from master.status.figures import LARGEST_DRAWN, drawable_or_none, finite_or_none
-from master.status.snapshot import read_settings
+from master.status.snapshot import read_settings, written_settings
 from master.storage.metrics_files import METRICS, read_json_lines
 
 if TYPE_CHECKING:
@@ -355,7 +354,7 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     for run in runs:
         groups.setdefault(run.group, []).append(run)
     firsts = [members[0] for members in groups.values()]
-    names = [group_name(first, [other.config for other in firsts], firsts) for first in firsts]
+    names = group_names(firsts)
     twice = Counter(names)
     return {
         name if twice[name] == 1 else f"{name}, {sanitize(members[0].folder.name, 40)}": members
@@ -363,41 +362,29 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     }
 
 
-def group_name(
-    run: RunCurves, configs: Sequence[Mapping[str, object]], firsts: Sequence[RunCurves]
-) -> str:
-    """The settings in which it differs from the others, of those that its strategy and its policy
-    have; else the strategy and the policy.
+def group_names(firsts: Sequence[RunCurves]) -> list[str]:
+    """The settings in which each run differs from the others, of those that its strategy and its
+    policy use; else the strategy and the policy.
     """
-    configs = [
-        {name: value for name, value in config.items() if is_used(name, config)}
-        for config in configs
-    ]
-    others = {name for config in configs for name in config}
+    written = [written_settings(run.config) for run in firsts]
+    others = {name for settings in written for name in settings}
     others -= {*NAMING_SETTINGS, *MINOR_SETTINGS, *UNNAMED}
     differing, minor = (
         [
             name
             for name in names
-            if len({str(config[name]) for config in configs if name in config}) > 1
+            if len({settings[name] for settings in written if name in settings}) > 1
         ][:3]
         for names in ((*NAMING_SETTINGS, *sorted(others)), MINOR_SETTINGS)
     )
-    words = [run.task] if len({other.task for other in firsts}) > 1 else []
-    names = differing or minor or ([] if words else ["strategy", "policy"])
-    for name in [name for name in names if is_used(name, run.config)]:
-        value, option = run.config.get(name, "?"), every_setting().get(name)
-        if option is not None and value == option.default:
-            value = option.word or value
-        value = f"{value:.4g}" if isinstance(value, float) else value
-        is_clear = name in ("strategy", "policy", "schedule")
-        words.append(
-            sanitize(value, 30) if is_clear else f"{name.replace('_', ' ')} {sanitize(value, 30)}"
-        )
-    return ", ".join(words)
-
-
-def is_used(name: str, config: Mapping[str, object]) -> bool:
-    """Whether the strategy or the policy has the setting, or no other has it."""
-    users = users_of(name)
-    return not users or bool({config.get("strategy"), config.get("policy")} & {*users})
+    has_tasks = len({run.task for run in firsts}) > 1
+    chosen = differing or minor or ([] if has_tasks else ["strategy", "policy"])
+    names = []
+    for run, settings in zip(firsts, written, strict=True):
+        words = [run.task] if has_tasks else []
+        for name in [name for name in chosen if name in settings]:
+            is_clear = name in ("strategy", "policy", "schedule")
+            value = sanitize(settings[name], 30)
+            words.append(value if is_clear else f"{name.replace('_', ' ')} {value}")
+        names.append(", ".join(words))
+    return names
