@@ -7,6 +7,7 @@ folder per seed. Each run is a child of this process, which reads its events as 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -17,8 +18,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from es_queue.command_line import format_command
 from es_queue.config.resolution import format_recipe, resolve
@@ -213,16 +212,17 @@ class Study:
     def to_dict(self) -> dict[str, Any]:
         """The event ``study`` of ``--json``, and half of seeds.json."""
         means = [seed.evaluation for seed in self.seeds]
-        figures = asdict(aggregate(means))
-        reached = [mean for mean in means if mean is not None and mean >= (self.target or 0.0)]
+        figures, target = asdict(aggregate(means)), self.target
         return {
             "run": self.run,
             "state": self.state,
             "seeds": [seed.seed for seed in self.seeds],
             "runs_counted": figures.pop("count"),
             "runs_total": figures.pop("total"),
-            "target": self.target,
-            "reached_target": None if self.target is None else len(reached),
+            "target": target,
+            "reached_target": None
+            if target is None
+            else sum(mean is not None and mean >= target for mean in means),
             **figures,
             "interval_level": 0.95,
             "runs": [
@@ -249,15 +249,14 @@ class Study:
         try:
             about = parse_json(read_file(path, MOST_BYTES), MOST_BYTES)
             runs, settings, self.warm_start = about["runs"], about["settings"], about["warm_start"]
-            is_sound = (
+            if not (
                 about["format"] == FORMAT
                 and isinstance(self.warm_start, str | None)
                 and all(isinstance(one[name], STORED[name]) for one in runs for name in STORED)
                 and all(one["state"] in STATES and one["seed"] is not True for one in runs)
-                and 0 < len({one["seed"] for one in runs}) == len(runs) <= MOST_SEEDS
                 and all(0 <= one["seed"] < 2**63 for one in runs)
-            )
-            if not is_sound:
+                and 0 < len({one["seed"] for one in runs}) == len(runs) <= MOST_SEEDS
+            ):
                 raise ValueError("a field is invalid")
             self.run = keys.checked_run_id(about["run"])
             self.config = RunConfig.of(settings, str(path))
@@ -389,7 +388,7 @@ class Study:
         words += ["--insecure"] * (launch.redis_url is not None) + ["--shared"] * launch.shared
         words += ["--track", ",".join(launch.track)] if launch.track else []
         words += [word for hook in launch.hook for word in ("--hook", hook)]
-        words += [] if launch.noise_dir is None else ["--noise-dir", str(launch.noise_dir)]
+        words += ["--noise-dir", str(launch.noise_dir)] if launch.noise_dir else []
 
         def command() -> list[str]:
             if seed.begun and self.has_checkpoint(folder, run):
@@ -427,10 +426,9 @@ class Study:
 
     def count_workers(self) -> int:
         try:
-            count: Any = self.client.scard(WORKERS_BY_QUEUE_KEY % self.launch.queue)
+            return int(self.client.scard(keys.rq_workers(self.launch.queue)))
         except ANY_ERROR:
             return 0
-        return int(count)
 
     def read_events(self, seed: Seed) -> None:
         """What a run's es-master has printed: lines of JSON, among an environment's own words."""
@@ -499,7 +497,7 @@ class Study:
         for seed in seeds:
             lines.append(f"  seed {seed.seed:<{width}}  {sanitize(seed.outcome())}")
             if digest := (seed.summary or {}).get("digest"):
-                lines.append(f"       {'':<{width}}  digest {sanitize(digest, 40)}")
+                lines.append(f"  {'':<{width + 5}}  digest {sanitize(digest, 40)}")
         counted = about["runs_counted"]
         if not counted:
             return [*lines, "  no run has a final evaluation, so there is no figure to quote"]
@@ -511,20 +509,15 @@ class Study:
             interval = f", 95 % interval {low} to {high}" if between else ""
             lines.append(f"  {label:<8}{format_score(about[label.lower()])}{interval}")
         if about["iqm_interval"] is None:
-            why = "fewer than 3 runs show nothing about the variation of others"
-            lines.append(f"  no interval: {why}")
+            lines.append("  no interval: fewer than 3 runs show nothing about others")
         if self.target is not None:
             reached = f"{about['reached_target']} of {runs}"
             lines.append(f"  {'target':<8}{format_score(self.target)} reached by {reached}")
-        best = max((one for one in seeds if one.evaluation is not None), key=best_of)
+        best = max(seeds, key=lambda one: -math.inf if one.evaluation is None else one.evaluation)
         if file := (best.summary or {}).get("best_checkpoint"):
             trust = " --trust" if named_modules(self.config) else ""
             lines.append(f"  play it {format_command('es-play')} {sanitize(file, 4096)}{trust}")
         return lines
-
-
-def best_of(seed: Seed) -> float:
-    return seed.evaluation or 0.0
 
 
 def format_count(number: int, what: str) -> str:

@@ -54,7 +54,7 @@ from master.display.log_view import SafeStream, to_encodable
 from master.processes import POLL_SECONDS, Child, ProcessGroup, module_command, signal_name
 from master.services.private_server import server_binary
 from master.services.redis_url import network_problems
-from master.status.figures import TEXT, finite_or_none
+from master.status.figures import TEXT, finite_or_none, format_hosts
 from master.status.snapshot import (
     DONE,
     LONGEST_NAME,
@@ -78,7 +78,6 @@ USUAL_ENVIRONMENTS = (RunConfig(env="CartPole-v1"), RunConfig(env="BipedalWalker
 ENVIRONMENT_SECONDS = 60.0
 #: Packages whose version may change a run's numbers, or its messages in Redis.
 COMPARED_PACKAGES = ("es-queue", "numpy", "gymnasium")
-MOST_HOSTS = 6
 NAME_WIDTH, LONGEST_LINE = 12, 2000
 SIGNS = {OK: ("✓", "green"), WARNING: ("▲", "yellow"), FAILED: ("✗", "bold red")}
 
@@ -610,14 +609,6 @@ def format_rq_fix(what: str, server: RedisReader, *words: str) -> str:
 def parse_versions(versions: str) -> dict[str, str]:
     """``numpy 2.4.6, rq 2.12`` by name."""
     return dict(re.findall(r"([a-z0-9_-]{1,40}) ([^\s,]{1,40})", sanitize(versions)))
-
-
-def format_hosts(names: Iterable[str]) -> str:
-    """``a, b ×2 and 3 more hosts``; a repeated host appears once, with its count."""
-    counts = Counter(sanitize(name, 60) for name in names)
-    labels = [f"{name} ×{count}" if count > 1 else name for name, count in sorted(counts.items())]
-    more = f" and {len(labels) - MOST_HOSTS} more hosts" if len(labels) > MOST_HOSTS else ""
-    return ", ".join(labels[:MOST_HOSTS]) + more
 
 
 def pluralize(word: str, count: int) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 
 from es_queue.config.scaling import LARGEST_SCALE
+from es_queue.text import sanitize
 
 Value = float | int | str | None
 Record = dict[str, Value]
@@ -26,6 +28,7 @@ ROUNDING = 1e-12
 LARGEST_DRAWN = 1e30
 #: A fleet that is busy for a smaller share of its time has too little work.
 LEAST_BUSY = 0.75
+MOST_HOSTS = 6
 BAR_SIGNS = "▁▂▃▄▅▆▇█"
 GRAPH_WIDTH = 40
 TEXT = "text"
@@ -485,3 +488,11 @@ def busy_workers(workers: Iterable[Mapping[str, str]]) -> float | None:
 def format_bar(done: float, total: float, width: int) -> str:
     filled = 0 if total <= 0 else int(width * max(0.0, min(1.0, done / total)))
     return "█" * filled + "░" * (width - filled)
+
+
+def format_hosts(names: Iterable[str]) -> str:
+    """``a, b ×2 and 3 more hosts``; a repeated host appears once, with its count."""
+    counts = Counter(sanitize(name, 60) for name in names)
+    labels = [f"{name} ×{count}" if count > 1 else name for name, count in sorted(counts.items())]
+    more = f" and {len(labels) - MOST_HOSTS} more hosts" if len(labels) > MOST_HOSTS else ""
+    return ", ".join(labels[:MOST_HOSTS]) + more

@@ -32,6 +32,7 @@ from master.status.figures import (
     format_bar,
     format_compact,
     format_duration,
+    format_hosts,
     format_percent,
     format_recoveries,
     format_results,
@@ -68,8 +69,7 @@ STAGES = {
     "closing": ", its last parameters are evaluated",
     "final": ", it plays its final episodes",
 }
-#: Reasons to refuse, and hosts of each, that are shown.
-MOST_REFUSALS, MOST_HOSTS = 10, 5
+MOST_REFUSALS = 10
 #: How each budget is shown, and its unit.
 BUDGET_FORMATS: dict[str, tuple[Callable[[object], str], str]] = {
     "generations": (format_whole, " generations"),
@@ -324,18 +324,16 @@ def worker_row(worker: Fields) -> dict[str, str]:
 
 
 def refusal_lines(living: Sequence[Fields]) -> list[Text]:
-    """One line per reason, with ``2 workers on a, b``; only the first few of many hosts."""
+    """One line per reason, with ``2 workers on a, b``."""
     hosts: dict[Value, list[str]] = {}
     for worker in living:
         if "refuses" in worker:
-            host = sanitize(worker.get("host", "an unknown host"), 60)
+            host = str(worker.get("host", "an unknown host"))
             hosts.setdefault(worker["refuses"], []).append(host)
     lines = []
     for reason, found in list(hosts.items())[:MOST_REFUSALS]:
-        names, plural = sorted(set(found)), "" if len(found) == 1 else "s"
-        more = f" and {len(names) - MOST_HOSTS} more hosts" if len(names) > MOST_HOSTS else ""
-        shown = f"{', '.join(names[:MOST_HOSTS])}{more}"
-        lines.append(Text(f"{len(found)} worker{plural} on {shown} cannot join: {reason}", BAD))
+        who = f"{len(found)} worker{'' if len(found) == 1 else 's'} on {format_hosts(found)}"
+        lines.append(Text(f"{who} cannot join: {reason}", BAD))
     return lines
 
 
