@@ -70,6 +70,13 @@ def test_a_curve_has_the_generations_that_were_evaluated(tmp_path: Path) -> None
     assert x.tolist() == [100, 300, 500] and y.tolist() == [1, 3, 5]
 
 
+def test_the_closing_evaluation_is_no_vertical_stroke(tmp_path: Path) -> None:
+    closing = record(5, env_steps=500, population=0, eval_mean=9.0)
+    records = [*evaluated(1, 2, 3, 4, 5), closing]
+    x, y = read_run(run(tmp_path / "a", records)).curve("eval_mean", "steps")
+    assert x.tolist() == [100, 300, 500] and y.tolist() == [1, 3, 9]
+
+
 def test_a_folder_of_studies_gives_all_their_runs_and_one_twice_counts_once(tmp_path: Path) -> None:
     for seed in range(3):
         run(tmp_path / "study" / f"seed-{seed}", evaluated(1, 2, 3), seed=seed)
