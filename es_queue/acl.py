@@ -49,7 +49,7 @@ def _each(commands: str) -> tuple[str, ...]:
 
 
 # Commands are named singly, because a category's content depends on the server (in Redis 8 @read
-# has FT.SEARCH). Redis 7.0 has all of these names. tests/abuse/test_acl_commands.py checks each.
+# has FT.SEARCH). Redis 7.0 has all of these names. tests/abuse/test_acl.py checks each.
 READS = _each(
     "get getrange strlen exists type ttl pttl memory|usage hget hmget hgetall hexists hkeys hlen "
     "hstrlen lrange llen smembers sismember scard sscan zrange zrangebyscore zrevrange "

@@ -1,6 +1,4 @@
-"""The users master, worker and viewer may do what they are for, cell by cell, and nobody else
-anything.
-"""
+"""The users master, worker, viewer and scaler may do what they are for, nobody else anything."""
 
 from __future__ import annotations
 
@@ -20,20 +18,27 @@ from tests.abuse.rights import CELLS, PAGE, may, written
 from tests.abuse.servers import BOTH, serving, told
 from tests.leaks import simple_password
 
+# --- the users master, worker and viewer may do what they are for, cell by cell, and nobody else
+# anything
+
+
 HOUSE = Path(__file__).resolve().parents[2]
-PASSWORDS = {user: simple_password(user) for user in acl.USERS}
+ADMIN = "admin"
+USERS = (*acl.USERS, acl.SCALER)
+PASSWORDS = {user: simple_password(user) for user in (*USERS, ADMIN)}
 
 
 @pytest.fixture(scope="module", params=BOTH)
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """The port of a server with the three users."""
+    """The port of a server with all users and an administrator."""
     folder = tmp_path_factory.mktemp("acl")
-    (folder / "users.acl").write_text(acl.format_acl(PASSWORDS))
-    with serving(
-        request.param, folder, "--aclfile", folder / "users.acl", "--enable-debug-command", "yes"
-    ) as port:
+    rules = acl.format_acl({user: PASSWORDS[user] for user in USERS})
+    digest = hashlib.sha256(PASSWORDS[ADMIN].encode()).hexdigest()
+    (folder / "users.acl").write_text(f"{rules}user {ADMIN} on #{digest} ~* &* +@all\n")
+    more = ("--enable-debug-command", "yes")
+    with serving(request.param, folder, "--aclfile", folder / "users.acl", *more) as port:
         yield port
 
 
@@ -169,3 +174,140 @@ def test_a_folder_that_cannot_be_made_and_a_command_without_one_are_each_one_sen
     ):
         assert acl.main(words) == 2
         assert capsys.readouterr().err.startswith(f"es_queue.acl: {problem}")
+
+
+# --- every command that a server has is tried for every user: this file lists all that are
+# allowed
+
+
+def named(words: str) -> set[str]:
+    return set(words.split())
+
+
+#: Commands about the connection itself. A server lets everyone send the first four.
+CONNECTION = named(
+    "auth hello quit reset ping select client|getname client|help client|id client|info "
+    "client|setname"
+)
+#: What servers after Redis 7.0 have of that kind, reviewed: they are about the client's own
+#: connection and name no key. client|import-source does nothing unless an administrator sets
+#: import-mode.
+NEWER = {"client|setinfo", "client|no-touch", "client|capa", "client|import-source"}
+SERVER = {"info", "time", "acl|whoami"}
+SMALL_READS = named(
+    "exists get getrange hexists hget hgetall hlen hstrlen llen lrange pttl scard "
+    "sismember smembers sscan strlen ttl type xlen xrevrange zcard zrange zrangebyscore zscore"
+)
+MASTERS_READS = named(
+    "memory|usage hkeys hmget xinfo|stream xrange xread zrevrange zrevrangebyscore zscan"
+)
+READS = SMALL_READS | MASTERS_READS
+WRITES = named(
+    "append blmove blpop brpop brpoplpush decr decrby del expire expireat getdel getset hdel "
+    "hincrby hincrbyfloat hset hsetnx incr incrby incrbyfloat lmove lpop lpush lpushx lrem ltrim "
+    "persist pexpire pexpireat psetex rpop rpoplpush rpush rpushx sadd set setex setnx smove srem "
+    "unlink xadd xdel xtrim zadd zincrby zrem zremrangebyrank zremrangebyscore"
+)
+TRANSACTIONS = {"multi", "exec", "discard", "watch", "unwatch"}
+MESSAGES = {"subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
+WORKS = CONNECTION | SERVER | READS | WRITES | TRANSACTIONS | MESSAGES
+ALLOWED = {
+    acl.MASTER: WORKS | {"scan", "evalsha", "script|load"},
+    acl.WORKER: WORKS - MASTERS_READS | {"hmget", "evalsha"},
+    acl.VIEWER: CONNECTION | SERVER | READS | {"scan"},
+    acl.SCALER: CONNECTION | {"eval", "type", "llen"},
+}
+
+
+def asked(port: int, *words: str | int) -> object:
+    return told(port, ADMIN, PASSWORDS[ADMIN], *words)
+
+
+def commands(port: int) -> dict[str, int]:
+    """Every command and subcommand of the server, with the fewest words that it takes."""
+    listed = asked(port, "COMMAND")
+    assert isinstance(listed, list)
+    return {one[0].decode(): abs(one[1]) for entry in listed for one in (entry[9] or [entry])}
+
+
+def allowed(port: int, user: str) -> set[str]:
+    """What the server itself says that the user may send, with keys or without."""
+    found = set()
+    for name, words in commands(port).items():
+        parts = name.split("|")
+        reply = asked(port, "ACL", "DRYRUN", user, *parts, *["x"] * (words - len(parts)))
+        if not (isinstance(reply, bytes) and b"has no permissions to run" in reply):
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_of_all_commands_of_the_server_each_user_may_send_those_that_were_reviewed(
+    guarded: int, user: str
+) -> None:
+    known = commands(guarded)
+    assert len(known) > 300, "subcommands are counted too"
+    may = allowed(guarded, user)
+    assert sorted(may - ALLOWED[user] - NEWER) == [], "a newer server allows more: review it"
+    assert sorted(ALLOWED[user] - may) == []
+
+
+# --- the autoscaler's user counts the seats that wait, by a script as KEDA sends it, and can do
+# nothing else
+
+
+COUNT = (
+    "if redis.call('type', KEYS[1]).ok == 'list' then return redis.call('llen', KEYS[1]) end "
+    "return 0"
+)
+
+
+def scaled(port: int, *words: str | int) -> object:
+    return told(port, acl.SCALER, PASSWORDS[acl.SCALER], *words)
+
+
+def test_the_scaler_counts_the_seats_that_wait(guarded: int) -> None:
+    asked(guarded, "DEL", "rq:queue:default")
+    asked(guarded, "RPUSH", "rq:queue:default", "a-seat")
+    assert scaled(guarded, "EVAL", COUNT, 1, "rq:queue:default") == 1
+    assert scaled(guarded, "PING") == b"PONG"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("EVAL", "return redis.call('del', KEYS[1])", 1, "rq:queue:default"),
+        ("EVAL", "return redis.call('lrange', KEYS[1], 0, -1)", 1, "rq:queue:default"),
+        ("EVAL", COUNT, 1, "es:walk:todo"),
+        ("EVAL", COUNT, 1, "rq:queue:other"),
+        ("GET", "es:walk:config"),
+    ],
+)
+def test_the_scaler_can_do_nothing_else(guarded: int, words: tuple[str | int, ...]) -> None:
+    reply = scaled(guarded, *words)
+    # What a script may not do is an error of the script.
+    scripted = words[0] == "EVAL" and words[1] != COUNT
+    assert isinstance(
+        reply, redis.exceptions.ResponseError if scripted else redis.exceptions.NoPermissionError
+    ), reply
+
+
+def test_the_command_adds_the_scaler_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        acl.main([str(tmp_path / "with"), "--scaler"]) == 0
+        and acl.main([str(tmp_path / "without")]) == 0
+    )
+    assert (
+        "user scaler reset on #" in (tmp_path / "with" / "users.acl").read_text()
+        and (tmp_path / "with" / "scaler.password").is_file()
+    )
+    assert (
+        "scaler" not in (tmp_path / "without" / "users.acl").read_text()
+        and not (tmp_path / "without" / "scaler.password").exists()
+    )
+    assert (
+        acl.main([str(tmp_path / "other"), "--scalar"]) == 2
+        and "--scaler" in capsys.readouterr().err
+    )

@@ -11,10 +11,9 @@ HOUSE = Path(__file__).resolve().parents[2]
 #: What acts slowly or hangs, how long an outage lasts, and what must not happen for a while. The
 #: numbers may only fall.
 EXCEPTIONS = {
-    "tests/abuse/test_swollen_replies.py": 1,
+    "tests/abuse/test_swollen_files.py": 1,
     "tests/faults/counted.py": 1,
     "tests/faults/scenarios/chaos.py": 1,
-    "tests/faults/scenarios/redis_refuses.py": 1,
     "tests/faults/soak.py": 1,
     "tests/faults/trial.py": 1,
     "tests/faults/worlds.py": 4,

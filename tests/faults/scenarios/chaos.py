@@ -52,7 +52,6 @@ class Ring:
 
     def supervise(self) -> bool:
         """Whether the run goes on, after a look at its processes."""
-        time.sleep(0.05)
         self.workers = [
             one if one.process.poll() is None else self._worker() for one in self.workers
         ]
@@ -103,6 +102,7 @@ def anything(arena: Arena, seconds: int) -> Row:
     values = {**LOAD, "generations": GENERATIONS_A_SECOND * seconds}
     ring, kills, due, watch = Ring(arena, values), dict[str, int](), PAUSE, Stopwatch()
     while ring.supervise():
+        time.sleep(0.05)
         assert watch.seconds() < LONGEST, ring.master.said()[-3000:]
         if due <= watch.seconds() < seconds:
             due += PAUSE
