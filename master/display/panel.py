@@ -162,7 +162,7 @@ class LiveView(RunView):
         self._run, self._config, self._clock = run, config, clock
         self._start_time, self._pace = clock(), GenerationPace(clock)
         # The newest known figures, and those that change between records.
-        self._record: Record = {"aim": parse_target(config.target_reward)}
+        self._record: Record = {"target": parse_target(config.target_reward)}
         self._figures: Record = {}
         self._evaluations = Series("eval_mean")
         self._last_drawn = -DRAW_SECONDS
@@ -261,9 +261,9 @@ class LiveView(RunView):
         running = f"running for {format_duration(self._clock() - self._start_time)}"
         generation = fill(("{generation}", " of {generations?}"), now) or "first"
         means = [mean for _, mean in self._evaluations.points("generation")]
-        rows = dict(figure_rows(now, means))
+        rows = dict(figure_rows({**now, "aim": now["target"]}, means))
         if not rows["evaluation"]:
-            aim = "" if now["aim"] is None else f", target {format_score(now['aim'])}"
+            aim = "" if now["target"] is None else f", target {format_score(now['target'])}"
             often = f"every {config.eval_every} generations"
             every = ("none before the end", "every generation", often)
             rows["evaluation"] = every[min(config.eval_every, 2)] + aim
