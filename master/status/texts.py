@@ -103,14 +103,15 @@ def make_runs_page(runs: Sequence[Run]) -> Page:
     data = {"runs": [run.to_json() for run in runs]}
     if not runs:
         return Page(data, (Text("no runs"),))
-    heads = [figure.column for figure in RUN_COLUMNS]
+    columns = [one for one in RUN_COLUMNS if any(one.name in run.figures for run in runs)]
+    heads = [figure.column for figure in columns]
     headers = ("run", "state", "environment", *heads, "updated")
     rows = [
         (
             run.run,
             format_state(run),
             sanitize(run.figures.get("env", "-"), 28),
-            *(figure.write(run.figures.get(figure.name)) for figure in RUN_COLUMNS),
+            *(figure.write(run.figures.get(figure.name)) for figure in columns),
             format_ago(run.figures.get("updated")),
         )
         for run in runs
@@ -122,7 +123,7 @@ def make_runs_page(runs: Sequence[Run]) -> Page:
             headers=headers,
             rows=rows,
             right=headers[3:],
-            expendable=expendable,
+            expendable=[name for name in expendable if name in headers],
             styles=STYLES,
             notes=notes,
         )

@@ -119,11 +119,13 @@ def threshold_line(row: StoredRow) -> str:
 
 
 def spread(values: Sequence[float | None], unit: float, digits: int) -> str:
-    """Median, and in brackets the least and the greatest of the known values."""
+    """Median of the known values, and in brackets the least and the greatest of several."""
     known = [value / unit for value in values if value is not None]
     if not known:
         return UNKNOWN
     middle = number(statistics.median(known), digits)
+    if len(known) == 1:
+        return middle
     return f"{middle} ({number(min(known), digits)} to {number(max(known), digits)})"
 
 
