@@ -166,13 +166,10 @@ class Issuer:
         """``overdue``: the fewest seconds after which a block is issued to a second worker."""
         self.cutter, self._store, self._token = cutter, store, token
         self._recoveries, self._overdue = recoveries, overdue
-        #: When each block that a worker holds was first seen, on the monotonic clock.
-        self._held_since: dict[tuple[str, Block], float] = {}
+        #: When each block that a worker holds was first seen, on the monotonic clock; empty when
+        #: another publication opens, or Redis has lost this one.
+        self.held_since: dict[tuple[str, Block], float] = {}
         self.reissued = self.recovered = 0
-
-    def forget_holders(self) -> None:
-        """Another publication is open, or Redis has lost this one."""
-        self._held_since.clear()
 
     def issue_new(self, slots: Slots, workers: int, task: bytes = b"") -> None:
         """Issue the rows that were never issued; task: the header of a table that has grown."""
@@ -231,7 +228,7 @@ class Issuer:
             return
         now = time.monotonic()
         held = [(worker, block) for worker, blocks in look.claims.items() for block in blocks]
-        self._held_since = {key: self._held_since.get(key, now) for key in held}
+        self.held_since = {key: self.held_since.get(key, now) for key in held}
         lost = slots.owed & slots.table["issued"]
         for block in (*look.todo, *(block for _, block in held)):
             if block.publication == slots.publication:
@@ -245,7 +242,7 @@ class Issuer:
     def copy_stragglers(self, slots: Slots) -> None:
         """Issue the owed rows of overdue blocks once more, each in a block of its own."""
         overdue: Mask = np.zeros(len(slots), np.bool_)
-        for (_, block), since in self._held_since.items():
+        for (_, block), since in self.held_since.items():
             longest = max(self._overdue, STRAGGLER_FACTOR * self.cutter.expected(block))
             if block.publication == slots.publication and time.monotonic() - since >= longest:
                 overdue[block.start : block.stop] = True

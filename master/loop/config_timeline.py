@@ -25,7 +25,6 @@ from es_queue.protocol.keys import PAUSED, RUNNING
 from es_queue.protocol.store import MasterStore
 from es_queue.slot_plan import validate_noise_size
 from es_queue.strategies import make_strategy
-from es_queue.strategies.base import Strategy
 from master.loop.learner import Learner
 from master.loop.state import Change, RunState
 
@@ -106,20 +105,13 @@ class ConfigTimeline:
 
 def config_at(config: RunConfig, changes: Sequence[Change], generation: int) -> RunConfig:
     """The settings of a generation, before schedules: the changes up to it, by generation, then by
-    time of request.
+    time of request. Raises UsageError if they do not fit together.
     """
-    applicable = (change for change in changes if change.generation <= generation)
-    return apply_changes(config, sorted(applicable, key=lambda change: change.generation))
-
-
-def strategy_of(
-    config: RunConfig, changes: Sequence[Change], generation: int, size: int, begun: int = 0
-) -> Strategy:
-    """The strategy of a generation for policies of ``size`` parameters. Its pace counts from
-    generation ``begun``.
-    """
-    clock = schedule_clock(config, changes, generation, begun)
-    return make_strategy(config_at(config, changes, generation), size, clock)
+    values: dict[str, Any] = {}
+    for change in sorted(changes, key=lambda change: change.generation):
+        if change.generation <= generation:
+            values |= change.settings
+    return RunConfig.of({**config.to_dict(), **values}, "the settings") if values else config
 
 
 def schedule_clock(
@@ -139,16 +131,6 @@ def schedule_clock(
     return int(
         sum(speed * (last - first) for speed, (first, last) in zip(speeds, spans, strict=True))
     )
-
-
-def apply_changes(config: RunConfig, changes: Iterable[Change]) -> RunConfig:
-    """The settings after some changes, in their order. Raises UsageError if they do not fit
-    together.
-    """
-    values: dict[str, Any] = {}
-    for change in changes:
-        values |= change.settings
-    return RunConfig.of({**config.to_dict(), **values}, "the settings") if values else config
 
 
 def drop_settings(changes: Sequence[Change], names: Container[str]) -> tuple[Change, ...]:

@@ -205,7 +205,8 @@ class Learner:
                 return [Span(TRAIN, len(rows), min(self.most_rows, len(rows) + max(1, missing)))]
             if not len(slots.rows(ELITE)) and (elites := self._candidates(state, slots)):
                 return [Span(ELITE, number, number + 1) for number in elites]
-        if len(slots.rows(CONFIRM)) or not self._is_target_compared(state):
+        is_compared = state.stage == CLOSING or state.generation % self.config.target_every == 0
+        if len(slots.rows(CONFIRM)) or state.stage == ENDING or not is_compared:
             return []
         if self.is_target_passed(evaluation_of(slots, EVAL)):
             return [Span(CONFIRM, 0, config.confirm_episodes)]
@@ -498,12 +499,6 @@ class Learner:
         return last
 
     # --- evaluation
-
-    def _is_target_compared(self, state: RunState) -> bool:
-        """Whether this generation's evaluation may end the run."""
-        return state.stage == CLOSING or (
-            state.stage == TRAINING and state.generation % self.config.target_every == 0
-        )
 
     def is_target_passed(self, figures: ReturnStatistics | None) -> bool:
         """Whether the mean is at least the target, also less its ``target_margin``."""

@@ -72,10 +72,6 @@ AUDIT_SECONDS = 0.02
 #: Floats of a page of memory. The noise table is read ahead until each page has had four reads on
 #: average; hardly any page is then unread.
 PAGE_FLOATS, TOUCHES_PER_PAGE = 1024, 4
-GENERATION_LOST = "Redis has lost this generation: it is published again"
-FORMER_GENERATION_LOST = (
-    "Redis has lost the previous generation, or has another one: this one replaces it"
-)
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error: a person asked to stop
@@ -229,7 +225,7 @@ class Master:
             checkpoint=saved,
         )
         self.current = generation
-        self._issuer.forget_holders()
+        self._issuer.held_since.clear()
         if self._audit is not None:
             self._audit.begin(data)
         is_small = len(saved) <= REDIS_CHECKPOINT_BYTES
@@ -249,7 +245,10 @@ class Master:
             sent = time.monotonic()
             previous = self._send(task.encode())
             if before and previous not in (before.task.publication, name):
-                LOGGER.warning(FORMER_GENERATION_LOST)
+                LOGGER.warning(
+                    "Redis has lost the previous generation, or has another one: this one "
+                    "replaces it"
+                )
                 self._note_loss(generation, sent)
         self._issue(generation, leave=adopted is not None)
         self._inbox.acknowledge_changes()
@@ -302,7 +301,7 @@ class Master:
     def _note_loss(self, generation: Generation, began: float) -> None:
         """Redis had lost data and has it again."""
         self._store.read_again([slots.publication for slots in generation.tables])
-        self._issuer.forget_holders()
+        self._issuer.held_since.clear()
         self.recoveries.record(REDIS_LOST, time.monotonic() - began)
         self._grace_until = time.monotonic() + self._clocks.beat_ttl
 
@@ -463,7 +462,7 @@ class Master:
         self._store.read_again(look.lost)
         if look.publication != slots.publication:
             self._send(generation.task.encode())
-            LOGGER.warning(GENERATION_LOST)
+            LOGGER.warning("Redis has lost this generation: it is published again")
             self._note_loss(generation, began)
             slots.table["issued"][slots.owed] = False
             self._issue(generation)

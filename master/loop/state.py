@@ -128,7 +128,7 @@ class OpenPublication:
     step_limit: int
     spread: Floats
     counted: Integers
-    spans: Integers = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    spans: Integers
 
     @property
     def generation(self) -> int:

@@ -34,7 +34,7 @@ from es_queue.protocol.keys import ACTIVE_STATES, STOPPED, clocks_from_environme
 from es_queue.protocol.store import MasterStore
 from es_queue.run_folder import NamedRun, no_run_error, read_run_name
 from es_queue.text import sanitize
-from master.loop.config_timeline import apply_changes
+from master.loop.config_timeline import config_at
 from master.loop.state import Change
 from master.run.launch import ATTACH, PURGE, ControlArgs, Launch, existing_run
 from master.run.lease import format_host, holder_name, take_lease
@@ -158,7 +158,7 @@ class ControlCommand:
         if (raw := self._client.config()) is None:
             raise unknown_run_error(self._named_run, self._url)
         # A mistake is refused here, before it is sent.
-        apply_changes(RunConfig.from_json(raw), [Change(0, dict(self._args.settings))])
+        config_at(RunConfig.from_json(raw), [Change(0, dict(self._args.settings))], 0)
         print(f"run {self._run}: {sanitize(self._ask(SET), 1000)}")
 
     def purge(self) -> None:
