@@ -429,13 +429,14 @@ def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Findi
             yield Finding("run", FAILED, text, fix)
     server.read_details(run)
     yield check_run(run)
-    yield check_listening(server, run)
+    if not run.is_asked:
+        yield check_listening(server, run)
     workers = [
         {"host": "a host", **{name: str(value) for name, value in about.items()}}
         for about in run.living
     ]
     if is_working(run) or workers:
-        yield check_workers(run.run, workers)
+        yield check_workers(run, workers)
     if workers:
         remark, _, fix = idle_workers(run.figures).partition(": ")
         if remark:
@@ -514,7 +515,7 @@ def check_listening(server: RedisReader, run: Run | None) -> Finding:
     return Finding("listening", state, f"no RQ worker listens on queue {shown}{aside}", fix)
 
 
-def check_workers(run: str, workers: Sequence[Mapping[str, str]]) -> Finding:
+def check_workers(run: Run, workers: Sequence[Mapping[str, str]]) -> Finding:
     refusing = [about for about in workers if about.get("refuses")]
     joined = len(workers) - len(refusing)
     if refusing:
@@ -526,8 +527,11 @@ def check_workers(run: str, workers: Sequence[Mapping[str, str]]) -> Finding:
     if joined:
         hosts_of = format_hosts(about["host"] for about in workers)
         return Finding("workers", OK, f"{joined} joined ({hosts_of})")
+    if run.is_asked:
+        fix = f'use es_queue.AskTell("{run.run}")'
+        return Finding("workers", WARNING, f"no program asks for trials of {run.run}", fix)
     fix = "see the check listening; es-status shows whether other runs have all workers"
-    return Finding("workers", WARNING, f"no worker serves {run}", fix)
+    return Finding("workers", WARNING, f"no worker serves {run.run}", fix)
 
 
 def check_fleet(workers: Sequence[Mapping[str, str]], here: str) -> Finding:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import redis
 
 from es_queue.command_line import format_command
-from es_queue.config.run_config import every_setting, users_of
+from es_queue.config.run_config import ASKED, every_setting, users_of
 from es_queue.config.settings import NONE
 from es_queue.errors import RedisError
 from es_queue.files import read_end, read_file
@@ -141,6 +141,11 @@ class Run:
     def code(self) -> int:
         return EXIT_CODES[self.health]
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether other programs score its vectors, so that no worker serves it."""
+        return self.figures.get("env") == ASKED
+
     def number(self, name: str) -> float | None:
         return finite_or_none(self.figures.get(name))
 
@@ -257,6 +262,8 @@ def no_workers(run: Run) -> str:
         return ""
     if run.number("starting"):
         return "local workers are starting"
+    if run.is_asked:
+        return f'no program asks for trials; use es_queue.AskTell("{run.run}")'
     if run.is_suspended:
         return "RQ is suspended, so no rq worker takes a seat; rq resume ends that"
     queue = sanitize(run.figures.get("queue") or "default", 60)

@@ -167,6 +167,23 @@ def test_the_program_of_the_docs_finds_its_oven(
     assert 217 < heat <= 220 and 24 < minutes < 26
 
 
+def test_a_run_that_nobody_asks_says_what_is_missing(
+    processes: Processes, oven: Any, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    master = oven("lonely")
+    seen = Seen(redis_client, "lonely")
+    wait_for(lambda: seen.progress().get("workers") == "0", "the master has looked for workers")
+    command = (BIN / "es-status", "--redis-url", valkey_url, "lonely")
+    status, doctor = processes.start(*command), processes.start(*command, "--doctor")
+    assert (status.wait(), doctor.wait()) == (0, 0)
+    assert 'no program asks for trials; use es_queue.AskTell("lonely")' in status.said()
+    assert "no program asks for trials of lonely" in doctor.said()
+    assert "rq worker" not in status.said() + doctor.said()
+    with join("lonely", valkey_url) as program:
+        finish(program)
+    assert master.wait() == 0
+
+
 def test_what_cannot_be_asked_is_refused_in_one_sentence(
     processes: Processes, oven: Any, valkey_url: str
 ) -> None:
