@@ -1,18 +1,35 @@
-"""The lean BipedalWalker against EnvPool: observations, float32 rewards and endings, equal to the
-bit.
-"""
+"""EnvPool against the lean walker, Gymnasium's MuJoCo bodies and whole runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from es_queue.environments.factory import describe, open_environment
+from es_queue.environments.factory import describe, open_environment, open_vector_environment
 from es_queue.environments.interface import EnvironmentRequest
+from es_queue.environments.vector import EnvPoolVectorEnvironment
+from es_queue.numerics.arrays import Doubles
+from es_queue.numerics.fingerprint import bytes_digest
+from es_queue.numerics.noise_table import NoiseTable
+from es_queue.protocol.messages import TRAIN, Task
+from master.run.setup import prepare_run
+from tests.cases import each_case
+from tests.memory_channel import MemoryServer
+from tests.parts import Played, play_slots
+from tests.ring import NOISE, Sink, make_master, quick_config, run_ring, workers
+from workers.heartbeat import EpisodeControl
+from workers.player import join
+
+# --- the lean BipedalWalker against EnvPool: observations, float32 rewards and endings, equal to
+# the bit
+
 
 envpool = pytest.importorskip("envpool", reason="envpool is not installed")
 
@@ -68,3 +85,220 @@ def test_every_step_is_envpools_to_the_bit(environment: str, policy: Any) -> Non
         for theirs, ours in both(environment, seed, policy(generator)):
             assert np.array_equal(theirs[0], ours[0])
             assert theirs[1:] == ours[1:]
+
+
+# --- envPool's MuJoCo bodies against Gymnasium's: starts, observations, rewards and endings
+
+
+pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+
+#: How many numbers of the pose an observation leaves out: the place in the world. And where it cuts
+#: off velocities.
+BODIES = {
+    "HalfCheetah-v5": (1, np.inf),
+    "Hopper-v5": (1, 10.0),
+    "Swimmer-v5": (2, np.inf),
+    "Walker2d-v5": (1, 10.0),
+}
+EPISODES, STEPS = 4, 150
+
+
+@pytest.fixture(autouse=True)
+def beside_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo writes its warnings into a file of the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def put_where(body: Any, observation: Doubles, hidden: int, limit: float) -> None:
+    """Give Gymnasium's ``body`` the pose and velocities of EnvPool's, which it is close to, unless
+    a velocity is cut off.
+    """
+    seen = body.model.nq - hidden
+    velocities = observation[seen : seen + body.model.nv]
+    if np.abs(velocities).max() < limit:
+        pose = np.concatenate([body.data.qpos[:hidden], observation[:seen]])
+        body.set_state(pose, velocities)
+
+
+def bodies(environment: str, episode: int) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """EnvPool's and Gymnasium's (observation, reward, over) after each action of an episode: random
+    ones, or those of a random linear policy.
+    """
+    generator = np.random.default_rng(episode)
+    body: Any = gymnasium.make(environment).unwrapped
+    body.reset(seed=episode)
+    pool: Any = envpool.make(environment, "gymnasium", num_envs=1, env_seed=[episode])
+    seen = pool.reset()[0][0]
+    size, high = body.action_space.shape[0], body.action_space.high
+    weights = generator.normal(size=(len(seen), size))
+    for _ in range(STEPS):
+        put_where(body, seen, *BODIES[environment])
+        raw = generator.uniform(-1, 1, size) if episode % 2 else np.tanh(seen @ weights)
+        action = (raw * high).astype(np.float32)
+        theirs, reward, terminated, _, _ = pool.step(action[None].astype(np.float64))
+        ours, gained, over = body.step(action)[:3]
+        seen = theirs[0]
+        yield (seen, float(reward[0]), bool(terminated[0])), (ours, float(gained), bool(over))
+        if terminated[0]:
+            break
+    pool.close()
+    body.close()
+
+
+@each_case("environment", BODIES)
+def test_every_step_of_a_body_is_gymnasiums(environment: str) -> None:
+    for episode in range(EPISODES):
+        for theirs, ours in bodies(environment, episode):
+            np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-4, atol=1e-5)
+            assert theirs[1] == pytest.approx(ours[1], rel=1e-4, abs=1e-5)
+            assert theirs[2] == ours[2]
+
+
+@each_case("environment", BODIES)
+def test_starts_of_a_body_differ_by_seed_and_spread_as_gymnasiums(environment: str) -> None:
+    count = 200
+    pool = open_vector_environment(EnvironmentRequest(environment, backend="envpool"))
+    assert pool is not None
+    theirs = pool.reset(range(count))
+    np.testing.assert_array_equal(pool.reset([7]), theirs[7:8])
+    pool.close()
+    body = gymnasium.make(environment)
+    ours = np.stack([body.reset(seed=seed)[0] for seed in range(count)])
+    body.close()
+    assert len(np.unique(theirs, axis=0)) == count
+    np.testing.assert_allclose(theirs.std(axis=0), ours.std(axis=0), rtol=0.25)
+    error = ours.std(axis=0) * (2 / count) ** 0.5
+    assert (np.abs(theirs.mean(axis=0) - ours.mean(axis=0)) < 4 * error).all()
+
+
+# --- envPool and lean, episode by episode and run by run: the same bits
+
+
+TABLE = NoiseTable.in_memory(NOISE)
+
+
+def answered(
+    backend: str, kind: int = TRAIN, stop: int = 50, limit: int = 1600, **values: Any
+) -> tuple[Played, str]:
+    """The answer of a worker on ``backend`` to a block of slots 0 … stop - 1, and its
+    fingerprint.
+    """
+    config = prepare_run(
+        quick_config(
+            **{
+                "env": NORMAL,
+                "strategy": "ars",
+                "population": 2 * stop,
+                "backend": backend,
+                **values,
+            }
+        ),
+        table=TABLE,
+    ).config
+    joined = join(config, EpisodeControl(), table=TABLE)
+    assert joined.backend == backend
+    size = prepare_run(config, table=TABLE).policy.size
+    published = np.random.default_rng(3).normal(0, 0.1, size).astype(np.float32)
+    mean, std = np.full(24, 0.1, "<f4").tobytes(), np.full(24, 0.7, "<f4").tobytes()
+    task = Task(
+        "3.1-00000000",
+        0.2,
+        limit,
+        size,
+        bytes_digest(published.tobytes()),
+        mean,
+        std,
+        TABLE.digest,
+        1.0,
+    )
+    return play_slots(joined, task, published, kind, 0, stop), joined.numerics
+
+
+@pytest.mark.parametrize("environment", [NORMAL, HARDCORE])
+def test_a_hundred_whole_episodes_are_equal_in_observations_lengths_and_returns(
+    environment: str,
+) -> None:
+    """All observations of each episode go into its moments, float64 to the bit."""
+    lean, numerics = answered("lean", env=environment, policy="mlp", obs_sample=1.0)
+    pool, theirs = answered("envpool", env=environment, policy="mlp", obs_sample=1.0)
+    assert lean.results == pool.results and not lean.failures + pool.failures
+    assert numerics == theirs
+    assert sum(len(one.moments) for one in pool.results) == 100
+    assert max(max(one.steps) for one in pool.results) == 1600
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"env": HARDCORE, "action_noise": 0.2},
+        {"episodes": 2, "env_seeds": "slot"},
+        {"patience": "30,0.2", "stall": "2:0.05:9", "reward_shift": 0.01, "reward_floor": "-1"},
+        {"observe": "0-13", "obs_sample": 1.0},
+        {"observe": "2,13,20", "obs_sample": 1.0, "stall": "22:0.5:9"},
+    ],
+)
+def test_a_block_is_answered_alike_under_every_rule(values: dict[str, Any]) -> None:
+    lean, numerics = answered("lean", stop=8, limit=120, **values)
+    pool, theirs = answered("envpool", stop=8, limit=120, **values)
+    assert lean.results == pool.results and numerics == theirs
+
+
+@pytest.mark.parametrize(
+    ("environment", "actions"),
+    [("CartPole-v1", "discrete"), ("Pendulum-v1", "box"), ("LunarLanderContinuous-v3", "box")],
+)
+def test_other_ids_of_envpool_can_be_asked_for(environment: str, actions: str) -> None:
+    request = EnvironmentRequest(environment, backend="envpool")
+    spec = describe(request)
+    assert (spec.backend, spec.action.kind) == ("envpool", actions)
+    worlds = open_vector_environment(request)
+    assert worlds is not None and worlds.max_episodes == EnvPoolVectorEnvironment.max_episodes
+    assert worlds.reset([1, 2]).shape == (2, spec.observation_size)
+    config = quick_config(
+        env=environment,
+        backend="envpool",
+        strategy="ars",
+        population=4,
+        step_limit="20",
+        generations=2,
+        eval_every=0,
+        final_episodes=0,
+    )
+    assert run_ring(config)[0].state.generation == 2
+
+
+RUN: dict[str, Any] = {
+    "env": NORMAL,
+    "strategy": "ars",
+    "population": 48,
+    "generations": 4,
+    "step_limit": "60",
+    "block": 6,
+    "eval_every": 1,
+    "eval_episodes": 12,
+    "eval_step_limit": 60,
+    "final_episodes": 24,
+    "target_reward": "none",
+}
+
+
+def test_one_lean_and_one_envpool_worker_together_give_the_digest_of_each_alone() -> None:
+    alone = {
+        backend: run_ring(quick_config(**RUN, backend=backend))[0].digest
+        for backend in ("lean", "envpool", "any")
+    }
+    config, server, sink = (
+        prepare_run(quick_config(**RUN, backend="any"), table=TABLE).config,
+        MemoryServer(),
+        Sink(),
+    )
+    master = make_master(prepare_run(config, table=TABLE), server, sink)
+    with (
+        workers(server, replace(config, backend="lean"), TABLE),
+        workers(server, replace(config, backend="envpool"), TABLE),
+    ):
+        mixed = master.train(prepare_run(config, table=TABLE).initial_state())
+    assert {*alone.values(), mixed.digest} == {alone["lean"]}
+    assert max(record["workers"] for record in sink.records) == 2
+    assert not any("mixed fleet" in note for note in sink.notes)

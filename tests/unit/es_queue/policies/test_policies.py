@@ -1,18 +1,29 @@
-"""Policies: layout, bits that do not depend on how many are evaluated at once, first parameters."""
+"""Policies: layout, equations, memory, normalisation, and bits that do not depend on company."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import POLICIES, RunConfig, own_settings
 from es_queue.environments.interface import ActionSpec
 from es_queue.errors import UsageError
-from es_queue.policies import make_policy
+from es_queue.policies import BoundPolicy, Policy, make_policy
+from es_queue.policies.recurrent import CELLS, RecurrentPolicy
+from es_queue.policies.saved_policy import SavedPolicy
 from tests.cases import each_case
+from tests.doors.test_episodes import alone, rules, same, together
 from tests.parts import built
+from workers.episode import EpisodeSpec
+
+# --- policies: layout, bits that do not depend on how many are evaluated at once, first
+# parameters
+
 
 ACTIVATIONS = ("tanh", "relu", "selu", "elu", "lrelu")
 BOX = ActionSpec("box", (4,), (-1.0,) * 4, (1.0,) * 4)
@@ -139,3 +150,165 @@ def test_more_parameters_than_a_run_can_have_are_refused_before_they_are_made(ki
         ),
     ):
         make_policy(RunConfig(policy=kind, hidden=(65536, 65536)), 24, BOX)
+
+
+# --- what every policy promises. The list of kinds is the list here
+
+
+SHAPE = (2, 40, 44)
+SIZE = int(np.prod(SHAPE))
+CHOICE = ActionSpec("discrete", sizes=(6,), starts=(0,))
+
+
+def drawn(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
+
+
+def variants(kind: str) -> Iterator[Any]:
+    own = own_settings("policy", kind)
+    for norm, biases in (("none", True), ("none", False), ("virtual", True)):
+        if norm == "none" or "batch_norm" in own:
+            values = {"hidden": (9, 5), "batch_norm": norm, "biases": biases}
+            config = RunConfig(policy=kind, **{one: values[one] for one in values if one in own})
+            reference = abs(drawn(1, 5, SIZE)) if norm == "virtual" else None
+            yield make_policy(config, SIZE, CHOICE, SHAPE, reference)
+
+
+@each_case("kind", POLICIES)
+def test_whoever_acts_at_once_gets_the_bits_that_each_gets_alone(kind: str) -> None:
+    for policy in variants(kind):
+        rows = np.stack([policy.initial(seed, "normal") for seed in range(3)])
+        rows += 0.02 * drawn(5, *rows.shape)
+        seen = abs(drawn(7, 2, 3, SIZE))
+        together = policy.bind(rows)
+        alone = [policy.bind(row[None]).begin() for row in rows]
+        for step in seen:
+            expected = np.stack([act(one) for act, one in zip(alone, step, strict=True)])
+            assert together(step).tobytes() == expected.tobytes()
+            assert np.isfinite(expected).all() and expected.any()
+
+
+@each_case("kind", POLICIES)
+def test_an_episode_remembers_nothing_of_the_one_before(kind: str) -> None:
+    for policy in variants(kind):
+        bound = policy.bind(policy.initial(1, "normal")[None])
+        episodes = []
+        for _ in range(2):
+            act = bound.begin()
+            episodes.append([act(one).tobytes() for one in abs(drawn(1, 2, SIZE))])
+        assert episodes[0] == episodes[1]
+
+
+# --- recurrent policies: the published equations in the documented layout, memory that begins
+# empty, bits that need no company
+
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+PAIR = ActionSpec("box", (2,), (-1.0,) * 2, (1.0,) * 2)
+
+
+def restless(policy: RecurrentPolicy, count: int) -> np.ndarray:
+    return np.stack(
+        [policy.initial(seed, "normal") + 0.2 * drawn(seed, policy.size) for seed in range(count)]
+    )
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def by_definition(
+    kind: str, seen: list[np.ndarray], kept: list[np.ndarray], h: np.ndarray, c: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The equations, a gate at a time, of what each gate gets from the input and from the state."""
+    if kind == "rnn":
+        return np.tanh(seen[0] + kept[0]), c
+    if kind == "gru":
+        r, z = logistic(seen[0] + kept[0]), logistic(seen[1] + kept[1])
+        return (1 - z) * np.tanh(seen[2] + r * kept[2]) + z * h, c
+    i, f, g, o = (x + y for x, y in zip(seen, kept, strict=True))
+    c = logistic(f) * c + logistic(i) * np.tanh(g)
+    return logistic(o) * np.tanh(c), c
+
+
+@each_case("kind", CELLS)
+def test_a_policy_is_its_equations_in_the_documented_layout(kind: str) -> None:
+    policy = built(kind, 3, 2, hidden=(4,))
+    parameters, act = restless(policy, 1), None
+    wide = GATES[kind] * 4
+    cuts = np.cumsum([3 * wide, wide, 4 * wide, wide, 4 * 2])
+    w_in, b_in, w_state, b_state, w, b = np.split(parameters[0].astype(np.float64), cuts)
+    act, h, c = policy.bind(parameters).begin(), np.zeros(4), np.zeros(4)
+    for x in drawn(1, 6, 3):
+        seen = np.split(x @ w_in.reshape(3, wide) + b_in, GATES[kind])
+        kept = np.split(h @ w_state.reshape(4, wide) + b_state, GATES[kind])
+        h, c = by_definition(kind, seen, kept, h, c)
+        np.testing.assert_allclose(act(x), h @ w.reshape(4, 2) + b, rtol=1e-4, atol=1e-5)
+
+
+@each_case("kind", CELLS)
+def test_a_checkpoint_s_policy_remembers_within_an_episode_and_forgets_between_them(
+    kind: str,
+) -> None:
+    config = RunConfig(env="Any-v0", policy=kind, hidden=(4,), obs_norm=False)
+    policy = make_policy(config, 3, PAIR)
+    parameters = policy.initial(1, "auto") + 0.3 * drawn(5, policy.size)
+    arrays = {
+        "parameters": parameters,
+        "obs_mean": np.zeros(3, np.float32),
+        "obs_std": np.ones(3, np.float32),
+    }
+    saved = SavedPolicy(
+        arrays,
+        {
+            "config": config.to_dict(),
+            "observation_size": 3,
+            "observation_shape": [],
+            "observation": None,
+            "discrete_observation": None,
+            "action": PAIR.to_dict(),
+        },
+    )
+    first, second = saved.act(np.ones(3)), saved.act(np.ones(3))
+    saved.begin()
+    assert not np.array_equal(first, second) and np.array_equal(saved.act(np.ones(3)), first)
+
+
+# --- what an individual remembers from step to step: nobody else's, nothing of the episode
+# before, and kept while games end
+
+
+class Running(Policy):
+    """outputs = a · (a running sum of the first observed number); the flat vector is [a, decay]."""
+
+    observation_size, outputs, size, memory_size = 2, 1, 2, 1
+
+    def initial(self, seed: int, init: str) -> np.ndarray:
+        return np.ones(2, np.float32)
+
+    def bind(self, parameters: np.ndarray) -> BoundPolicy:
+        rows, memory = self.checked(parameters), np.zeros((len(parameters), 1), np.float32)
+
+        def many(x: np.ndarray) -> np.ndarray:
+            memory[:, 0] = rows[:, 1] * memory[:, 0] + x[:, 0]
+            return rows[:, :1] * memory
+
+        return BoundPolicy(len(rows), lambda x: many(x[None])[0], many, memory)
+
+
+LENGTHS = [3, 200, 40, 7, 90, 200, 12, 61]
+
+
+def remembering() -> list[EpisodeSpec]:
+    draw = np.random.default_rng(3)
+    return [
+        EpisodeSpec(draw.uniform(0.2, 0.9, 2).astype(np.float32), length, True)
+        for length in LENGTHS
+    ]
+
+
+def test_memory_goes_with_its_game_while_others_end() -> None:
+    for one, game in zip(
+        together(rules(300), remembering(), policy=Running()), remembering(), strict=True
+    ):
+        assert same(one, alone(rules(300), game, policy=Running()))

@@ -1,20 +1,25 @@
-"""A strategy of the user's own: the documented example, and what is refused."""
+"""Strategies of the user's own: the documented example, what is refused, what fails in a run, and
+what the shared suite finds.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.settings import setting
-from es_queue.errors import UsageError
+from es_queue.errors import StrategyFailure, UsageError
 from es_queue.strategies import STRATEGIES, Strategy, make_strategy
+from es_queue.strategies.ars import ARS
 from es_queue.strategies.random_search import RandomSearch
 from es_queue.strategies.snes import SNES
+from es_queue.testing import check_strategy
 from es_queue.user_code import ALLOW
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
@@ -22,6 +27,10 @@ from tests.cases import each_case
 from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
+# --- a strategy of the user's own: the documented example, and what is refused
+
+
+HERE = "tests.unit.es_queue.strategies.test_custom_strategy"
 TEXT = (Path(__file__).parents[4] / "docs" / "own_strategy.md").read_text()
 EXAMPLE, OBJECTIVE, *_ = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
@@ -134,9 +143,9 @@ class Forgetful(RandomSearch):
             ),
         ),
         ("tests.tiny:eventually", "is not a class that extends"),
-        ("tests.unit.es_queue.strategies.test_custom_strategy:Half", "and defines tell"),
+        (f"{HERE}:Half", "and defines tell"),
         (
-            "tests.unit.es_queue.strategies.test_custom_strategy:Triple",
+            f"{HERE}:Triple",
             "has 3 individuals per slot: use one, or two for pairs",
         ),
     ],
@@ -156,7 +165,7 @@ def test_what_does_not_name_a_class_is_refused(text: str) -> None:
         RunConfig.of({"env": "X-v0", "strategy": text}, "the test")
 
 
-LONER = "tests.unit.es_queue.strategies.test_custom_strategy:Loner"
+LONER = f"{HERE}:Loner"
 
 
 def test_its_own_setting_is_stored_checked_and_used_and_it_decides_about_pairs() -> None:
@@ -200,3 +209,209 @@ def test_a_runs_command_names_its_own_settings() -> None:
     assert config.charm == 0.7 and config.linear_share == 0.0
     command = repro_command(config)
     assert "--charm 0.7" in command and "linear-share" not in command
+
+
+# --- a strategy of the user's own that fails is named at once, in one sentence
+
+
+class WrongShape(SNES):
+    """One parameter too many."""
+
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        return np.zeros((len(noise), 1, self.size + 1), np.float32)
+
+
+class NoIndividuals(SNES):
+    """It raises on the workers."""
+
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        raise KeyError("no such\nsetting")
+
+
+class RaisesLater(SNES):
+    """Right when it is tried, and raises in the run."""
+
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        if noise.any():
+            raise KeyError("lost")
+        return super().ask(published, sigma, noise)
+
+
+class NoImprovement(SNES):
+    """It raises on the master."""
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        return {}["sigma"]
+
+
+class NotANumber(SNES):
+    """Its parameters are no numbers."""
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, info = super().tell(state, batch)
+        return {**after, "parameters": after["parameters"] * np.nan}, info
+
+
+class Plain(SNES):
+    """As it should be."""
+
+
+def config(kind: type, **values: Any) -> Any:
+    return quick_config(
+        env=QUAD,
+        strategy=f"{HERE}:{kind.__name__}",
+        population=8,
+        obs_norm=False,
+        generations=3,
+        target_reward="none",
+        eval_every=0,
+        final_episodes=0,
+        **values,
+    )
+
+
+@each_case(
+    ("kind", "sentence"),
+    [
+        (WrongShape, r"made individuals of shape \(1, 1, \d+\) and type float32: its individuals"),
+        (
+            NoIndividuals,
+            r"failed in ask: KeyError: 'no such\\nsetting' \(test_custom_strategy.py, ",
+        ),
+        (RaisesLater, r"failed in ask: KeyError: 'lost' \(test_custom_strategy.py"),
+        (NoImprovement, r"failed in tell: KeyError: 'sigma' \(test_custom_strategy.py, line"),
+    ],
+)
+def test_a_strategy_that_fails_ends_the_run_with_one_sentence_that_names_it(
+    kind: type, sentence: str
+) -> None:
+    with pytest.raises(StrategyFailure) as caught:
+        run_ring(config(kind))
+    text = str(caught.value)
+    assert text.startswith(f"the strategy {HERE}:{kind.__name__} ") and "\n" not in text
+    assert re.search(sentence, text)
+    assert "seed" not in text
+
+
+def test_a_new_state_that_is_not_finite_is_said_and_counted_in_each_generation() -> None:
+    ended, sink = run_ring(config(NotANumber))
+    assert [record["no_step"] for record in sink.records if "no_step" in record] == [1, 1, 1]
+    said = [text for text in sink.notes if "no step" in text]
+    assert len(said) == 3
+    assert said[0] == (
+        f"generation 0: no step, because the new state of the strategy {HERE}:NotANumber was not "
+        "finite (no_step is 1)"
+    )
+    assert all("not_finite" not in record for record in sink.records)
+    assert ended.state.generation == 3
+
+
+def test_an_own_strategy_runs_asynchronously() -> None:
+    ended, _ = run_ring(config(Plain, schedule="async"), 2)
+    assert ended.state.generation == 3
+
+
+# --- the shared suite finds what a strategy does wrong, and names it
+
+
+class Shares(ARS):
+    """Its state is the caller's array."""
+
+    def start(self, parameters: Any) -> Any:
+        return {"parameters": parameters}
+
+
+class WrongLength(ARS):
+    """It publishes more than it accepts."""
+
+    def published(self, state: Any) -> Any:
+        return np.append(state["parameters"], np.float32(0))
+
+
+class WithoutDimension(ARS):
+    """Its individuals lack a dimension."""
+
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        return super().ask(published, sigma, noise)[:, 0]
+
+
+class ByBlock(ARS):
+    """An individual depends on its neighbours."""
+
+    def ask(self, published: Any, sigma: float, noise: Any) -> Any:
+        return super().ask(published, sigma, noise) + np.float32(len(noise))
+
+
+class Changes(ARS):
+    """It learns in place."""
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, info = super().tell(state, batch)
+        state["parameters"] = after["parameters"]
+        return after, info
+
+
+class Counts(ARS):
+    """It remembers what it has done."""
+
+    calls: ClassVar[list[int]] = []
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        self.calls.append(1)
+        after, info = super().tell(state, batch)
+        return {"parameters": after["parameters"] + np.float32(len(self.calls))}, info
+
+
+class Widens(ARS):
+    """An array of its state changes its type."""
+
+    def start(self, parameters: Any) -> Any:
+        return {**super().start(parameters), "calls": np.array(0)}
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, info = super().tell(state, batch)
+        return {**after, "calls": np.array(state["calls"] + 0.5)}, info
+
+
+class FewFigures(ARS):
+    """It says nothing of its step."""
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        after, _ = super().tell(state, batch)
+        return after, {"no_step": 0.0}
+
+
+class FailureIsBest(ARS):
+    """A failed individual counts as it is."""
+
+    def tell(self, state: Any, batch: Any) -> Any:
+        sign = 1.0 if np.isposinf(batch.fitness).any() else -1.0
+        after, info = super().tell(state, batch)
+        return {"parameters": after["parameters"] * np.float32(sign)}, info
+
+
+@each_case(
+    ("kind", "sentence"),
+    [
+        (Shares, "start must copy the first parameters"),
+        (WrongLength, "fits must accept the length of what is published"),
+        (ByBlock, "a slot must have the same bits in any block"),
+        (Changes, "tell must not change the state"),
+        (Widens, "tell must keep the state's types"),
+        (Counts, "tell must depend on its arguments only"),
+        (FewFigures, "figures must hold gradient_norm, no_step, norm, sigma, update_ratio"),
+        (FailureIsBest, "all failures must count the same"),
+    ],
+)
+def test_a_broken_strategy_is_found_and_its_mistake_named(kind: type[ARS], sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        check_strategy(kind)
+
+
+def test_individuals_of_a_wrong_shape_are_a_failure_of_the_strategy() -> None:
+    with pytest.raises(StrategyFailure, match=r"made individuals of shape \(12,\)"):
+        check_strategy(WithoutDimension)
+
+
+def test_settings_reach_the_strategy_that_is_checked() -> None:
+    check_strategy(ARS, top=5, sigma=0.1)
