@@ -344,6 +344,14 @@ class RunConfig:
         low=0,
     )
     eval_episodes: int = setting(20, "episodes per evaluation during training", low=1, high=100_000)
+    eval_share: float = setting(
+        0.0,
+        "skip three of four evaluations while fewer individuals of a generation than this share "
+        "reach the target; 0 skips none",
+        low=0.0,
+        high=1.0,
+        follows=("eval_every",),
+    )
     final_episodes: int = setting(
         100,
         "episodes of the final evaluation, the only figure to quote; 0 disables",
@@ -778,7 +786,8 @@ class RunConfig:
             found["eval_episodes"] = why, "set eval_every to 1 or more"
         if self.target_reward == NONE:
             why = "target_reward is none, so nothing is compared with it"
-            found |= dict.fromkeys(("confirm_episodes", "target_margin"), (why, "name a target"))
+            useless = ("confirm_episodes", "target_margin", "eval_share")
+            found |= dict.fromkeys(useless, (why, "name a target"))
         return {
             name: f"{name} is {getattr(self, name):g}, but {why}: leave {name} out, or {fix}"
             for name, (why, fix) in found.items()

@@ -46,6 +46,7 @@ from es_queue.slots import (
 )
 from es_queue.strategies.base import Batch, NoiseRows, Strategy
 from es_queue.text import sanitize
+from master.loop.confirmation import errors_at, next_look
 from master.loop.state import (
     BUDGETS,
     CLOSING,
@@ -63,6 +64,8 @@ from master.loop.state import (
 #: How far below the best an evaluation must be for a rollback, in standard errors of the difference
 #: of the two means: one evaluation in forty falls so far by chance.
 STANDARD_ERRORS = 2.0
+#: Far from the target (``eval_share``), one in so many evaluations is played.
+FAR = 4
 LONGEST_REASON = 4000
 
 
@@ -185,8 +188,7 @@ class Learner:
         config, strategy = self.config, self.strategy
         if state.stage == ENDING:
             return [Span(FINAL, 0, config.final_episodes)]
-        due = state.stage == CLOSING or state.generation % (config.eval_every or 1) == 0
-        spans = [Span(EVAL, 0, config.eval_episodes)] if config.eval_every and due else []
+        spans = [Span(EVAL, 0, config.eval_episodes)] if self._is_evaluated(state) else []
         if state.stage == CLOSING:
             return spans
         spans.append(Span(CENTRE, 0, strategy.centre_count(state.strategy)))
@@ -194,6 +196,25 @@ class Learner:
             spans.append(Span(ELITE, 0, elites))
         # The asynchronous schedule adds training rows as workers need them.
         return spans if self.is_async else [*spans, Span(TRAIN, 0, self.population)]
+
+    def _is_evaluated(self, state: RunState) -> bool:
+        """Whether the generation has an evaluation. Far from the target most are skipped, but not
+        one that a deadline may need.
+        """
+        every, descent = self.config.eval_every, state.descent
+        if not every:
+            return False
+        if state.stage == CLOSING:
+            return True
+        if state.generation % every:
+            return False
+        if self.target is None or descent.reached >= self.config.eval_share:
+            return True
+        steps, best = state.counters.env_steps - descent.steps, descent.best
+        return state.generation % (FAR * every) == 0 or any(
+            steps >= deadline.steps and (best is None or best < deadline.least)
+            for deadline in self.deadlines
+        )
 
     def more(self, state: RunState, slots: Slots) -> list[Span]:
         """The rows that a complete table requires in addition: a pure function of its results."""
@@ -206,10 +227,10 @@ class Learner:
             if not len(slots.rows(ELITE)) and (elites := self._candidates(state, slots)):
                 return [Span(ELITE, number, number + 1) for number in elites]
         is_compared = state.stage == CLOSING or state.generation % self.config.target_every == 0
-        if len(slots.rows(CONFIRM)) or state.stage == ENDING or not is_compared:
-            return []
-        if self.is_target_passed(evaluation_of(slots, EVAL)):
-            return [Span(CONFIRM, 0, config.confirm_episodes)]
+        played = len(slots.rows(CONFIRM))
+        look = next_look(played, config.confirm_episodes)
+        if look > played and is_compared and self._is_passing(slots):
+            return [Span(CONFIRM, played, look)]
         return []
 
     def _candidates(self, state: RunState, slots: Slots) -> list[int]:
@@ -344,12 +365,15 @@ class Learner:
             lengths += slots.lengths(rows, state.step_limit)
         search, moments = self.strategy.exchange_statistics(before, search, moments)
         limit = self._step_limit.next_limit(state.step_limit, lengths, self.spec.step_limit)
+        returns = chosen.column("returns")
+        reached = 0.0 if self.target is None else float((returns >= self.target).mean())
         return replace(
             state,
             generation=state.generation + 1,
             strategy=search,
             moments=moments,
             step_limit=limit,
+            descent=replace(state.descent, reached=reached),
         ), figures
 
     def _next_search(
@@ -500,13 +524,22 @@ class Learner:
 
     # --- evaluation
 
-    def is_target_passed(self, figures: ReturnStatistics | None) -> bool:
-        """Whether the mean is at least the target, also less its ``target_margin``."""
+    def is_target_passed(self, figures: ReturnStatistics | None, errors: float) -> bool:
+        """Whether the mean exceeds the target by so many standard errors."""
         if self.target is None or figures is None:
             return False
-        margin = self.config.target_margin  # 0 times an infinite error would be no number
-        least = figures.mean - margin * figures.standard_error if margin else figures.mean
+        # 0 times an infinite error would be no number
+        least = figures.mean - errors * figures.standard_error if errors else figures.mean
         return least >= self.target
+
+    def _is_passing(self, slots: Slots) -> bool:
+        """Whether the evaluation passes the target, and so do the confirming episodes so far."""
+        config, played = self.config, len(slots.rows(CONFIRM))
+        passes = self.is_target_passed(evaluation_of(slots, EVAL), config.target_margin)
+        if not played or not passes:
+            return passes
+        errors = errors_at(played, config.confirm_episodes, config.target_margin)
+        return self.is_target_passed(evaluation_of(slots, CONFIRM), errors)
 
     def _evaluated(self, state: RunState, slots: Slots) -> RunState:
         """The state after this generation's evaluation: with a new best if that is confirmed, or no
@@ -519,7 +552,8 @@ class Learner:
         # After training has ended there is nothing to go back to: a run that is extended later must
         # not know of the evaluation of its end.
         is_training, mean = state.stage == TRAINING, evaluation.mean
-        confirmed = self.is_target_passed(evaluation) and self.is_target_passed(confirmation)
+        is_whole = len(slots.rows(CONFIRM)) == self.config.confirm_episodes
+        confirmed = self._is_passing(slots) and is_whole
         if confirmed or best is None or not (best.confirmed or mean < best.eval_mean):
             best = self.best_policy(state, mean, confirmed)
             if self.config.rollback and is_training:

@@ -74,13 +74,15 @@ class CurrentDescent:
     """The part of a run since the search last began.
 
     number: of the descent, from 0; generation: its first; steps: training steps counted before it;
-    best: mean of its best evaluation
+    best: mean of its best evaluation; reached: share of the last generation's individuals whose
+    return was at least the target
     """
 
     number: int = 0
     generation: int = 0
     steps: int = 0
     best: float | None = None
+    reached: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class RunState:
     stage: training; closing, when the run ends and its last parameters must still be evaluated;
     final, when the chosen parameters play their last episodes. reason: why the run ends
     changes: settings changed during the run, including those for later generations; anchor: kept
-    only with --rollback and --restart-deadlines; descent: changes only with the latter
+    only with --rollback and --restart-deadlines; descent: a second begins only with the latter
     origin: the source of a warm start, in words; empty without one
     recoveries: count, seconds and worst by cause, see ``master.loop.generation_record``
     noise: digest of the noise table

@@ -34,6 +34,24 @@ def test_evaluations_are_made_every_so_often_and_at_the_end() -> None:
     assert evaluated == [0, 3, 5] and run.column("population") == [8] * 5 + [0]
 
 
+def test_far_from_the_target_three_of_four_evaluations_are_skipped() -> None:
+    far = {**QUICKLY, "eval_every": 1, "generations": 9, "target_reward": "1000"}
+    run, every = play(**far, eval_share=0.1), play(**far)
+    evaluated = [n for n, mean in enumerate(run.column("eval_mean")) if mean is not None]
+    assert evaluated == [0, 4, 8, 9] and run.digest == every.digest
+    # A generation whose individuals reach the target is followed by an evaluation.
+    near = play(**{**QUICKLY, "eval_every": 1}, eval_share=0.1)
+    evaluated = [n for n, mean in enumerate(near.column("eval_mean")) if mean is not None]
+    reached = [best >= -1 for best in near.column("return_max")]
+    assert evaluated == [0, 3] and reached.index(True) == 2 and near.reason == "target"
+
+
+def test_a_deadline_is_compared_with_an_evaluation_though_the_target_is_far() -> None:
+    far = {**QUICKLY, "eval_every": 1, "generations": 9, "target_reward": "1000"}
+    late = {**far, "restart_deadlines": "100=0"}
+    assert play(**late, eval_share=0.1).digest == play(**late).digest != play(**far).digest
+
+
 def test_without_evaluations_the_last_parameters_are_the_result() -> None:
     run = play(eval_every=0, final_episodes=0)
     assert (run.evaluation, run.best.generation) == (None, 4)

@@ -231,6 +231,14 @@ def test_a_lucky_evaluation_that_fresh_episodes_do_not_confirm_ends_nothing() ->
     assert len(passed) == len(confirmations) > 0 and max(confirmations) < 0.6
 
 
+def test_a_confirmation_ends_at_its_first_look_that_fails() -> None:
+    settings = {**OBJECTIVE, "objective": "tests.doors.worlds:lucky", "target_reward": "0.6"}
+    run = play(**settings, generations=8, eval_every=1, eval_episodes=1, confirm_episodes=400)
+    confirmations = [one for one in run.column("confirm_mean") if one is not None]
+    assert run.reason == "generations" and max(confirmations) < 0.55
+    assert run.played["confirm"] == 50 * len(confirmations) > 0
+
+
 def test_a_target_is_confirmed_by_episodes_of_their_own() -> None:
     settings = {**OBJECTIVE, "objective": "tests.doors.worlds:lucky", "target_reward": "0.1"}
     run = play(**settings, eval_every=1, eval_episodes=3, confirm_episodes=3)
