@@ -2,13 +2,15 @@
 
 At each look, all returns so far are tested, and the first look that fails ends the confirmation.
 The bound rises to that of the last look, which is the whole test: mean - margin standard errors >=
-target. It is the lower bound of Pocock's shape in Emerson and Fleming 1989, "Symmetric group
-sequential test designs", Biometrics 45, at t = n/N of the episodes, in standard errors of the mean:
+target. It is the lower bound of Pocock's shape in Pampallona and Tsiatis 1994, "Group sequential
+designs for one-sided and two-sided hypothesis testing with provision for early stopping in favor of
+the null hypothesis", at t = n/N of the episodes, in standard errors of the mean:
 
     margin*sqrt(t) - FUTILITY*(1 - sqrt(t))
 
-There is no upper bound, so a policy that passes has played every episode, and no bound can make a
-false positive more frequent: a policy that falls in one of fifty episodes looks perfect in 25.
+There is no upper bound: a policy that falls in one of fifty episodes often looks perfect in 25. So a
+policy that passes has played every episode, and no look makes a false positive more frequent. The
+error that remains is in docs/results.md, "How a confirmation ends early".
 """
 
 from __future__ import annotations
