@@ -8,8 +8,8 @@ the null hypothesis", at t = n/N of the episodes, in standard errors of the mean
 
     margin*sqrt(t) - FUTILITY*(1 - sqrt(t))
 
-There is no upper bound: a policy that falls in one of fifty episodes often looks perfect in 25. So a
-policy that passes has played every episode, and no look makes a false positive more frequent. The
+There is no upper bound: a policy that falls in one of fifty episodes often looks perfect in 25. A
+policy that passes has played every episode, so no look makes a false positive more frequent. The
 error that remains is in docs/results.md, "How a confirmation ends early".
 """
 
