@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -335,6 +336,8 @@ class RedisReader:
         ):
             flags = f"{self.members[run].word if run in self.members else run}{self._url_flag}"
             master = sanitize(to_text(holder or b"").rpartition(" ")[0], 100)
+            if self.is_private and run in self.members:  # its server is as young as this session
+                at = first_start(self.members[run].folder) or at
             runs.append(
                 judge(
                     Run(
@@ -450,6 +453,7 @@ class RunFolder:
         self.folder = folder
         self.config = read_settings(folder / "config.json")
         self._summary = clean(read_object(folder / "summary.json"), PROGRESS)
+        self._started = first_start(folder)
         self._named, self._leader = read_stored_name(folder), leader_of(NamedRun("", folder))
 
     @property
@@ -488,7 +492,7 @@ class RunFolder:
             Run(
                 run,
                 sanitize(f"{self.folder} ({where})"),
-                modification_time(self.folder / "config.json"),
+                self._started,
                 on_disk=True,
                 resume=f"{command} --resume {word}",
                 purge=f"{command} --purge {word}",
@@ -546,6 +550,15 @@ class RunFolder:
                 closed = finite_or_none(last.get("generation")) or 0
                 known |= {"state": STOPPED, "generation": max([int(closed), *saved])}
         return known if recorded is None else {**known, "updated": recorded}
+
+
+def first_start(folder: Path) -> float | None:
+    """When the run's first master began; its settings are written by each."""
+    try:
+        first = read_object(folder / "run.json")["sittings"][0]["time"]
+        return datetime.fromisoformat(first).timestamp()
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return modification_time(folder / "config.json")
 
 
 def newest_folders(folders: Iterable[Path]) -> list[RunFolder]:

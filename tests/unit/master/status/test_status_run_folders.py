@@ -192,3 +192,28 @@ def test_a_stopped_run_has_the_generation_that_its_server_had(
     (made / "master.json").write_text(json.dumps(asdict(ended)))
     run = told(capsys, 10, "walker-1")
     assert (run["state"], run["generation"]) == ("stopped", 8)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "is_read"),
+    [
+        (
+            {
+                "sittings": [
+                    {"time": "2026-01-02T03:04:05+0000"},
+                    {"time": "2026-02-02T03:04:05+0000"},
+                ]
+            },
+            True,
+        ),
+        ({"sittings": [{"time": 5}]}, False),
+        ({"sittings": {}}, False),
+        ([], False),
+    ],
+)
+def test_a_run_began_when_its_first_master_did(
+    manifest: Any, is_read: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder() / "run.json").write_text(json.dumps(manifest))
+    (run,) = told(capsys, 0)["runs"]
+    assert (run["started"] == 1767323045.0) == is_read and run["started"] > 0
