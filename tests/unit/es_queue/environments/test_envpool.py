@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_every_step_is_envpools_to_the_bit(environment: str, policy: Any) -> Non
 # --- envPool's MuJoCo bodies against Gymnasium's: starts, observations, rewards and endings
 
 
-pytest.importorskip("mujoco", reason="MuJoCo is not installed")
+with_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed")
 
 #: How many numbers of the pose an observation leaves out: the place in the world. And where it cuts
 #: off velocities.
@@ -145,6 +146,7 @@ def bodies(environment: str, episode: int) -> Iterator[tuple[tuple[Any, ...], tu
     body.close()
 
 
+@with_mujoco
 @each_case("environment", BODIES)
 def test_every_step_of_a_body_is_gymnasiums(environment: str) -> None:
     for episode in range(EPISODES):
@@ -154,6 +156,7 @@ def test_every_step_of_a_body_is_gymnasiums(environment: str) -> None:
             assert theirs[2] == ours[2]
 
 
+@with_mujoco
 @each_case("environment", BODIES)
 def test_starts_of_a_body_differ_by_seed_and_spread_as_gymnasiums(environment: str) -> None:
     count = 200
