@@ -523,9 +523,11 @@ def _grown(table: Table, rows: int) -> Table:
 def format_slot(slots: Slots, row: int) -> str:
     """A slot in words: what a person needs to play its first episode again."""
     about = slots.table[row]
+    # The number of the final episodes' publication is no generation's.
+    generation = "" if about["kind"] == FINAL else f"generation {slots.generation} of "
     return (
-        f"{KINDS[about['kind']]} slot {about['number']} (generation {slots.generation} of "
-        f"{slots.config.problem}, environment seed {about['seeds'][0, 0]})"
+        f"{KINDS[about['kind']]} slot {about['number']} ({generation}{slots.config.problem}, "
+        f"environment seed {about['seeds'][0, 0]})"
     )
 
 

@@ -75,7 +75,7 @@ from es_queue.slots import (
 )
 from es_queue.strategies import make_strategy
 from es_queue.strategies.base import Builder, Strategy, strategy_failure, validate_individuals
-from es_queue.user_code import ALLOW, INSTALLED, named_modules, refused_module
+from es_queue.user_code import ALLOW, INSTALLED, last_line, named_modules, refused_module
 from workers.episode import (
     Batch,
     Episode,
@@ -335,12 +335,13 @@ class Player:
 
     def _failure(self, row: Any, seed: int, error: Exception) -> Failure:
         kind = "" if isinstance(error, StrategyFailure) else f"{type(error).__name__}: "
+        place = "" if isinstance(error, EsQueueError) else last_line(error)
         return Failure(
             kind=KINDS[int(row["kind"])],
             slot=int(row["number"]),
             generation=self.slots.generation,
             seed=seed,
-            reason=f"{kind}{error}"[:MAX_REASON],
+            reason=f"{kind}{error}"[: MAX_REASON - len(place)] + place,
             trace="".join(traceback.format_exception(error, limit=-12))[-4000:],
         )
 

@@ -426,6 +426,19 @@ def unfit_reasons(information: dict[str, Any]) -> list[str]:
     return reasons
 
 
+def format_limits(client: Any) -> str:
+    """How much of its limits the server uses, by their settings; empty if it does not say."""
+    words = list[str]()
+    with suppress(ANY_ERROR):
+        about = client.info()
+        if most := about.get("maxmemory"):
+            used, most = (f"{size / 2**20:.1f} MB" for size in (about["used_memory"], most))
+            words.append(f"{used} of maxmemory {most} are used")
+        if most := about.get("maxclients"):
+            words.append(f"{about['connected_clients']} of maxclients {most} are connected")
+    return ", ".join(words)
+
+
 # --- the Redis that the user names
 
 SCHEMES = ("redis://", "rediss://", "unix://")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Self
 
@@ -55,6 +56,30 @@ class NoteHandler(logging.Handler):
         for text in self._waiting:
             show(text)
         self._waiting.clear()
+
+
+class DistinctNotes:
+    """Logs the first of sentences that are alike but for their numbers. ``end`` logs how many more
+    there were, and begins again.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger, self._count = logger, Counter[str]()
+        self._first: dict[str, str] = {}
+
+    def warning(self, text: str, about: str) -> None:
+        """``about``: the part of the sentence that is compared."""
+        kind = re.sub(r"\d+", "#", about)
+        self._count[kind] += 1
+        if self._count[kind] == 1:
+            self._first[kind] = about
+            self._logger.warning(text)
+
+    def end(self, what: str) -> None:
+        for kind, count in self._count.items():
+            if count > 1:
+                self._logger.warning(f"{count - 1} more {what}: {self._first[kind]}")
+        self._count.clear()
 
 
 class LimitedNotes:

@@ -29,6 +29,7 @@ from es_queue.slots import (
     training_plan,
 )
 from es_queue.strategies.base import NOT_FINITE, Strategy
+from master.display.notes import DistinctNotes
 from master.loop import checkpoint
 from master.loop.audit import Audit, warn_of_conflict
 from master.loop.blocks import BlockCutter, Issuer
@@ -129,6 +130,7 @@ class Master:
         self._contributors: set[int] = set()
         self._refused = Counter[str]()
         self._has_conflict, self._last_failure, self._failed_in_a_row = False, "", 0
+        self._failures = DistinctNotes(LOGGER)
         self._touches_left = TOUCHES_PER_PAGE * -(-timeline.config.noise_size // PAGE_FLOATS)
         #: When the run's seconds were last counted, and when this generation's collecting began;
         #: both are put off by pauses.
@@ -338,6 +340,7 @@ class Master:
                 continue
             longest = AUDIT_SECONDS if self._audit else self._clocks.collect_wait
             self._store.wait(min(longest, self._next_look - now))
+        self._failures.end("episodes of the evaluation failed with")
         if self._audit is not None:
             self._audit.compare(slots, self._workers.name_of)
         self._issuer.cutter.measure(slots)
@@ -362,7 +365,7 @@ class Master:
                     reason = self._workers.reported_reason(slots, row)
                     self._last_failure = generation.learner.judge_failure(slots, row, reason)
                     if slots.table["kind"][row] not in TRAINED:
-                        LOGGER.warning(self._last_failure)
+                        self._failures.warning(self._last_failure, reason)
                 if slots is generation.slots:
                     self.recoveries.settle(settled)
             if slots.tally.conflicts:

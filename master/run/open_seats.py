@@ -23,6 +23,7 @@ import redis
 from es_queue.errors import EnvironmentFailure, RedisError
 from es_queue.protocol import keys
 from es_queue.protocol.connection import (
+    format_limits,
     is_outage,
     none_on_wrong_type,
     read_field,
@@ -89,7 +90,7 @@ class Seats:
         self._store, self._run, self._queue = store, store.run, queue
         self._client: Any = client
         self._nonce, self._timeout, self._clock = nonce, timeout, clock
-        self._has_results = False
+        self.has_results = False
         self._known_workers: set[str] = set()
         self._settled_at = 0.0
         self._noted_troubles: set[str] = set()
@@ -111,7 +112,7 @@ class Seats:
         ``served``: whether any answer has ever counted; ``paused``: a paused run keeps no worker
         from another. Raises RedisError or EnvironmentFailure if new workers cannot serve.
         """
-        self._has_results = self._has_results or served
+        self.has_results = self.has_results or served
         with self._noting("opened"):
             for key in remove_mistyped(self._client, self._queue):
                 LOGGER.warning(f"removed {key}")
@@ -147,6 +148,12 @@ class Seats:
         with suppress(redis.exceptions.RedisError):
             if self._client.exists(keys.RQ_SUSPENDED):
                 return "RQ is suspended on this Redis, so no rq worker takes a seat: use rq resume"
+            about = self._client.info("clients")
+            if 0 < about.get("maxclients", 0) <= about["connected_clients"]:
+                return (
+                    "no worker can join, because Redis accepts no more connections "
+                    f"({format_limits(self._client)}): raise maxclients, or end other clients"
+                )
         return ""
 
     @contextmanager
@@ -203,7 +210,7 @@ class Seats:
             if seat.startswith(mine) and seat not in self._failed:
                 self._failed.add(seat)
                 self._name_worker(seat)
-        if len(self._failed) < MOST_FAILED_SEATS or self._has_results:
+        if len(self._failed) < MOST_FAILED_SEATS or self.has_results:
             return
         if 2 * self._crashed > len(self._failed):
             raise EnvironmentFailure(

@@ -37,6 +37,7 @@ from es_queue.protocol.connection import (
     ANY_ERROR,
     Retry,
     clone_client,
+    format_limits,
     redacted_url,
     refused_error,
 )
@@ -58,7 +59,7 @@ from master.loop.generation_record import TAKEOVER
 from master.loop.listeners import CheckpointWriter, Outcome, ProgressNote, ViewListener
 from master.loop.loop import ASYNC_LABEL, Interrupted, Master, Unserved, run_digest
 from master.loop.state import ENDING, RunState, vector_digest
-from master.loop.workers import Workers
+from master.loop.workers import Lasting, Workers
 from master.run.launch import Launch, existing_run, new_run, prepare_folder
 from master.run.lease import LeaseRenewal, Standby, holder_name, take_lease, validate_lease_free
 from master.run.manifest import write_manifest
@@ -81,6 +82,7 @@ LONGEST_REPORT = 64 * 2**10
 #: Why a run stops, in its summary, if its time is up and its evaluations must wait for a worker.
 UNSERVED = "no worker for the final evaluation"
 NOTE_AFTER_SECONDS = 2.0
+LONG_EPISODE_SECONDS = 60.0
 BULK_LIMIT = "proto-max-bulk-len"
 KeepGoing = Callable[[Record], bool]
 
@@ -269,6 +271,8 @@ class Session:
         if not self._services.restart_ended() and seconds > NOTE_AFTER_SECONDS:
             self._refuse_large_values()
             why = self._retry.last_error
+            if "maxmemory" in why or "clients" in why:
+                why = "; ".join(filter(None, (why, format_limits(self._client))))
             LOGGER.warning(
                 f"Redis refuses commands ({why}); trying again"
                 if why
@@ -418,8 +422,17 @@ class Session:
             self._services.restart_ended()
             return [] if is_asked else seats.tick(workers, served, paused)
 
+        silence = Lasting(LONG_EPISODE_SECONDS)
+
         def show_live(figures: Record) -> None:
             renewal.show_sign()
+            if silence.is_news(
+                bool(figures.get("workers")) and not (figures.get("answered") or seats.has_results)
+            ):
+                LOGGER.warning(
+                    "no episode has ended in a minute: if those of an untrained policy are long, "
+                    "--step-limit N ends training's after N steps"
+                )
             view.live(figures)
 
         def is_continued(record: Record) -> bool:
@@ -636,7 +649,7 @@ class Session:
 
     def _save_error_reports(self) -> str:
         """Save workers' newest tracebacks, because a private server ends with its run; returns
-        their place, for the end of a sentence.
+        how to read them, for the end of a sentence.
         """
         self._retry.give_up_after(LEAVE_SECONDS)
         path = self._run.folder / ERROR_REPORTS_FILE
@@ -644,7 +657,8 @@ class Session:
             if reports := self._store.errors():
                 lines = "".join(f"{format_report(report)}\n" for report in reports)
                 write_atomically(path, lines.encode())
-                return f"; the newest {len(reports)} reports of workers are in {path}"
+                shown = f"{format_command('es-status')} --errors {self._words}"
+                return f"; the workers' newest {len(reports)} reports: {shown}"
         return ""
 
     def _make_summary(self, name: str, state: RunState, outcome: Outcome | None) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from master.loop.state import RollbackPoint, RunState
 #: number) would outweigh its result by far.
 MOST_NORMALISED = 4096
 #: An environment that takes longer to create and step is named.
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 1.5
 
 
 @dataclass(frozen=True)

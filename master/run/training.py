@@ -167,6 +167,10 @@ def train(
     try:
         changes = check_resume_changes(changes or {}, "changes")
         return TrainResult(session.run(checked, changes, lambda _: callback.keeps_going))
+    except KeyboardInterrupt as interrupt:
+        if session.resume_command:
+            interrupt.add_note(f"the run was stopped; continue with: {session.resume_command}")
+        raise
     finally:
         for reporter in reporters:
             reporter.close()

@@ -103,6 +103,22 @@ def test_a_suspended_rq_is_named_as_the_reason_for_no_worker(
     done(master, 0)
 
 
+def test_a_server_without_room_for_workers_is_named_with_its_limit(
+    processes: Processes, valkey_url: str, redis_client: redis.Redis
+) -> None:
+    master = processes.master(*flags(CARTPOLE), "--run", "crowded", "--json", url=valkey_url)
+    wait_for(lambda: redis_client.exists("es:crowded:config"), "the run has begun")
+    most = redis_client.info("clients")["connected_clients"]
+    redis_client.config_set("maxclients", most)
+    try:
+        wait_for(lambda: f"of maxclients {most} are connected" in master.said(), "the limit")
+        assert "no worker has joined" not in master.said()
+    finally:
+        redis_client.config_set("maxclients", 10_000)
+    processes.worker(valkey_url)
+    done(master, 0)
+
+
 @each_case("setting", ["decode_responses=True", "retry=3", "credential_provider=x"])
 @each_case("command", [("es-status",), ("es-worker",), ("es-master", "--env", "CartPole-v1")])
 def test_a_setting_that_no_url_can_give_is_refused(
