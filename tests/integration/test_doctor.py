@@ -5,7 +5,6 @@ nothing.
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from es_queue.protocol import keys
 from es_queue.protocol.keys import RUNS, RunKeys
 from master.status import doctor
 from master.status.command import main
-from tests.integration.processes import BIN, CARTPOLE, Master, Processes, Seen, wait_for
+from tests.integration.processes import CARTPOLE, Master, Processes, Seen
 
 OWN = RunKeys("walker-1")
 WORKER = "host-12-abcdef"
@@ -338,26 +337,6 @@ def test_an_environment_that_hangs_ends_at_the_deadline_with_its_children(
     code, found = checks(valkey_url, "walker-1")
     assert code == 5 and "it hangs" in found["environment"]["text"]
     assert not living_members(int((tmp_path / "hangs").read_text()))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_of_an_environment_outlives_the_doctor(
-    plagues: Callable[..., None],
-    valkey_url: str,
-    processes: Processes,
-    tmp_path: Path,
-    number: signal.Signals,
-) -> None:
-    plagues("Hang")
-    words = (BIN / "es-status", "walker-1", "--doctor", "--redis-url", valkey_url)
-    allowed = {"ES_QUEUE_ALLOW": "plagues", "PYTHONPATH": str(HOUSE)}
-    started = processes.start(*words, cwd=tmp_path, **allowed)
-    wait_for((tmp_path / "hangs").exists, "the environment hangs")
-    session = int((tmp_path / "hangs").read_text())
-    assert len(living_members(session)) >= 2
-    started.signal(number)
-    assert started.wait() == (130 if number == signal.SIGINT else -9), started.said()
-    wait_for(lambda: not living_members(session), "its processes have ended", 5.0)
 
 
 def living_members(session: int) -> list[int]:
