@@ -307,7 +307,7 @@ class Slots:
         return np.concatenate([rows[once], settled])
 
     def _write(self, results: Table, state: Any, arrived: Any) -> None:
-        rows = results["row"]
+        rows = results["row"].astype(np.intp)
         for name in self.shape.result.names or ():
             self.table[name][rows] = results[name]
         self.table["state"][rows], self.table["arrived"][rows] = state, arrived
