@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import scaled
+from es_queue.config.schedules import ASYNC
 from es_queue.config.settings import AUTO
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Integers, Mask

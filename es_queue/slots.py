@@ -18,7 +18,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import ASYNC
 from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import DecodeError
 from es_queue.numerics.arrays import Floats, Integers, Mask

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import EpisodeRules
+from es_queue.environments.episode_rules import EpisodeRules
 from es_queue.environments.interface import (
     Environment,
     LivesEnvironment,

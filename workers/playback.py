@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import evaluation_rules
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import evaluation_rules
 from es_queue.environments.factory import (
     describe,
     make_reference_batch,
@@ -232,7 +232,7 @@ def play_seeds(
         trained.policy.reference,
     )
     player = Player(config, spec, policy, env, noise=noise)
-    rules = evaluation_rules(config.evaluation_limit(spec.step_limit))
+    rules = evaluation_rules(config, spec.step_limit)
     statistics = trained.statistics if config.obs_norm else None
     keys = {seed: None if noise is None else seed * SEED_DISTANCE for seed in seeds}
     specs = [EpisodeSpec(trained.parameters, seed, key=key) for seed, key in keys.items()]

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from es_queue.config.episode_rules import EpisodeRules, evaluation_rules
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import EpisodeRules, evaluation_rules, training_rules
 from es_queue.environments.factory import (
     describe,
     make_reference_batch,
@@ -149,7 +149,7 @@ class Player:
         self._actions = ActionMap(spec.action, config.action_bound)
         self._is_noisy = config.action_noise > 0 and spec.action.kind == "box"
         self._draw = partial(initial_parameters, config, policy)
-        self._evaluation = evaluation_rules(config.evaluation_limit(spec.step_limit))
+        self._evaluation = evaluation_rules(config, spec.step_limit)
         self.task: Task | None = None
         self.numerics = self.backend = ""
 
@@ -181,7 +181,7 @@ class Player:
         """Play rows of this publication from now on; ``published``: float32 [task.size]."""
         self.task, self.published = task, published
         self.slots = self._table(spans_from_bytes(task.spans))
-        self._training = self.config.training_rules(task.step_limit, self.strategy.fitness_by_sign)
+        self._training = training_rules(self.config, task.step_limit, self.strategy.fitness_by_sign)
         self._statistics = self._frozen(
             np.frombuffer(task.obs_mean, "<f4"), np.frombuffer(task.obs_std, "<f4")
         )
@@ -612,7 +612,7 @@ def episode_trace(player: Player, parameters: np.ndarray, seed: int) -> bytes:
         return outputs
 
     actions = ActionMap(player.spec.action, player.config.action_bound)
-    rules = evaluation_rules(CHECK_STEPS)
+    rules = EpisodeRules(CHECK_STEPS)
     with np.errstate(all="ignore"):
         try:
             with exits_refused():

@@ -1,5 +1,5 @@
-"""RunConfig: the settings that can change a run's numbers: those of every run, and those of its
-strategy and of its policy, which their classes declare.
+"""RunConfig: the settings that can change a run's numbers: those of every run, and those that the
+classes of its problem, policy, schedule and strategy declare.
 
 From outside, all of them are flat names and values: flags, TOML files, recipes, the JSON stored
 with a run, and Python's keywords. There is no connection, no path and no secret among them.
@@ -10,26 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from inspect import Parameter, Signature
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from es_queue.backends import BACKENDS, format_backends
-from es_queue.config.episode_rules import (
-    DEFAULT_LIMIT,
-    EpisodeRules,
-    parse_bins,
-    parse_bound,
-    parse_bounds,
-    parse_deadlines,
-    parse_observe,
-    parse_patience,
-    parse_stall,
-    parse_step_limit,
-    parse_target,
-)
-from es_queue.config.schedules import parse_rate_schedule
+from es_queue.config.schedules import ASYNC, FORMS, SYNC, Async, Sync, parse_rate_schedule
 from es_queue.config.settings import (
     AUTO,
     CUSTOM_NAME,
@@ -39,28 +26,42 @@ from es_queue.config.settings import (
     declared,
     is_plain,
     join,
-    read_arguments,
-    read_info,
-    read_wrappers,
     setting,
     short,
     without_numpy,
 )
+from es_queue.environments.episode_rules import (
+    EnvironmentSettings,
+    ObjectiveSettings,
+    parse_bound,
+    parse_bounds,
+)
 from es_queue.errors import DecodeError, UsageError
 from es_queue.files import parse_json
-from es_queue.text import format_suggestion
+from es_queue.text import format_suggestion, parse_finite
 
-SYNC, ASYNC = "sync", "async"
 VIRTUAL = "virtual"
 MAX_JSON = 2**20
-#: Fewer episodes are too little evidence to discard training.
-ROLLBACK_EPISODES = 50
 
+#: As an objective: other programs score the vectors (``workers.ask_tell``).
+ASKED = "ask"
 #: The classes that ``--strategy`` and ``--policy`` name.
 STRATEGIES = FoundClasses("es_queue.strategies", "name")
 POLICIES = FoundClasses("es_queue.policies", "kinds")
-#: What has settings of its own, by the setting that names it.
-PARTS = {"policy": POLICIES, "strategy": STRATEGIES}
+#: What has settings of its own, by the setting that names it; a problem has none, see ``_kind``.
+PARTS: dict[str, Mapping[str, Any]] = {
+    "problem": {"environment": EnvironmentSettings, "objective": ObjectiveSettings},
+    "schedule": {SYNC: Sync, ASYNC: Async},
+    "policy": POLICIES,
+    "strategy": STRATEGIES,
+}
+#: The settings of those problems and schedules; a run has them all as attributes.
+FIXED = {
+    name: one
+    for part in ("problem", "schedule")
+    for kind in PARTS[part].values()
+    for name, one in declared(kind).items()
+}
 #: What other programs call a setting.
 SYNONYMS = {
     "algo": "strategy",
@@ -79,31 +80,37 @@ SYNONYMS = {
     "total_steps": "max_steps",
     "total_timesteps": "max_steps",
 }
-#: As an objective: other programs score the vectors (``workers.ask_tell``).
-ASKED = "ask"
-#: Settings of environments and policies, which an objective does not have.
-OF_ENVIRONMENTS = (
-    *("env_arg", "wrapper", "policy", "action_noise", "action_bins", "observe", "info"),
-)
-#: Settings that need generations which close on their own slots.
-OF_GENERATIONS = ("min_steps", "audit", "rollback", "restart_deadlines")
 
 
 @cache
 def own_settings(part: str, name: str) -> dict[str, Setting]:
-    """What a strategy or policy adds to the settings of every run, by name. Those of the user's own
-    class are those of its base: it is not imported to read a file.
+    """What a problem, schedule, policy or strategy adds to the settings of every run, by name. The
+    user's own class is not imported to read a file: here it has the settings of its base.
     """
-    return dict(sorted(declared(_class_of(part, name).Settings).items()))
+    kind = _class_of(part, name)
+    return dict(sorted(declared(getattr(kind, "Settings", kind)).items()))
 
 
 def _class_of(part: str, name: str) -> Any:
     if name == AUTO:
         return import_module("es_queue.strategies.auto").Auto
     if ":" in name:
-        base = import_module(f"{PARTS[part].package}.base")
+        base = import_module(f"es_queue.{'policies' if part == 'policy' else 'strategies'}.base")
         return base.Policy if part == "policy" else base.Strategy
     return PARTS[part][name]
+
+
+def _kind(part: str, values: Mapping[str, Any]) -> str:
+    if part == "problem":
+        return "objective" if values["objective"] else "environment"
+    return str(values[part])
+
+
+def parse_target(text: str) -> float | Literal["auto", "none"]:
+    """A finite return; ``auto`` (the environment's threshold) and ``none`` stay."""
+    if text == "auto":
+        return "auto"
+    return "none" if text == "none" else parse_finite(text)
 
 
 class _Signature:
@@ -112,7 +119,7 @@ class _Signature:
     def __get__(self, _: object, owner: type) -> Signature:
         named = [
             Parameter(name, Parameter.KEYWORD_ONLY, default=one.default)
-            for name, one in declared(RunConfig).items()
+            for name, one in (declared(RunConfig) | FIXED).items()
         ]
         return Signature([*named, Parameter("own", Parameter.VAR_KEYWORD)])
 
@@ -121,8 +128,8 @@ class _Signature:
 class RunConfig:
     """The settings of a run. Runs with equal settings end with equal parameters, to the bit.
 
-    own: (name, value) of the settings of its policy and of its strategy; as keywords and as
-    attributes they are beside the others
+    own: (name, value) of the settings of its problem, schedule, policy and strategy, which are also
+    keywords and attributes
     given: the names that had a value; a recipe may set the others
     """
 
@@ -138,31 +145,12 @@ class RunConfig:
         "vector, or the vector and an integer seed; ask: other programs score the vectors",
         metavar="MODULE:FUNCTION",
     )
-    parameters: int = setting(0, "length of the objective's vector", low=0, high=2**28)
-    bounds: str = setting(
-        "",
-        "LOW:HIGH of each variable of the objective, joined by commas; one pair holds for all of "
-        "them; in place of its attributes lower and upper",
-        metavar="BOUNDS",
-    )
     seed: int = setting(
         -1,
         "seed of all randomness of the run; a random one is printed and stored",
         low=-1,
         high=2**63 - 1,
         word="random",
-    )
-    env_arg: tuple[tuple[str, Any], ...] = setting(
-        (),
-        "argument for the environment's constructor; repeatable",
-        read=read_arguments,
-        metavar="KEY=VALUE",
-    )
-    wrapper: tuple[str, ...] = setting(
-        (),
-        "Gymnasium wrapper, applied in the order given; repeatable",
-        read=read_wrappers,
-        metavar="MODULE:CLASS",
     )
     backend: str = setting(
         AUTO, f"environment back end: {format_backends()}", choices=(AUTO, *BACKENDS)
@@ -173,43 +161,6 @@ class RunConfig:
         group="policy",
         choices=POLICIES,
         own="module:Class",
-    )
-    observe: str = setting(
-        "all",
-        "numbers of the observation that the policy receives, counted from 0, such as 0-13 or "
-        "0,2,5-7; all gives it the whole observation",
-        form=parse_observe,
-        metavar="LIST",
-        follows=("env_arg", "wrapper"),
-    )
-    action_bound: str = setting(
-        "clip", "how a box action is kept inside its bounds", choices=("clip", "tanh")
-    )
-    action_bins: str = setting(
-        "none",
-        "discretise each number of a box action, and choose the value with the largest "
-        "output: uniform:K for K evenly spaced values, or custom:A,B,... from -1 (lower "
-        "bound) to 1 (upper bound); none is continuous",
-        form=parse_bins,
-        metavar="BINS",
-    )
-    action_noise: float = setting(
-        0.0, "standard deviation of Gaussian noise added to box actions in training", low=0.0
-    )
-    obs_norm: bool = setting(
-        True, "normalise observations by their running mean and standard deviation"
-    )
-    image_norm: bool = setting(
-        False, "also normalise images, and other observations of more than 4096 numbers"
-    )
-    obs_clip: float = setting(
-        5.0,
-        "clip normalised observations to this many standard deviations; 0 disables",
-        unit="standard deviations",
-        low=0.0,
-    )
-    obs_sample: float = setting(
-        0.25, "fraction of slots whose observations update the statistics", low=0.0, high=1.0
     )
     strategy: str = setting(
         AUTO,
@@ -223,14 +174,6 @@ class RunConfig:
     population: int = setting(
         64, "individuals per generation (a pair counts as two)", low=2, high=1_000_000
     )
-    population_max: int = setting(
-        0,
-        "largest population that --min-steps may reach; auto is 8 times --population",
-        low=0,
-        high=8_000_000,
-        word="auto",
-        follows=("population", "min_steps", "schedule"),
-    )
     scale: float = setting(
         1.0,
         "enlarge the search for about this many times the workers: population, rates and "
@@ -238,13 +181,6 @@ class RunConfig:
         low=1.0,
         high=1024.0,
         live=True,
-    )
-    min_steps: int = setting(
-        0,
-        "add slots to a generation until its episodes have this many steps; 0 disables",
-        unit="steps",
-        low=0,
-        follows=("schedule",),
     )
     episodes: int = setting(
         1, "episodes per individual; the fitness is their mean", low=1, high=1000
@@ -267,7 +203,8 @@ class RunConfig:
         "constant",
         "multiply sigma (for pgpe and snes, the learnt sigma) by a factor that depends on the "
         "generation, written as in --learning-rate-schedule",
-        form=partial(parse_rate_schedule, "sigma_schedule"),
+        form=parse_rate_schedule,
+        forms=FORMS,
         metavar="SCHEDULE",
         live=True,
     )
@@ -275,7 +212,8 @@ class RunConfig:
         NONE,
         "in the update, a fitness above this number counts as this number: once many individuals "
         "reach it, the search makes the others rarer",
-        form=partial(parse_bound, "fitness_cap"),
+        form=parse_bound,
+        forms="a number or none",
         metavar="X",
         follows=("reward_shift",),
     )
@@ -286,53 +224,10 @@ class RunConfig:
         "not bit-reproducible",
         choices=(SYNC, ASYNC),
     )
-    max_lag: int = setting(
-        8,
-        "with --schedule async: most generations by which a result may be late",
-        unit="generations",
-        low=1,
-        high=100,
-    )
-    step_limit: str = setting(
-        "env",
-        "step limit of training episodes: env, a number, "
-        "adaptive:START,FRACTION,RATIO[,MAX], or mean:FACTOR",
-        group="episodes",
-        unit="steps",
-        form=parse_step_limit,
-        metavar="LIMIT",
-        follows=("schedule",),
-    )
-    reward_shift: float = setting(
-        0.0, "number subtracted from each reward before the fitness is summed"
-    )
-    reward_floor: str = setting(
-        NONE,
-        "in the fitness, a reward below this number counts as this number",
-        form=partial(parse_bound, "reward_floor"),
-        metavar="X",
-    )
-    patience: str = setting(
-        NONE,
-        "N,D: end a training episode when its fitness gained less than D in N steps",
-        form=parse_patience,
-        metavar="N,D",
-    )
-    stall: str = setting(
-        NONE,
-        "I:X:N: end a training episode when |observation[I]| < X for N steps in a row",
-        form=parse_stall,
-        metavar="I:X:N",
-    )
-    reward_clip: bool = setting(
-        False,
-        "sum the signs of the rewards as fitness, as is usual for Atari games; returns stay "
-        "the game's own score",
-    )
-    life_loss: bool = setting(False, "end a training episode when a life is lost (Atari games)")
     wall_limit: float = setting(
         300.0,
         "end the worker process if an episode lasts longer; that episode is never scored",
+        group="episodes",
         unit="seconds",
         low=0.1,
     )
@@ -360,41 +255,12 @@ class RunConfig:
         live=True,
         resume=True,
     )
-    eval_step_limit: int = setting(
-        0,
-        "step limit of evaluations; auto is the environment's own limit, or 10000",
-        unit="steps",
-        low=0,
-        word="auto",
-    )
-    info: tuple[str, ...] = setting(
-        (),
-        "numbers of the environment's info, by their keys, whose values at the ends of episodes "
-        "are averaged and shown (docs/environments.md); auto is is_success, if the environment "
-        "reports it",
-        read=read_info,
-        word=AUTO,
-        metavar="NAME,NAME",
-    )
-    rollback: bool = setting(
-        False,
-        "restore the best parameters, optimizer and statistics when an evaluation of at least "
-        "50 episodes falls below theirs by more than two standard errors",
-        follows=("schedule",),
-    )
-    restart_deadlines: str = setting(
-        "none",
-        "STEPS=RETURN,...: begin the search and its schedules again if its best evaluation is "
-        "below RETURN after STEPS steps, counted from its own beginning; or none",
-        form=parse_deadlines,
-        metavar="STEPS=RETURN,...",
-        follows=("schedule", "rollback"),
-    )
     target_reward: str = setting(
         AUTO,
         "end the run if an evaluation reaches this return and fresh episodes confirm it; "
         "auto is the environment's registered threshold",
         form=parse_target,
+        forms="a number, auto or none",
         metavar="X",
         live=True,
         resume=True,
@@ -480,15 +346,6 @@ class RunConfig:
         low=0,
         high=1_000_000,
     )
-    audit: float = setting(
-        0.0,
-        "fraction of slots that the master plays itself, to find broken hosts: the run stops if a "
-        "result differs (changes no result)",
-        low=0.0,
-        high=1.0,
-        resume=True,
-        follows=("schedule", "allow_nondeterministic"),
-    )
     strict: bool = setting(
         False,
         "refuse workers whose fingerprint (a hash of their arithmetic) differs from the run's own",
@@ -530,31 +387,33 @@ class RunConfig:
             name: one.checked(values[name], source) if name in values else one.default
             for name, one in common.items()
         }
-        mine = self._known_own(checked)
+        mine = {
+            name: one
+            for part in PARTS
+            for name, one in own_settings(part, _kind(part, checked)).items()
+        }
         free = CUSTOM_NAME.fullmatch(checked["strategy"])
+        unused = {name: one.default for name, one in FIXED.items()}
+        unused["obs_norm"] = not checked["objective"]  # which observes nothing
         found = {name: one.default for name, one in mine.items()}
-        found |= {name: value for name, value in own if name in mine or free}
-        for name in (name for name in values if name not in common):
-            value = values[name]
+        found |= {n: v for n, v in own if n in mine or (free and n not in FIXED)}
+        for name, value in values.items():
             if name in mine:
-                value = mine[name].checked(value, source)
-            elif not free:
-                raise self._unknown(name, value, checked, source)
-            else:  # the user's own strategy has it, or refuses it when it is made
+                found[name] = mine[name].checked(value, source)
+            elif name in FIXED and FIXED[name].checked(value, source) == unused[name]:
+                continue  # it says nothing
+            elif name not in common:
+                if not free or name in FIXED:
+                    raise self._unknown(name, value, checked, source)
+                # the user's own strategy has it, or refuses it when it is made
                 value = without_numpy(value)
                 value = tuple(value) if isinstance(value, list) else value
                 items = value if isinstance(value, tuple) else [value]
                 if not str(name).isidentifier() or not all(map(is_plain, items)):
                     raise UsageError(f"{short(name)} is {short(value)} in {source}: leave it out")
-            found[name] = value
-        given = frozenset(values)
-        self.__dict__.update({**checked, **found, "own": tuple(found.items()), "given": given})
-
-    @staticmethod
-    def _known_own(values: Mapping[str, Any]) -> dict[str, Setting]:
-        return {
-            name: one for part in PARTS for name, one in own_settings(part, values[part]).items()
-        }
+                found[name] = value
+        fields = {"own": tuple(found.items()), "given": frozenset(values)}
+        self.__dict__.update(unused | checked | found | fields)
 
     @staticmethod
     def _unknown(name: str, value: Any, values: Mapping[str, Any], source: str) -> UsageError:
@@ -563,9 +422,10 @@ class RunConfig:
             if users := users_of(name, part):
                 text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
                 shown = str(text)[:60] if str(text).isprintable() else short(value)
+                what, kind = ("an", "an") if part == "problem" else (f"the {part}", f"the {part}")
                 return UsageError(
-                    f"{name} is {shown}, but the {part} {values[part]} does not use it: "
-                    f"leave it out, or use the {part} {join(users)}"
+                    f"{name} is {shown}, but {what} {_kind(part, values)} does not use it: "
+                    f"leave it out, or use {kind} {join(users)}"
                 )
         return UsageError(format_unknown_option(name, source))
 
@@ -584,16 +444,16 @@ class RunConfig:
     def completed(self, kind: type) -> Self:
         """With all settings of the user's own strategy, checked. Raises UsageError."""
         known, mine = declared(kind.Settings), dict(self.own)  # type: ignore[attr-defined]
-        policy = own_settings("policy", self.policy)
+        others = FIXED.keys() | own_settings("policy", self.policy).keys()
         values = {name: one.default for name, one in sorted(known.items())}
         for name, value in mine.items():
             if name in known:
                 values[name] = known[name].checked(value, "the settings")
-            elif name not in policy:
+            elif name not in others:
                 hint = format_suggestion(name, known)
                 fix = f"; {hint}" if hint else ": leave it out"
                 raise UsageError(f"the strategy {self.strategy} has no setting {name}{fix}")
-        taken = values.keys() & {*declared(RunConfig), *policy}
+        taken = values.keys() & (others | declared(RunConfig).keys())
         if taken:
             raise UsageError(
                 f"the strategy {self.strategy} calls a setting {min(taken)}, which every run has: "
@@ -619,10 +479,9 @@ class RunConfig:
         """Plain flat data, the settings of every run first: tuples become lists, ``env_arg`` a
         table.
         """
-        names = (*declared(RunConfig), *dict(self.own))
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in (*declared(RunConfig), *dict(self.own))}
         plain = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
-        return {**plain, "env_arg": dict(self.env_arg)}
+        return plain | ({"env_arg": dict(self.env_arg)} if self.env_arg else {})
 
     @property
     def problem(self) -> str:
@@ -638,22 +497,6 @@ class RunConfig:
     def has_virtual_norm(self) -> bool:
         return getattr(self, "batch_norm", NONE) == VIRTUAL
 
-    def evaluation_limit(self, step_limit: int | None) -> int:
-        """Steps of an evaluation episode: the setting, else the environment's, else 10,000."""
-        return self.eval_step_limit or step_limit or DEFAULT_LIMIT
-
-    def training_rules(self, limit: int, by_sign: bool) -> EpisodeRules:
-        """The rules of a training episode of at most ``limit`` steps."""
-        return EpisodeRules(
-            limit=limit,
-            reward_shift=self.reward_shift,
-            reward_floor=parse_bound("reward_floor", self.reward_floor),
-            patience=parse_patience(self.patience),
-            stall=parse_stall(self.stall),
-            by_sign=by_sign or self.reward_clip,
-            life_loss=self.life_loss,
-        )
-
     # --- what cannot be combined
 
     def refused(self, name: str, why: str) -> UsageError:
@@ -661,14 +504,21 @@ class RunConfig:
         text = ",".join(map(str, value)) if isinstance(value, tuple) else value
         return UsageError(f"{name} is {text}, but {why}")
 
-    def is_changed(self, name: str) -> bool:
-        return bool(getattr(self, name) != declared(RunConfig)[name].default)
-
     def check(self) -> None:
         """Raises UsageError for settings that are valid on their own but cannot be combined."""
         self._check_problem()
-        self._check_search()
+        for name in ("population", "population_max"):
+            most, value = int((declared(RunConfig) | FIXED)[name].high or 0), getattr(self, name)
+            if value * self.scale > most:
+                fix = f"use a scale of at most {most // value}"
+                raise UsageError(
+                    f"scale is {self.scale:g}, but {name} {value} can grow to {most}: {fix}"
+                )
+        if parse_rate_schedule(self.sigma_schedule).lowest <= 0:
+            why = "a run learns nothing without perturbations: use factors above 0"
+            raise self.refused("sigma_schedule", why)
         self._check_evaluations()
+        PARTS["schedule"][self.schedule].check(self)
         if ":" not in self.strategy:
             _class_of("strategy", self.strategy).check(self)
 
@@ -683,11 +533,6 @@ class RunConfig:
                 "env is not given: name the environment to train with --env, for example --env "
                 "BipedalWalker-v3"
             )
-        if self.env and self.parameters:
-            why = "the environment decides how many its policy has: leave it out, or use objective"
-            raise self.refused("parameters", f"{why} instead of env")
-        if self.env and self.bounds:
-            raise self.refused("bounds", "only an objective has variables: leave it out")
         if not self.objective:
             return
         if not CUSTOM_NAME.fullmatch(self.objective) and self.objective != ASKED:
@@ -697,73 +542,23 @@ class RunConfig:
         if not self.parameters:
             fix = "set --parameters to the length of its vector"
             raise self.refused("objective", f"parameters is 0: {fix}")
-        for name in filter(self.is_changed, OF_ENVIRONMENTS):
-            why = f"{name} is set, and an objective has no environment and no policy"
-            raise self.refused("objective", f"{why}: leave {name} out")
+        if self.policy != declared(RunConfig)["policy"].default:
+            raise self.refused("policy", "an objective has a vector instead: leave policy out")
         if getattr(self, "behaviour", AUTO) != AUTO:
             fix = "leave it out, and return (number, behaviour)"
             raise self.refused("behaviour", f"an objective returns its own: {fix}")
         if self.backend not in (AUTO, "lean", "stock"):
             why = "an objective runs only on lean (in batches) and stock: leave backend at auto"
             raise self.refused("backend", why)
-        if self.bounds and len(parse_bounds("bounds", self.bounds)) not in (1, self.parameters):
+        if self.bounds and len(parse_bounds(self.bounds)) not in (1, self.parameters):
             why = f"there are {self.parameters} parameters: use one pair, or one for each"
             raise self.refused("bounds", why)
 
-    def _check_search(self) -> None:
-        if self.population_max and self.population_max < self.population:
-            raise UsageError(
-                f"population_max is {self.population_max}, below the population of "
-                f"{self.population}: use {self.population} or more, or auto"
-            )
-        for name in ("population", "population_max"):
-            most, value = int(declared(RunConfig)[name].high or 0), getattr(self, name)
-            if value * self.scale > most:
-                fix = f"use a scale of at most {most // value}"
-                raise UsageError(
-                    f"scale is {self.scale:g}, but {name} {value} can grow to {most}: {fix}"
-                )
-        if self.population_max and not self.min_steps:
-            why = "only min_steps lets the population grow: set min_steps as well"
-            raise self.refused("population_max", why)
-        if parse_rate_schedule("sigma_schedule", self.sigma_schedule).lowest <= 0:
-            why = "a run learns nothing without perturbations: use factors above 0"
-            raise self.refused("sigma_schedule", why)
-        if self.audit and self.allow_nondeterministic:
-            why = "allow_nondeterministic lets two correct results of a slot differ"
-            raise self.refused("audit", f"{why}: leave one of the two settings out")
-        if self.schedule == SYNC:
-            if self.is_changed("max_lag"):
-                fix = "leave max_lag out, or use the schedule async"
-                raise self.refused("max_lag", f"schedule is sync, which does not use it: {fix}")
-            return
-        for name in filter(self.is_changed, OF_GENERATIONS):
-            why = f"{name} needs generations that close on their own slots"
-            raise self.refused("schedule", f"{why}: leave {name} out, or use the schedule sync")
-        if parse_step_limit(self.step_limit).kind not in ("env", "fixed"):
-            why = f"a step_limit of {self.step_limit} is adapted to whole generations"
-            raise self.refused("schedule", f"{why}: use env or a number, or the schedule sync")
-
     def _check_evaluations(self) -> None:
-        if self.rollback and (self.eval_every == 0 or self.eval_episodes < ROLLBACK_EPISODES):
-            raise UsageError(
-                f"rollback needs evaluations of at least {ROLLBACK_EPISODES} episodes, but "
-                f"eval_every is {self.eval_every} and eval_episodes is {self.eval_episodes}: set "
-                f"--eval-episodes {ROLLBACK_EPISODES} or more, or leave rollback out"
-            )
-        if self.restart_deadlines != NONE and self.rollback:
-            why = "rollback replaces searches by its own rule"
-            raise self.refused(
-                "restart_deadlines", f"{why}: leave restart_deadlines or rollback out"
-            )
-        if self.eval_every == 0:
-            if self.restart_deadlines != NONE:
-                why = "eval_every is 0, and deadlines compare evaluations: set eval_every to 1 or"
-                raise self.refused("restart_deadlines", f"{why} more, or restart_deadlines to none")
-            if self.target_reward not in (AUTO, NONE):
-                why = "eval_every is 0 and only evaluations are compared with it: set eval_every to"
-                raise self.refused("target_reward", f"{why} 1 or more, or target_reward to none")
-        cap, target = parse_bound("fitness_cap", self.fitness_cap), parse_target(self.target_reward)
+        if self.eval_every == 0 and self.target_reward not in (AUTO, NONE):
+            why = "eval_every is 0 and only evaluations are compared with it: set eval_every to 1"
+            raise self.refused("target_reward", f"{why} or more, or target_reward to none")
+        cap, target = parse_bound(self.fitness_cap), parse_target(self.target_reward)
         if cap is not None and isinstance(target, float) and target > cap and not self.reward_shift:
             why = f"a search gains nothing above its fitness_cap of {self.fitness_cap}"
             raise self.refused("target_reward", f"{why}: use a larger fitness_cap, or none")
@@ -794,31 +589,32 @@ class RunConfig:
         }
 
 
-#: What ``--resume`` may change: how long a run continues and how its end is measured, not its
-#: training.
-RESUMABLE = tuple(name for name, one in declared(RunConfig).items() if one.resume)
-
-
 @cache
 def every_setting() -> dict[str, Setting]:
     """All settings of es-queue, those of policies and strategies last. Imports their classes."""
-    known = dict(declared(RunConfig))
-    for part, kinds in PARTS.items():
-        own = {name: one for kind in kinds for name, one in own_settings(part, kind).items()}
+    known = declared(RunConfig) | FIXED
+    for part in ("policy", "strategy"):
+        own = {name: one for kind in PARTS[part] for name, one in own_settings(part, kind).items()}
         known |= dict(sorted(own.items()))
     return known
 
 
 @cache
-def users_of(name: str, part: str = "") -> tuple[str, ...]:
-    """The strategies or policies that have a setting of their own."""
-    kinds = {"strategy": STRATEGIES, "policy": POLICIES}
+def users_of(name: str, *parts: str) -> tuple[str, ...]:
+    """The strategies or policies that have a setting of their own; parts: other of PARTS."""
     return tuple(
         kind
-        for one in ([part] if part else kinds)
-        for kind in kinds[one]
-        if name in own_settings(one, kind)
+        for part in parts or ("strategy", "policy")
+        for kind in PARTS[part]
+        if name in own_settings(part, kind)
     )
+
+
+def resumable() -> tuple[str, ...]:
+    """What ``--resume`` may change: how long a run continues and how its end is measured, not its
+    training.
+    """
+    return tuple(name for name, one in every_setting().items() if one.resume)
 
 
 def changeable() -> tuple[str, ...]:
@@ -856,10 +652,10 @@ def check_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def check_resume_changes(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Check changes for a resumed run. Raises UsageError."""
-    if fixed := [str(name) for name in values if name not in RESUMABLE]:
+    known, can = every_setting(), resumable()
+    if fixed := [str(name) for name in values if name not in can]:
         raise UsageError(
             f"{source} has {', '.join(fixed)}, but a resumed run can change only "
-            f"{', '.join(RESUMABLE)}: start a new run for the rest"
+            f"{', '.join(can)}: start a new run for the rest"
         )
-    known = declared(RunConfig)
     return {name: known[name].checked(value, source) for name, value in values.items()}

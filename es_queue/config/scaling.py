@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from es_queue.config.episode_rules import parse_deadlines, parse_step_limit
-from es_queue.config.run_config import STRATEGIES, RunConfig, own_settings
-from es_queue.config.schedules import RateFactors, parse_rate_schedule
+from es_queue.config.run_config import FIXED, STRATEGIES, RunConfig, own_settings
+from es_queue.config.schedules import RateFactors, parse_deadlines, parse_rate_schedule
 from es_queue.config.settings import declared
+from es_queue.environments.episode_rules import parse_step_limit
 
 #: The largest ``scale``.
 LARGEST_SCALE = 1024.0
@@ -74,7 +74,10 @@ def scaled(config: RunConfig) -> RunConfig:
 def scaled_settings(config: RunConfig) -> dict[str, Any]:
     scale, speed = config.scale, scale_factors(config).speed
     values: dict[str, Any] = {
-        name: min(_enlarged(getattr(config, name), scale), int(declared(RunConfig)[name].high or 0))
+        name: min(
+            _enlarged(getattr(config, name), scale),
+            int((declared(RunConfig) | FIXED)[name].high or 0),
+        )
         for name in ("population", "population_max")
     }
     values["min_steps"] = int(config.min_steps * scale)
@@ -95,7 +98,7 @@ def rate_factors(config: RunConfig, generation: int) -> RateFactors:
     for an invalid form.
     """
     learning_rate, sigma, decay = (
-        parse_rate_schedule(name, getattr(config, name, "constant")).factor(generation)
+        parse_rate_schedule(getattr(config, name, "constant")).factor(generation)
         for name in ("learning_rate_schedule", "sigma_schedule", "decay_schedule")
     )
     return RateFactors(learning_rate * scale_factors(config).learning_rate, sigma, decay)

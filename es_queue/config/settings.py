@@ -7,7 +7,6 @@ Flags, ``--help``, the reference, TOML, JSON and Python's keywords all follow fr
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,8 +24,6 @@ AUTO, NONE = "auto", "none"
 COMMAND_LINE = "the command line"
 #: The name of the user's own code.
 CUSTOM_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-#: Names of --info.
-MOST_INFO = 16
 #: From here on, a float no longer represents every whole number.
 EXACT_FLOAT = 2**53
 
@@ -40,7 +37,8 @@ class Setting:
     low, high: bounds, inclusive; of a tuple, of its items
     choices: the words that it may be; own: a form such as module:Class for the user's own code
     word: what people write for the default, such as auto
-    form: reads a text with a grammar and raises UsageError; a number also counts as such a text
+    form: reads a text with a grammar, and raises ValueError; a number also counts as such a text
+    forms: that grammar, for people; empty if the ValueError says it
     read: makes a value of another type from (the setting, value, source)
     metavar: its value in ``--help``
     live, resume: whether it can change while a run trains, or when the run is resumed
@@ -58,6 +56,7 @@ class Setting:
     own: str = ""
     word: str = ""
     form: Callable[[str], object] | None = None
+    forms: str = ""
     read: Callable[[Setting, Any, str], Any] | None = None
     metavar: str = ""
     live: bool = False
@@ -149,8 +148,12 @@ class Setting:
         # Settings are printed on terminals, so they must not contain escape sequences.
         if not isinstance(value, str) or not value.isprintable():
             raise self.refused(value, source, "use printable text")
-        if self.form:
-            self.form(value)
+        if self.form and value != self.default:
+            try:
+                self.form(value)
+            except ValueError as error:
+                fix = f"use {self.forms}" if self.forms else str(error)
+                raise self.refused(value, source, fix) from None
         return value
 
     def allowed(self) -> str:
@@ -290,61 +293,3 @@ def is_plain(value: Any) -> bool:
     return (
         value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**64)
     )
-
-
-def read_wrappers(one: Setting, value: Any, source: str) -> tuple[str, ...]:
-    """``module:Class`` each, from a list, or from text with commas."""
-    items: tuple[str, ...] = replace(one, read=None).checked(value, source)
-    for item in items:
-        if not re.fullmatch(r"[\w.]+:[\w.]+", item):
-            raise one.refused(item, source, "use module:Class")
-    return items
-
-
-def read_info(one: Setting, value: Any, source: str) -> tuple[str, ...]:
-    """Up to 16 different names of letters that have no meaning in a table or a file."""
-    names: tuple[str, ...] = replace(one, read=None).checked(value, source)
-    for name in names:
-        if not re.fullmatch(r"[\w./-]{1,50}", name):
-            raise one.refused(name, source, "use a key of letters, digits and _ . / -")
-    if len(names) > MOST_INFO:
-        raise one.refused(value, source, f"use at most {MOST_INFO} names")
-    return tuple(dict.fromkeys(names))
-
-
-def read_arguments(one: Setting, value: Any, source: str) -> tuple[tuple[str, Any], ...]:
-    """Pairs from a table, a list of ``key=value`` (values as JSON scalars, else text) or pairs."""
-    given = list(value.items()) if isinstance(value, Mapping) else value
-    given = [given] if isinstance(given, str) else given
-    if not isinstance(given, list | tuple):
-        raise one.refused(value, source, "use a table, or a list of key=value")
-    pairs: dict[str, Any] = {}
-    for item in given:
-        if isinstance(item, str) and "=" in item:
-            key, _, text = item.partition("=")
-            item = (key, _json_scalar(text))
-        if not isinstance(item, list | tuple) or len(item) != 2:
-            raise one.refused(item, source, "use key=value")
-        key, entry = item[0], without_numpy(item[1])
-        if not isinstance(key, str) or not key.isidentifier():
-            raise one.refused(key, source, "use a Python argument name before the =")
-        if not is_plain(entry):
-            fix = "use text, a finite number, true, false or null"
-            raise replace(one, name=f"{one.name} {key}").refused(entry, source, fix)
-        if key in pairs:
-            raise UsageError(f"{one.name} has {key!r} twice in {source}: give each key once")
-        pairs[key] = entry
-    return tuple(pairs.items())
-
-
-def _json_scalar(text: str) -> Any:
-    """``3``, ``0.5``, ``true``, ``null`` and ``"3"`` as JSON reads them; anything else as text."""
-    try:
-        value = json.loads(text, parse_constant=_not_json)
-    except (ValueError, RecursionError):
-        return text
-    return text if isinstance(value, list | dict) else value
-
-
-def _not_json(constant: str) -> Any:
-    raise ValueError(constant)  # NaN and Infinity are Python's additions to JSON: they stay text

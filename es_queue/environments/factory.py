@@ -13,9 +13,9 @@ import gymnasium
 import numpy as np
 
 from es_queue.backends import ANY, BACKENDS, ENVPOOL, GYM, LEAN, STOCK
-from es_queue.config.episode_rules import parse_bins
 from es_queue.config.run_config import ASKED, VIRTUAL, RunConfig
 from es_queue.config.settings import AUTO
+from es_queue.environments.episode_rules import parse_bins
 from es_queue.environments.interface import (
     ActionSpec,
     BehaviourEnvironment,

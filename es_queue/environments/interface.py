@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import parse_observe, parse_stall
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import parse_observe, parse_stall
 from es_queue.numerics.arrays import Doubles, Floats, Mask
 
 

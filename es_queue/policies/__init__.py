@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from es_queue.config.episode_rules import parse_observe
 from es_queue.config.run_config import POLICIES, RunConfig
 from es_queue.config.settings import AUTO
+from es_queue.environments.episode_rules import parse_observe
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Floats

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.episode_rules import parse_bounds
 from es_queue.config.run_config import ASKED
+from es_queue.environments.episode_rules import parse_bounds
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError, UsageError
 from es_queue.numerics.arrays import Doubles, Floats
@@ -252,7 +252,7 @@ def objective_space(request: EnvironmentRequest) -> ActionSpec:
         return plain
     low, high = _variables(request, "lower", -np.inf), _variables(request, "upper", np.inf)
     if request.bounds:
-        low, high = np.array(parse_bounds("bounds", request.bounds)).T
+        low, high = np.array(parse_bounds(request.bounds)).T
         low, high = low + np.zeros(request.parameters), high + np.zeros(request.parameters)
     with np.errstate(invalid="ignore"):
         half, middle = high / 2 - low / 2, high / 2 + low / 2

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.run_config import ASYNC, STRATEGIES, RunConfig
+from es_queue.config.run_config import STRATEGIES, RunConfig
 from es_queue.config.scaling import ScaleRule
-from es_queue.config.schedules import RateFactors
+from es_queue.config.schedules import ASYNC, RateFactors
 from es_queue.config.settings import AUTO, declared, join, setting
 from es_queue.errors import EsQueueError, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers, NoiseRows, norm

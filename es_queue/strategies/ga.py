@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from es_queue.config.run_config import ASYNC, RunConfig
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import ASYNC
 from es_queue.config.settings import setting
 from es_queue.genetics import (
     HEADER_FLOATS,

@@ -5,13 +5,13 @@ parameter or one for all.
 from __future__ import annotations
 
 import math
-from functools import partial, reduce
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
 
 from es_queue.config.run_config import RunConfig
-from es_queue.config.schedules import parse_rate_schedule
+from es_queue.config.schedules import FORMS, parse_rate_schedule
 from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
@@ -29,7 +29,8 @@ class StepSettings(Strategy.Settings):
         "constant",
         "factor of the learning rate per generation: constant, exponential:RATE[,LEAST], "
         "linear:END,N or piecewise:N=FACTOR,...",
-        form=partial(parse_rate_schedule, "learning_rate_schedule"),
+        form=parse_rate_schedule,
+        forms=FORMS,
         metavar="SCHEDULE",
         live=True,
     )
@@ -44,7 +45,8 @@ class StepSettings(Strategy.Settings):
         "constant",
         "multiply l2 and weight_decay by a factor that depends on the generation, written as "
         "in --learning-rate-schedule",
-        form=partial(parse_rate_schedule, "decay_schedule"),
+        form=parse_rate_schedule,
+        forms=FORMS,
         metavar="SCHEDULE",
         live=True,
     )

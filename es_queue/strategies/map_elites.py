@@ -25,10 +25,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import parse_bounds
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
 from es_queue.config.settings import declared, setting
+from es_queue.environments.episode_rules import BOUNDS, parse_bounds
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import MAX_NPZ
 from es_queue.numerics.arrays import Floats, Integers, NoiseRows, norm, typed_array
@@ -82,6 +82,8 @@ class ArchiveSettings(BehaviourSettings):
         "0:1",
         "LOW:HIGH of each number of a behaviour, joined by commas; one pair holds for all of "
         "them; behaviours outside count in the nearest cell",
+        form=parse_bounds,
+        forms=BOUNDS,
         metavar="LOW:HIGH,...",
     )
     qd_offset = setting(
@@ -105,7 +107,6 @@ class ArchiveStrategy(Strategy):
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for settings that fit no archive."""
         super().__init__(config, size, pace)
-        parse_bounds("behaviour_bounds", config.behaviour_bounds)
         validate_count(config.archive, config.cells)
         self.validate_memory(math.prod(config.cells))
 
@@ -214,7 +215,7 @@ class ArchiveStrategy(Strategy):
     def behaviour_note(self, behaviour: Floats) -> str:
         """Bounds that most behaviours are outside of make an archive of its edge."""
         seen = behaviour[np.isfinite(behaviour).all(axis=1)]
-        bounds = parse_bounds("behaviour_bounds", self.config.behaviour_bounds)
+        bounds = parse_bounds(self.config.behaviour_bounds)
         low, high = np.broadcast_to(bounds, (seen.shape[1], 2)).T
         share = Cells(low, high, ()).outside_share(seen)
         if share <= MOST_OUTSIDE:

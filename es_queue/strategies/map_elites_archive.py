@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import parse_bounds
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import parse_bounds
 from es_queue.errors import RunFolderError, UsageError
 from es_queue.files import read_npz
 from es_queue.numerics.arrays import Doubles, Floats, Integers, typed_array
@@ -250,7 +250,7 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
     ``centroids``: those that a state has, else they are computed. Raises UsageError if the settings
     fit no such behaviour.
     """
-    sides, bounds = config.cells, parse_bounds("behaviour_bounds", config.behaviour_bounds)
+    sides, bounds = config.cells, parse_bounds(config.behaviour_bounds)
     validate_count(config.archive, sides)
     if not 0 < numbers <= MAX_BEHAVIOUR_NUMBERS:
         raise UsageError(

@@ -138,7 +138,7 @@ class Novelty(SharedSigmaGradient):
 
     def fits(self, size: int, observations: int) -> bool:
         """Includes the statistics if observations are normalised."""
-        return size == 2 * self.size + 2 * observations * self.config.obs_norm
+        return size == 2 * (self.size + (observations if self.config.obs_norm else 0))
 
     def digest_input(self, state: State, published: Floats) -> Floats:
         """All members in order."""

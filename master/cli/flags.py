@@ -18,13 +18,14 @@ from es_queue.command_line import (
 )
 from es_queue.config.recipes import recipe_names
 from es_queue.config.run_config import (
+    PARTS,
     POLICIES,
-    RESUMABLE,
     STRATEGIES,
     SYNONYMS,
     changeable,
     every_setting,
     own_settings,
+    resumable,
     users_of,
 )
 from es_queue.config.settings import Setting, format_flag
@@ -99,14 +100,19 @@ class _MasterParser(CommandParser):
         return formatter.format_help()
 
     def format_help_of(self, topic: str) -> str:
-        """What a strategy or policy adds to the options of every run. Raises UsageError."""
-        known = (*STRATEGIES, *POLICIES)
+        """What a strategy, policy, schedule or problem adds to the options of every run. Raises
+        UsageError.
+        """
+        known = {kind: part for part, kinds in PARTS.items() for kind in kinds}
         if topic not in known:
             hint = format_suggestion(topic, known) or f"use {', '.join(known)}"
             raise UsageError(f"there is no help on {topic!r}; {hint}, or --help-all")
-        part = "strategy" if topic in STRATEGIES else "policy"
+        part = known[topic]
+        chosen = f"--env ID --{part} {topic}"
+        if part == "problem":
+            chosen = "--objective MODULE:FUNCTION" if topic == "objective" else "--env ID"
         formatter = self._get_formatter()
-        formatter.add_usage(f"es-master --env ID --{part} {topic} [options]", [], [])
+        formatter.add_usage(f"es-master {chosen} [options]", [], [])
         self._add_section(formatter, f"what {topic} adds", tuple(own_settings(part, topic)))
         return formatter.format_help()
 
@@ -192,17 +198,17 @@ def _add_launch_options(group: argparse._ArgumentGroup) -> None:
         action=_Help,
         nargs="?",
         metavar="NAME",
-        help="show the everyday options and exit; with the NAME of a strategy or policy, its own",
+        help="show the everyday options and exit; with a NAME (pgpe, mlp, async), what it adds",
     )
     add("--help-all", action="help", help="show the options of every run and exit")
     add_version(group)
     add_options(group, f"{SERVER_OPTIONS}{PASSWORD_FILE_OPTION.format(', readable only by you')}")
     add_options(group, PLACE_OPTIONS)
     add_runs_folder(group)
-    resumable = ", ".join(every_setting()[name].flag for name in RESUMABLE)
+    can = ", ".join(every_setting()[name].flag for name in resumable())
     add_options(
         group,
-        START_OPTIONS.format(resumable=resumable, recipes=", ".join(recipe_names())),
+        START_OPTIONS.format(resumable=can, recipes=", ".join(recipe_names())),
         listen={"nargs": "?", "const": ""},
         track={"action": "append"},
         hook={"action": "append"},

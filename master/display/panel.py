@@ -18,8 +18,7 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from es_queue.config.episode_rules import parse_target
-from es_queue.config.run_config import RunConfig
+from es_queue.config.run_config import RunConfig, parse_target
 from es_queue.text import sanitize
 from master.display.log_view import (
     GenerationPace,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from es_queue.config.episode_rules import parse_patience
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import parse_patience
 from es_queue.numerics.statistics import ReturnStatistics, finite_means, return_statistics
 from es_queue.protocol.messages import CONFIRM, EVAL
 from es_queue.slots import ANSWERED, Rows, Slots

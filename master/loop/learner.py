@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_queue.config.episode_rules import (
-    parse_bound,
-    parse_deadlines,
-    parse_step_limit,
-    parse_target,
-)
-from es_queue.config.run_config import ASYNC, ROLLBACK_EPISODES, RunConfig
+from es_queue.config.run_config import RunConfig, parse_target
 from es_queue.config.scaling import scaled
+from es_queue.config.schedules import ASYNC, ROLLBACK_EPISODES, parse_deadlines
 from es_queue.config.settings import AUTO, NONE
+from es_queue.environments.episode_rules import parse_bound, parse_step_limit
 from es_queue.environments.interface import EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, StrategyFailure
 from es_queue.numerics.arrays import Doubles, Floats, Integers
@@ -161,7 +157,7 @@ class Learner:
         self.population = config.population // strategy.per_slot
         self.batch_size = strategy.batch_slots()
         self.most_rows = max_slots(config, strategy.per_slot)
-        self._fitness_cap = parse_bound("fitness_cap", config.fitness_cap)
+        self._fitness_cap = parse_bound(config.fitness_cap)
         self._step_limit = parse_step_limit(config.step_limit)
 
     # --- what a generation plays

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from es_queue.config.run_config import ASYNC
+from es_queue.config.schedules import ASYNC
 from es_queue.errors import EnvironmentFailure
 from es_queue.protocol.keys import Clocks
 from es_queue.protocol.messages import CONFIRM, FINAL, KINDS, TRAIN, Task, token_number

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from es_queue.command_line import format_command
-from es_queue.config.run_config import ASKED, ASYNC, RESUMABLE, RunConfig
+from es_queue.config.run_config import ASKED, RunConfig, resumable
+from es_queue.config.schedules import ASYNC
 from es_queue.environments.interface import format_parts
 from es_queue.errors import (
     DecodeError,
@@ -730,7 +731,7 @@ def newest_checkpoint(
     differing = [
         name
         for name in first.to_dict()
-        if name not in RESUMABLE and str(getattr(first, name)) != str(getattr(second, name, ""))
+        if name not in resumable() and str(getattr(first, name)) != str(getattr(second, name, ""))
     ]
     if differing:
         raise RunFolderError(
@@ -743,7 +744,7 @@ def newest_checkpoint(
 
 
 def resumable_settings(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name in RESUMABLE}
+    return {name: value for name, value in values.items() if name in resumable()}
 
 
 def ask_here(run: str, url: str) -> str:

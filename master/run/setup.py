@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from es_queue.config.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import format_scaling
+from es_queue.environments.episode_rules import parse_patience, parse_stall, parse_step_limit
 from es_queue.environments.factory import describe, make_reference_batch
 from es_queue.environments.interface import EnvironmentRequest, EnvironmentSpec
 from es_queue.errors import EnvironmentFailure, RunFolderError, UsageError
@@ -159,17 +159,18 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
     kind = strategy_class(config)
     if ":" in config.strategy:
         config = config.completed(kind)
-    behaviour: dict[str, Any] = {"behaviour": spec.behaviour} if spec.behaviour else {}
+    own: dict[str, Any] = {"behaviour": spec.behaviour} if spec.behaviour else {}
     shared = resolve_seed_sharing(config, kind.per_slot)
     has_normal_observations = not (
-        config.objective
-        or kind.compares_generations
+        kind.compares_generations
         or config.has_virtual_norm
         or (
             not config.image_norm
             and (policy.takes_pixels or spec.observation_size > MOST_NORMALISED)
         )
     )
+    if not config.objective:
+        own |= {"info": spec.info, "obs_norm": config.obs_norm and has_normal_observations}
     config = replace(
         config,
         # With a note, another environment is played than was requested: the record names that.
@@ -178,9 +179,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
         backend=spec.backend,
         noise_size=size,
         env_seeds=shared,
-        **behaviour,
-        info=spec.info,
-        obs_norm=config.obs_norm and has_normal_observations,
+        **own,
     )
     validate_noise_size(config, policy.size)
     return config

@@ -91,7 +91,7 @@ def train(
         resume: Name, folder or checkpoint of a run to continue with its own configuration;
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
-            ``es_queue.config.run_config.RESUMABLE``.
+            ``es_queue.config.run_config.resumable``.
         progress: Show the run as es-master does: a panel on a terminal or in a notebook, else a
             line per generation. By default only in a notebook.
         hooks: Objects whose methods are called at the run's events; see ``es_queue.Hook``.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from es_queue.config.resolution import resolve
-from es_queue.config.run_config import RESUMABLE
+from es_queue.config.run_config import resumable
 from es_queue.protocol.messages import TASK_FIELDS, WIRE
 from es_queue.slot_record import COLUMNS
 from es_queue.strategies import make_strategy
@@ -255,7 +255,9 @@ def test_the_figures_of_speed_are_those_that_were_measured() -> None:
 def test_the_page_of_control_has_the_settings_that_a_resume_may_change() -> None:
     text = text_of("running.md")
     told = text.partition("With `--resume`, you can change")[2].partition("To begin a new run")[0]
-    assert set(re.findall(r"`--([\w-]+)`", told)) == {name.replace("_", "-") for name in RESUMABLE}
+    assert set(re.findall(r"`--([\w-]+)`", told)) == {
+        name.replace("_", "-") for name in resumable()
+    }
 
 
 # --- sECURITY.md names the tests that hold what it promises

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_queue.config.episode_rules import EpisodeRules, Patience, Stall
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import EpisodeRules, Patience, Stall
 from es_queue.environments.interface import ActionSpec
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import FrozenStatistics, Moments, sum_in_order

@@ -93,7 +93,7 @@ def test_no_import_runs_in_a_circle() -> None:
 LAYERS = (
     "errors text files credentials private_files host command_line backends hooks",
     "numerics",
-    "config user_code",
+    "config user_code environments.episode_rules",
     "protocol acl run_folder genetics slot_plan",
     "environments.interface",
     "policies",

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.episode_rules import DEFAULT_LIMIT
 from es_queue.config.resolution import resolve
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import DEFAULT_LIMIT
 from es_queue.protocol.store import MAX_ERRORS
 from es_queue.slot_plan import make_generation_plan
 from es_queue.slots import FAILURES, MOST_FAILURES

@@ -24,7 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from es_queue.config.run_config import ASYNC, SYNC, RunConfig, every_setting
+from es_queue.config.run_config import RunConfig, every_setting
+from es_queue.config.schedules import ASYNC, SYNC
 from es_queue.protocol.connection import client_from_url
 from es_queue.protocol.keys import RunKeys
 from master.services.private_server import PrivateServer

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from es_queue.config.episode_rules import parse_bins
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe, with_bins
 from es_queue.environments.interface import ActionSpec, EnvironmentRequest
@@ -83,8 +82,8 @@ def test_no_bins_change_nothing() -> None:
     ],
 )
 def test_what_are_no_bins_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=f"action_bins is {text!r}: use uniform:K"):
-        parse_bins(text)
+    with pytest.raises(UsageError, match=f"action_bins is {text!r} in RunConfig: use uniform:K"):
+        RunConfig(action_bins=text)
 
 
 def test_only_boxes_with_finite_bounds_are_cut() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from es_queue.config.episode_rules import Deadline, parse_deadlines
+from es_queue.config.run_config import RunConfig
+from es_queue.config.schedules import Deadline, parse_deadlines
 from es_queue.errors import UsageError
 from tests.cases import each_case
 from tests.ring import quick_config
@@ -22,7 +23,7 @@ def test_deadlines_are_read_in_their_order() -> None:
 )
 def test_other_forms_are_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=r"restart_deadlines is .*: use STEPS=RETURN"):
-        parse_deadlines(text)
+        RunConfig(restart_deadlines=text)
 
 
 @each_case(
@@ -35,7 +36,7 @@ def test_other_forms_are_refused_in_one_sentence(text: str) -> None:
         ),
         (
             {"strategy": "snes", "schedule": "async"},
-            "schedule is async, but restart_deadlines needs generations",
+            "restart_deadlines is 1=2, but the schedule async does not use it",
         ),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_queue.config.episode_rules import (
+from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import (
     DEFAULT_LIMIT,
     EpisodeRules,
     Patience,
@@ -15,8 +18,8 @@ from es_queue.config.episode_rules import (
     parse_patience,
     parse_stall,
     parse_step_limit,
+    training_rules,
 )
-from es_queue.config.run_config import RunConfig
 from es_queue.errors import UsageError
 from tests.cases import each_case
 
@@ -124,7 +127,7 @@ def test_a_step_limit_of_another_form_is_refused_by_name(text: str) -> None:
     with pytest.raises(
         UsageError, match=r"^step_limit is .*: use env, a number of steps, adaptive:"
     ):
-        parse_step_limit(text)
+        RunConfig(step_limit=text)
 
 
 def test_patience_and_stall_read_their_parts_in_order() -> None:
@@ -138,10 +141,14 @@ def test_training_obeys_the_configured_rules() -> None:
     config = RunConfig(
         env="X-v0", reward_shift=0.5, reward_floor="-1", patience="9,1", stall="2:0.1:50"
     )
-    assert config.training_rules(77, by_sign=True) == EpisodeRules(
+    assert training_rules(config, 77, by_sign=True) == EpisodeRules(
         77, 0.5, -1.0, Patience(9, 1.0), Stall(2, 0.1, 50), True
     )
 
 
-def test_evaluation_obeys_none_of_them() -> None:
-    assert evaluation_rules(1600) == EpisodeRules(1600, 0.0, None, None, None, False)
+@each_case(
+    ("setting", "own", "limit"), [("auto", 1600, 1600), (70, 1600, 70), ("auto", None, 10_000)]
+)
+def test_evaluation_obeys_only_its_own_limit(setting: Any, own: int | None, limit: int) -> None:
+    config = RunConfig(env="X-v0", reward_shift=0.5, patience="9,1", eval_step_limit=setting)
+    assert evaluation_rules(config, own) == EpisodeRules(limit)

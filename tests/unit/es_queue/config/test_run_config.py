@@ -224,7 +224,7 @@ BAD_PAIRS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"population_max": 62, "min_steps": 9},
-        "population_max is 62, below the population of 64: use 64 or more, or auto",
+        "population_max is 62, but that is below the population of 64: use 64 or more, or auto",
     ),
     (
         {"population_max": 128},

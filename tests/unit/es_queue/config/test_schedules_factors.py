@@ -28,7 +28,7 @@ from tests.parts import TABLE, config_of
     ],
 )
 def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int, float]) -> None:
-    schedule = parse_rate_schedule("sigma_schedule", text)
+    schedule = parse_rate_schedule(text)
     assert {generation: schedule.factor(generation) for generation in factors} == factors
 
 
@@ -57,7 +57,7 @@ def test_a_schedule_is_a_factor_for_each_generation(text: str, factors: dict[int
 )
 def test_what_is_no_schedule_is_refused_with_its_name_and_the_forms(text: str) -> None:
     with pytest.raises(UsageError, match=r"decay_schedule is .* use constant, exponential"):
-        parse_rate_schedule("decay_schedule", text)
+        RunConfig(decay_schedule=text)
 
 
 @each_case(
@@ -71,11 +71,11 @@ def test_what_is_no_schedule_is_refused_with_its_name_and_the_forms(text: str) -
             {"decay_schedule": "linear:0,5"},
             "decay_schedule is linear:0,5, but l2 and weight_decay are 0",
         ),
-        ({"learning_rate_schedule": "fast"}, "learning_rate_schedule is 'fast': use"),
-        ({"rollback": True}, "rollback needs evaluations of at least 50 episodes"),
+        ({"learning_rate_schedule": "fast"}, "learning_rate_schedule is 'fast' in the test: use"),
+        ({"rollback": True}, "rollback is True, but it needs evaluations of at least 50 episodes"),
         (
             {"rollback": True, "eval_episodes": 50, "eval_every": 0, "target_reward": "none"},
-            "rollback needs evaluations",
+            "rollback is True, but it needs evaluations",
         ),
     ],
 )

@@ -181,15 +181,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"objective": "", "env": "X-v0", "parameters": 4},
-        (
-            "parameters is 4, but the environment decides how many its policy has: leave it out, "
-            "or use objective instead of env"
-        ),
+        ("parameters is 4, but an environment does not use it: leave it out, or use an objective"),
     ),
     (
         {"action_noise": 0.1},
-        "objective is tests.objectives:sphere, but action_noise is set, and an objective has no "
-        "environment and no policy: leave action_noise out",
+        "action_noise is 0.1, but an objective does not use it: leave it out, or use an "
+        "environment",
     ),
     (
         {"backend": "envpool"},
@@ -202,12 +199,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"bounds": "3:1"},
-        "bounds is '3:1': use LOW:HIGH, for each number or once for all, joined by commas, such as "
-        "-1:1,0:300",
+        "bounds is '3:1' in the test: use LOW:HIGH, for each number or once for all, joined by "
+        "commas, such as -1:1,0:300",
     ),
     (
         {"objective": "", "parameters": 0, "env": "X-v0", "bounds": "0:1"},
-        "bounds is 0:1, but only an objective has variables: leave it out",
+        "bounds is 0:1, but an environment does not use it: leave it out, or use an objective",
     ),
 ]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from es_queue.config.episode_rules import EpisodeRules
 from es_queue.config.run_config import RunConfig
+from es_queue.environments.episode_rules import EpisodeRules
 from es_queue.environments.factory import describe, open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EnvironmentFailure, EsQueueError

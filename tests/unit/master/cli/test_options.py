@@ -15,12 +15,13 @@ import pytest
 
 from es_queue.config.resolution import format_recipe, resolve
 from es_queue.config.run_config import (
+    PARTS,
     POLICIES,
-    RESUMABLE,
     STRATEGIES,
     RunConfig,
     every_setting,
     own_settings,
+    resumable,
     users_of,
 )
 from es_queue.errors import UsageError
@@ -116,6 +117,8 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         "patience": "1,1",
         "stall": "1:1:1",
         "observe": "0",
+        "bounds": "0:1",
+        "behaviour_bounds": "0:1",
         "action_bins": "none",
         "fitness_cap": "none",
         "restart_deadlines": "none",
@@ -251,15 +254,15 @@ def test_help_names_every_option_and_keeps_to_the_terminal(
     assert "put a password in RQ_REDIS_URL" in " ".join(text.split())
 
 
-@each_case("topic", [*STRATEGIES, *POLICIES])
-def test_help_of_a_strategy_or_policy_shows_what_it_adds(
-    topic: str, capsys: pytest.CaptureFixture[str]
+@each_case(("part", "topic"), [(part, kind) for part, kinds in PARTS.items() for kind in kinds])
+def test_help_of_a_name_shows_what_it_adds(
+    part: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_command_line(["--help", topic])
     shown = set(re.findall(r"^  --([a-z0-9-]+)", capsys.readouterr().out, re.MULTILINE))
-    own = own_settings("strategy" if topic in STRATEGIES else "policy", topic)
-    assert ended.value.code == 0 and shown == {name.replace("_", "-") for name in own}
+    flags = {name.replace("_", "-") for name in own_settings(part, topic)}
+    assert ended.value.code == 0 and shown == flags
 
 
 def test_help_of_an_unknown_name_suggests_the_nearest() -> None:
@@ -442,7 +445,7 @@ def test_a_resumed_run_takes_new_budgets_ends_and_guards() -> None:
     ]
     values, launch = parse_command_line(words)
     assert launch.resume == "a-run"
-    assert set(values) == set(RESUMABLE)
+    assert set(values) == set(resumable())
 
 
 def test_a_resumed_run_refuses_what_would_change_it(tmp_path: Path) -> None:

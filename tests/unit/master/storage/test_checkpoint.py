@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from es_queue import load_policy
-from es_queue.config.episode_rules import evaluation_rules
+from es_queue.environments.episode_rules import EpisodeRules
 from es_queue.environments.factory import open_environment
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import RunFolderError
@@ -106,7 +106,7 @@ def test_the_loaded_policy_acts_exactly_like_the_rollout(
         looks.append((loaded.act(raw), actions.act_one(outputs)))
         return outputs
 
-    play_episode(world, watched, actions, evaluation_rules(60), 5, EpisodeControl())
+    play_episode(world, watched, actions, EpisodeRules(60), 5, EpisodeControl())
     assert looks and all(
         np.array_equal(one, other) and np.asarray(one).dtype == np.asarray(other).dtype
         for one, other in looks
