@@ -126,20 +126,14 @@ class Curve:
         self._all += [Series(self._figure)] if self._figure else []
         self._waits: deque[float] = deque(maxlen=MOST_RECENT)
         self._last, self._offset = "", 0
-        self._newest: Mapping[Any, Any] = {}
+        self._newest: Mapping[str, Any] = {}
 
     @property
     def recorded(self) -> list[str]:
         """The names of the numbers in the newest generation."""
-        texts = {
-            to_text(name) if isinstance(name, bytes) else name: to_text(value)
-            if isinstance(value, bytes)
-            else value
-            for name, value in self._newest.items()
-        }
         return [
             name
-            for name, value in texts.items()
+            for name, value in self._newest.items()
             if FIGURE_NAME.fullmatch(name) and finite_or_none(value) is not None
         ]
 
@@ -179,11 +173,14 @@ class Curve:
     def _add_entries(self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]]) -> None:
         names = {*AXES, *(name for one in self._all for name in one.figures), "seconds_wait"}
         keys = [(name, name.encode()) for name in names]
+        newest: Mapping[bytes, bytes] | None = None
         for entry, values in entries:
             self._last = to_text(entry)
             found = ((name, (values or {}).get(key)) for name, key in keys)
             self._add({name: to_text(v) for name, v in found if v and len(v) <= LONGEST_FIGURE})
-            self._newest = values or {}
+            newest = values
+        if newest:
+            self._newest = {to_text(name): to_text(value) for name, value in newest.items()}
 
     def read_file(self, metrics: Path) -> None:
         """From its beginning if it is another file."""
