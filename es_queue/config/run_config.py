@@ -540,7 +540,7 @@ class RunConfig:
         if self.objective == ASKED and self.audit:
             raise self.refused("audit", "other programs score the vectors: leave it out")
         if not self.parameters:
-            fix = "set --parameters to the length of its vector"
+            fix = "set parameters to the length of its vector"
             raise self.refused("objective", f"parameters is 0: {fix}")
         if self.policy != declared(RunConfig)["policy"].default:
             raise self.refused("policy", "an objective has a vector instead: leave policy out")
@@ -573,7 +573,7 @@ class RunConfig:
         found: dict[str, tuple[str, str]] = {}
         if not self.obs_norm or self.has_virtual_norm:
             why = "with batch_norm virtual" if self.obs_norm else "without obs_norm"
-            fix = "leave batch_norm out" if self.obs_norm else "leave --no-obs-norm out"
+            fix = "leave batch_norm out" if self.obs_norm else "leave obs_norm on"
             for name in ("image_norm", "obs_clip", "obs_sample"):
                 found[name] = f"{why} observations are used unchanged", fix
         if not self.eval_every:

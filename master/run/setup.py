@@ -189,6 +189,9 @@ def new_run_notes(requested: RunConfig, setup: Setup) -> list[str]:
     """What a person should know about a new run, and did not ask for."""
     config, spec = setup.config, setup.spec
     notes = [spec.note] if spec.note else []
+    name = requested.env.rpartition(":")[2]
+    if name and spec.id.rpartition("-v")[0] == name:
+        notes.append(f"{name} names no version: this run trains {spec.id}, the newest")
     if requested.obs_norm and not (config.obs_norm or requested.objective):
         notes.append(
             f"obs_norm is off: {config.strategy} compares results of all generations, and the "

@@ -15,7 +15,7 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
     (
         {"obs_norm": False, "obs_clip": 3.0},
         "obs_clip is 3, but without obs_norm observations are used unchanged: leave obs_clip "
-        "out, or leave --no-obs-norm out",
+        "out, or leave obs_norm on",
     ),
     ({"obs_norm": False, "obs_sample": 0.5}, "obs_sample is 0.5, but without obs_norm"),
     ({"obs_norm": False, "obs_clip": 5.0}, "obs_clip is 5, but without obs_norm"),

@@ -175,7 +175,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"parameters": 0},
         (
-            "objective is tests.objectives:sphere, but parameters is 0: set --parameters to "
+            "objective is tests.objectives:sphere, but parameters is 0: set parameters to "
             "the length of its vector"
         ),
     ),

@@ -30,6 +30,13 @@ def refused(**values: Any) -> str:
     return str(caught.value)
 
 
+@each_case(("env", "said"), [("CartPole", True), ("CartPole-v1", False)])
+def test_a_new_run_names_the_version_that_it_trains(env: str, said: bool) -> None:
+    config = quick_config(env=env, strategy="snes")
+    notes = new_run_notes(config, prepare_run(config, table=TABLE))
+    assert any("this run trains CartPole-v1" in note for note in notes) == said
+
+
 def test_observations_are_not_normalised_if_old_generations_are_compared_with_new_ones() -> None:
     requested = quick_config(strategy="map_elites")
     setup = prepare_run(requested, table=TABLE)
