@@ -87,8 +87,7 @@ def test_two_workers_train_a_run_that_a_replay_repeats_and_leave_nothing_open(
     )
     assert (
         refused.wait() == 2
-        and "schedule is async, but audit needs generations that close on their own slots"
-        in refused.said()
+        and "audit is 0.1, but the schedule async does not use it" in refused.said()
     )
 
 
