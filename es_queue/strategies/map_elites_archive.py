@@ -34,9 +34,11 @@ MAX_CELLS, MAX_CENTROIDS = 2**20, 100_000
 #: Uniform samples of the box for each centroid, the fewest in all, and the most rounds of Lloyd's
 #: algorithm.
 SAMPLES_PER_CENTROID, LEAST_SAMPLES, ROUNDS = 10, 10_000, 20
-#: The most distances at once. A comparison of a sample with a centroid costs as much as so many
-#: further numbers; the most numbers that are compared in a round.
-DISTANCES, NUMBERS_OF_COMPARISON, MOST_COMPARED = 2**21, 32, 5 * 10**10
+#: Points that are compared together, tiles of more points, and the most distances at once.
+POINTS, TILES, DISTANCES = 64, 64, 2**21
+#: Behaviours of so many numbers lie in tiles. Of more, each sample is compared with each centroid,
+#: which costs as much as so many further numbers; the most numbers that are compared in a round.
+FEW_NUMBERS, NUMBERS_OF_COMPARISON, MOST_COMPARED = 2, 32, 5 * 10**10
 #: Bound of the rounding of a squared distance, of at most 512.
 ROUNDING = 1e-9
 
@@ -280,7 +282,7 @@ def centroid_cells(low: Doubles, high: Doubles, count: int, centroids: Doubles |
     """Raises UsageError if so many centroids of so many numbers take too long."""
     numbers, samples = len(low), max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
     each = numbers + NUMBERS_OF_COMPARISON
-    if count * samples * each > MOST_COMPARED:
+    if numbers > FEW_NUMBERS and count * samples * each > MOST_COMPARED:
         most = math.isqrt(MOST_COMPARED // (SAMPLES_PER_CENTROID * each))
         raise UsageError(
             f"cells is {count}, but so many centroids of {numbers} numbers take long: use at most "
@@ -325,8 +327,31 @@ def centroids_of(count: int, numbers: int) -> Doubles:
 
 
 def nearest(points: Doubles, centroids: Doubles) -> Integers:
-    """The nearest of ``centroids`` [c, b] to each of ``points`` [k, b], int64 [k], by a product of
-    matrices; ties to the lower number. Centroids whose distances differ by no more than its
+    """The nearest of ``centroids`` [c, b] to each of ``points`` [k, b], int64 [k]; ties to the
+    lower number. All are in a box from 0 to 1.
+
+    In few dimensions, points that are close together are compared only with the centroids that can
+    be the nearest of some point in the smallest box around them.
+    """
+    count = len(points)
+    if count <= POINTS or points.shape[1] > FEW_NUMBERS:
+        return nearest_of_all(points, centroids)
+    each = max(POINTS, math.ceil(count / TILES))
+    order, result = order_by_tile(points, each), np.empty(count, np.int64)
+    for start in range(0, count, each):
+        rows = order[start : start + each]
+        piece = points[rows]
+        low, high = piece.min(axis=0), piece.max(axis=0)
+        inside = np.clip(centroids, low, high)  # the point of the box that is nearest
+        corner = np.where(2 * centroids < low + high, high, low)  # and the farthest
+        least, most = (squared_lengths(centroids - point) for point in (inside, corner))
+        near = np.flatnonzero(least <= most.min() + ROUNDING)
+        result[rows] = near[nearest(piece, centroids[near])]
+    return result
+
+
+def nearest_of_all(points: Doubles, centroids: Doubles) -> Integers:
+    """The same, by a product of matrices. Centroids whose distances differ by no more than its
     rounding are compared in a fixed order of sums, so every CPU finds the same.
     """
     result = np.empty(len(points), np.int64)
@@ -342,6 +367,17 @@ def nearest(points: Doubles, centroids: Doubles) -> Integers:
             best[row] = close[np.argmin(squared_lengths(piece[row] - centroids[close]))]
         result[start : start + each] = best
     return result
+
+
+def order_by_tile(points: Doubles, each: int) -> Integers:
+    """The order of ``points`` [k, b] by tiles of their first two numbers, to and fro, with about
+    ``each`` points per tile.
+    """
+    tiles = max(1, math.ceil(math.sqrt(len(points) / each)))
+    low, high = points.min(axis=0), points.max(axis=0)
+    places = (tiles * (points - low) / np.maximum(high - low, ROUNDING)).astype(np.int64)
+    column, row = places[:, 0], places[:, min(1, points.shape[1] - 1)]
+    return np.lexsort((np.where(column % 2, -row, row), column))
 
 
 def squared_lengths(rows: Doubles) -> Doubles:
