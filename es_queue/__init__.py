@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["AskTell", "Hook", "RunConfig", "__version__", "load_policy", "train"]
+__all__ = ["AskTell", "Hook", "RunConfig", "__version__", "load_model", "load_policy", "train"]
 
 if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.hooks import Hook
+    from es_queue.models.snapshots import load_model
     from es_queue.policies.saved_policy import load_policy
     from master.run.training import train
     from workers.ask_tell import AskTell
@@ -36,6 +37,11 @@ def __getattr__(name: str) -> Any:
         from es_queue.config.run_config import RunConfig
 
         return RunConfig
+    if name == "load_model":
+        # start-up: numpy; torch when it is called
+        from es_queue.models.snapshots import load_model
+
+        return load_model
     if name == "load_policy":
         # start-up: numpy
         from es_queue.policies.saved_policy import load_policy

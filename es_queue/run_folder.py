@@ -17,6 +17,8 @@ from es_queue.text import format_suggestion
 RUNS_VARIABLE = "ES_QUEUE_RUNS"
 STUDY_FILE = "seeds.json"
 BEST = "best.npz"
+#: Folder of a model's weights.
+SNAPSHOTS = "snapshots"
 CHECKPOINT_NAME = re.compile(r"generation-([0-9]{1,10})\.npz")
 #: The newest reports of workers, one JSON text per line.
 ERROR_REPORTS_FILE = "errors.jsonl"
@@ -37,7 +39,7 @@ OWN_FILES = (
 )
 OWN_FOLDERS = (
     *("checkpoints", "slots", "replay", "logs", "videos", "redis"),
-    *("tensorboard", "wandb", "mlflow"),
+    *(SNAPSHOTS, "tensorboard", "wandb", "mlflow"),
 )
 
 

@@ -259,6 +259,8 @@ class Slots:
                     config, BEHAVIOUR, generation, fresh
                 )
             return nobody
+        if config.model:  # a snapshot of the weights
+            return nobody
         seeds = evaluation_seeds(config, ELITE_SEEDS, generation, config.elite_episodes)
         if config.schedule == ASYNC:  # one episode per slot
             rows["seeds"][:, 0, 0] = seeds[rows["number"] % len(seeds)]

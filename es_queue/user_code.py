@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 ALLOW = "ES_QUEUE_ALLOW"
 INSTALLED, EVERYTHING = "installed", "*"
 #: Settings that may be ``module:name``.
-CODE_SETTINGS = ("env", "objective", "strategy", "policy", "behaviour")
+CODE_SETTINGS = ("env", "objective", "model", "strategy", "policy", "behaviour")
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 #: References to what es-queue imports itself: registered ids, and wrappers without arguments.
 OWN_REFERENCE = re.compile(r"(gymnasium|ale_py):[\w/.-]*-v\d+|gymnasium\.wrappers:\w+", re.ASCII)
 
 
 def named_modules(config: RunConfig) -> list[str]:
-    """The modules of a run's own code: environment or objective, strategy, policy, behaviour and
-    wrappers.
+    """The modules of a run's own code: environment, objective or model, strategy, policy, behaviour
+    and wrappers.
     """
     return modules_named_by(
         {name: getattr(config, name, "") for name in (*CODE_SETTINGS, "wrapper")}

@@ -293,7 +293,7 @@ class MemoryWorkerStore:
 
     def parameters(self, publication: str, size: int) -> bytes | None:
         data = self.server.parameters.get(publication)
-        return data if data is not None and len(data) == size else None
+        return data[:size] if data is not None and len(data) >= size else None
 
     def arrive(self, about: Mapping[str, str], ttl: float) -> None:
         with self.server.changed:

@@ -37,6 +37,7 @@ GROUPS = {
     "search": "Search",
     "episodes": "Episodes in training",
     "evaluation": "Evaluation and stopping",
+    "model": "Update of a model",
     "machinery": "Machinery that changes no number of a healthy run",
 }
 

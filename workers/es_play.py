@@ -69,7 +69,7 @@ checkpoint CHECKPOINT
     play a bundled policy instead of CHECKPOINT
 --export FILE
     write the policy to a file and play nothing: FILE.onnx, FILE.pt2 (torch), FILE.npz (for
-    load_policy), or FILE.json (seed list of strategy ga)
+    load_policy), FILE.json (seed list of strategy ga), or FILE.safetensors (weights of a --model)
 --card DIR
     write a Hugging Face model repository into a new folder and play nothing: README.md with the
     final evaluation, the policy as .npz and .onnx, and the settings
@@ -190,7 +190,12 @@ def play_and_print(given: argparse.Namespace) -> None:
         which = given.which or "best" if given.cell is None else "last"
         path = checkpoint_path(given.checkpoint, which, given.runs_dir)
     elite = None if given.cell is None else find_elite(path, given.cell)
-    if given.export:
+    if given.export and given.export.suffix == ".safetensors":
+        # start-up: torch
+        from es_queue.models.snapshots import export_model
+
+        export_model(path, given.export)
+    elif given.export:
         export_policy(path, given.export, elite)
     elif given.card:
         write_model_card(path, given.card)

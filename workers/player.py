@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -61,6 +62,7 @@ from es_queue.protocol.messages import (
     Block,
     Task,
 )
+from es_queue.protocol.store import WorkerStore
 from es_queue.slot_plan import initial_parameters_seed
 from es_queue.slots import (
     EPISODE_FAILED,
@@ -176,6 +178,12 @@ class Player:
             and len(task.obs_mean) == 4 * size
             and sizes == (self.shape.result.itemsize, self.shape.moments.itemsize)
         )
+
+    def fetch(
+        self, store: WorkerStore, task: Task, fetch_whole: Callable[[], bytes | memoryview | None]
+    ) -> bytes | memoryview | None:
+        """The bytes of the publication's vector that the player needs; None if it has closed."""
+        return fetch_whole()
 
     def open(self, task: Task, published: Floats) -> None:
         """Play rows of this publication from now on; ``published``: float32 [task.size]."""
@@ -543,6 +551,10 @@ def join(
             f"install its package on this host, or start this worker with {ALLOW}={INSTALLED},"
             f"{module[:80]}"
         )
+    if config.model:
+        table = table or NoiseTable.open(config.noise_size, noise_folder)
+        player: Player = import_module("workers.model_player").join_model(config, control, table)
+        return player
     request = EnvironmentRequest.of(config)
     control.begin_episode({})  # an environment may hang when it is made
     try:

@@ -208,7 +208,7 @@ class Seat:
                     about["numerics"], about["backend"] = player.numerics, player.backend
                     store.arrive(about, clocks.beat_ttl)
                     self.say(
-                        f"joined as {store.worker}: {config.problem}, {config.strategy}, "
+                        f"joined as {store.worker}: {config.problem}, {config.strategy_name}, "
                         f"{player.backend} back end"
                     )
                     Service(store, player, clocks).run()
@@ -470,7 +470,9 @@ class Service:
             )
         size = 4 * task.size
         fetch = partial(self._store.parameters, name, size)
-        data = self._cache.get(name, size, task.digest, fetch)
+        data = player.fetch(
+            self._store, task, partial(self._cache.get, name, size, task.digest, fetch)
+        )
         if data is None:
             return None
         if changed := player.noise.recheck():

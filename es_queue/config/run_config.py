@@ -62,6 +62,11 @@ FIXED = {
     for kind in PARTS[part].values()
     for name, one in declared(kind).items()
 }
+#: Settings of every run that a model does not have.
+NOT_OF_MODELS = (
+    *("env", "objective", "policy", "strategy", "schedule"),
+    *("scale", "fitness_cap", "snapshot_every"),
+)
 #: What other programs call a setting.
 SYNONYMS = {
     "algo": "strategy",
@@ -92,6 +97,8 @@ def own_settings(part: str, name: str) -> dict[str, Setting]:
 
 
 def _class_of(part: str, name: str) -> Any:
+    if part == "model":
+        return import_module("es_queue.strategies.model_es").ModelES
     if name == AUTO:
         return import_module("es_queue.strategies.auto").Auto
     if ":" in name:
@@ -144,6 +151,12 @@ class RunConfig:
         "your own function to maximise instead of an environment's return; it takes a float32 "
         "vector, or the vector and an integer seed; ask: other programs score the vectors",
         metavar="MODULE:FUNCTION",
+    )
+    model: str = setting(
+        "",
+        "your own class that loads a torch module of any size and scores it, instead of an "
+        "environment; workers hold its weights (docs/large_models.md)",
+        metavar="MODULE:CLASS",
     )
     seed: int = setting(
         -1,
@@ -387,14 +400,16 @@ class RunConfig:
             name: one.checked(values[name], source) if name in values else one.default
             for name, one in common.items()
         }
+        parts = {part: _kind(part, checked) for part in PARTS}
+        parts = {"model": ""} if checked["model"] else parts
         mine = {
-            name: one
-            for part in PARTS
-            for name, one in own_settings(part, _kind(part, checked)).items()
+            n: one for part, kind in parts.items() for n, one in own_settings(part, kind).items()
         }
         free = CUSTOM_NAME.fullmatch(checked["strategy"])
         unused = {name: one.default for name, one in FIXED.items()}
-        unused["obs_norm"] = not checked["objective"]  # which observes nothing
+        unused["obs_norm"] = not (
+            checked["objective"] or checked["model"]
+        )  # which observes nothing
         found = {name: one.default for name, one in mine.items()}
         found |= {n: v for n, v in own if n in mine or (free and n not in FIXED)}
         for name, value in values.items():
@@ -418,6 +433,10 @@ class RunConfig:
     @staticmethod
     def _unknown(name: str, value: Any, values: Mapping[str, Any], source: str) -> UsageError:
         """Why these classes have no such setting."""
+        if values["model"] and name in every_setting():
+            return UsageError(f"{name} is set, but a model does not use it: leave {name} out")
+        if name in own_settings("model", "") and not users_of(name):
+            return UsageError(f"{name} is set, but only a --model uses it: leave {name} out")
         for part in PARTS:
             if users := users_of(name, part):
                 text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -485,13 +504,18 @@ class RunConfig:
 
     @property
     def problem(self) -> str:
-        """What is trained: the environment's id or the objective."""
-        return self.env or self.objective
+        """What is trained: the environment's id, the objective or the model."""
+        return self.env or self.objective or self.model
+
+    @property
+    def strategy_name(self) -> str:
+        """The algorithm for display; a model has its own."""
+        return "model_es" if self.model else self.strategy
 
     @property
     def policy_name(self) -> str:
         """The kind of policy for display; an objective has a vector instead."""
-        return "vector" if self.objective else self.policy
+        return "vector" if self.objective else "model" if self.model else self.policy
 
     @property
     def has_virtual_norm(self) -> bool:
@@ -519,10 +543,24 @@ class RunConfig:
             raise self.refused("sigma_schedule", why)
         self._check_evaluations()
         PARTS["schedule"][self.schedule].check(self)
-        if ":" not in self.strategy:
-            _class_of("strategy", self.strategy).check(self)
+        if self.model or ":" not in self.strategy:
+            _class_of("model" if self.model else "strategy", self.strategy).check(self)
+
+    def _check_model(self) -> None:
+        if not CUSTOM_NAME.fullmatch(self.model):
+            raise UsageError(f"model is {self.model!r}: use module:Class")
+        for name in NOT_OF_MODELS:
+            if getattr(self, name) != declared(RunConfig)[name].default:
+                why = f"{name} is set, which a model does not use"
+                raise self.refused("model", f"{why}: leave {name} out")
+        if not self.eval_every:
+            why = "a model's snapshots are written with its evaluations: set it to 1 or more"
+            raise self.refused("eval_every", why)
 
     def _check_problem(self) -> None:
+        if self.model:
+            self._check_model()
+            return
         if self.env and self.objective:
             raise UsageError(
                 f"env is {self.env} and objective is {self.objective}: a run has one of "
@@ -596,7 +634,7 @@ def every_setting() -> dict[str, Setting]:
     for part in ("policy", "strategy"):
         own = {name: one for kind in PARTS[part] for name, one in own_settings(part, kind).items()}
         known |= dict(sorted(own.items()))
-    return known
+    return known | {n: one for n, one in own_settings("model", "").items() if n not in known}
 
 
 @cache

@@ -219,6 +219,11 @@ def describe(request: EnvironmentRequest) -> EnvironmentSpec:
     """Create the environment, play one step, and return its spec. Raises EnvironmentFailure, and
     UsageError for an invalid back end or wrapper.
     """
+    if request.is_model:
+        # start-up: of models
+        from es_queue.strategies.model_es import model_spec
+
+        return model_spec(request.id)
     if request.parameters:
         # start-up: of objectives
         from es_queue.environments.objective import describe_objective
@@ -322,6 +327,8 @@ def open_vector_environment(request: EnvironmentRequest) -> VectorEnvironment | 
 
 def batch_size_range(request: EnvironmentRequest, parameters: int = 1) -> tuple[int, int] | None:
     """The fewest and the most episodes to play at once for policies of that size, or None."""
+    if request.is_model:
+        return None
     kind: type[VectorEnvironment]
     if request.parameters:
         # start-up: of objectives

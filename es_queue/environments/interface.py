@@ -35,6 +35,7 @@ class EnvironmentRequest:
     bounds: LOW,HIGH of every variable of an objective, in place of its own; empty for its own
     info: numbers of the environment's info that are averaged; empty for ``is_success``, if the
     environment reports it
+    is_model: ``id`` is the ``module:Class`` of a model
     """
 
     id: str
@@ -47,6 +48,7 @@ class EnvironmentRequest:
     seen: tuple[int, ...] | None = None
     bounds: str = ""
     info: tuple[str, ...] = ()
+    is_model: bool = False
 
     @classmethod
     def of(cls, config: RunConfig) -> EnvironmentRequest:
@@ -62,6 +64,7 @@ class EnvironmentRequest:
             seen if seen is None or stall is None else (*seen, stall.index),
             config.bounds,
             config.info,
+            bool(config.model),
         )
 
 

@@ -27,6 +27,8 @@ Words = npt.NDArray[np.uint64]
 RECIPE = 2
 #: Floats per Philox stream: small enough for the cache, large enough to outweigh numpy's calls.
 CHUNK = 2**17
+#: Normals of a stream that are made at once: their memory is used again.
+PIECE = 2**14
 #: Chunks that a thread makes before it takes more work.
 BATCH = 4
 #: Second half of the Philox key, which separates these streams from the run's plan.
@@ -191,6 +193,25 @@ def runs(seed: int, starts: Integers) -> Floats:
     is_second = np.repeat(starts % CHUNK >= half, RUN)
     made: Floats = radius * np.where(is_second, across, along)
     return made.reshape(-1, RUN)
+
+
+def keyed_normals(key: int, stream: int, count: int) -> Floats:
+    """float32[count]: the first normals of a stream; each depends only on its place, the key and
+    the stream, both below 2^64. Word k of the stream makes the normals 2k and 2k + 1.
+    """
+    made = np.empty(count + count % 2, np.float32)
+    generator = np.random.Philox(key=np.array([key, stream], dtype=np.uint64), counter=0)
+    space = np.empty((4, min(len(made), PIECE) // 2), np.float32)
+    for start in range(0, len(made), PIECE):
+        piece = made[start : start + PIECE]
+        words = generator.random_raw(len(piece) // 2).astype("<u8", copy=False)
+        bits = np.ascontiguousarray(words.view("<i4").reshape(-1, 2).T)
+        room = space[:, : len(words)]
+        radius = radii(bits[0], room).copy()
+        along, across = directions(bits[1], room)
+        np.multiply(radius, along, out=piece[::2])
+        np.multiply(radius, across, out=piece[1::2])
+    return made[:count]
 
 
 def table_digest(values: Floats) -> str:

@@ -74,6 +74,8 @@ def initial_parameters(config: RunConfig, policy: Policy, member: int = 0) -> Fl
     """float32 [size]: the first parameters by seed, member and --init, or an objective's own first
     vector.
     """
+    if config.model:  # the workers load its weights
+        return np.zeros(policy.size, np.float32)
     if config.objective and config.init == AUTO:
         return initial_vector(EnvironmentRequest.of(config))
     # start-up: of runs; acting needs only numpy

@@ -62,6 +62,11 @@ class SavedPolicy:
         """
         try:
             self.config = config = RunConfig.of(meta["config"], "the checkpoint")
+            if config.model:
+                raise RunFolderError(
+                    "it is of a model: load_model loads its weights, and es-play writes them with "
+                    "--export FILE.safetensors"
+                )
             self.action = ActionSpec.from_dict(meta["action"])
             modules = modules_named_by({"policy": config.policy})
             unknown = [module for module in modules if module not in sys.modules]

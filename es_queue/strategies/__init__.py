@@ -37,7 +37,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
     Raises UsageError.
     """
-    if config.strategy == AUTO:
+    if config.strategy == AUTO and not config.model:
         # start-up: of runs whose settings name no strategy
         from es_queue.strategies.auto import with_chosen_strategy
 
@@ -80,6 +80,11 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
     """The configured strategy's class, with an averaged centre if one is configured;
     ``module:Class`` is imported. Raises UsageError if there is none, or if it cannot have one.
     """
+    if config.model:
+        # start-up: of models
+        from es_queue.strategies.model_es import ModelES
+
+        return ModelES
     if ":" not in config.strategy and config.strategy not in STRATEGIES:
         raise UsageError(
             f"there is no strategy {config.strategy!r}; choose {', '.join(STRATEGIES)}"

@@ -49,7 +49,7 @@ def changed_settings(config: RunConfig) -> list[str]:
 
 def with_chosen_strategy(config: RunConfig, size: int) -> RunConfig:
     """The settings with a strategy for policies of ``size`` parameters, unless they name one."""
-    if config.strategy != AUTO:
+    if config.strategy != AUTO or config.model:
         return config
     by_size = (SMALL if size <= MOST_SMALL else GENERAL).name
     strategy = strategy_of_settings(config) or by_size
@@ -73,7 +73,7 @@ def strategy_of_settings(config: RunConfig) -> str:
 
 def format_choice(requested: RunConfig, config: RunConfig, size: int) -> list[str]:
     """A note about the strategy if it was chosen."""
-    if requested.strategy != AUTO:
+    if requested.strategy != AUTO or requested.model:
         return []
     is_given = bool(strategy_of_settings(requested))
     reason = "the given settings" if is_given else f"a policy of {size:,} parameters"

@@ -55,6 +55,7 @@ class Batch:
     centre_behaviour: float32 [c, b], theirs
     generation:       the one that closes
     slot_plans:       int64 [S, 2], generation and slot of each row; by default, row k is slot k
+    best:             generation of the best evaluated policy, -1 for none
     elite_slots:      int64 [k, 2], generation and slot of each of ``elite_fitness``: those that
                       ``candidates`` names, in its order, or results of ``elite_slot_count``
     """
@@ -70,6 +71,7 @@ class Batch:
     generation: int = 0
     slot_plans: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
     elite_slots: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    best: int = -1
 
     def __post_init__(self) -> None:
         if not len(self.slot_plans):
@@ -202,6 +204,10 @@ class Strategy(ABC):
 
     def digest_input(self, state: State, published: Floats) -> Floats:
         """The input of the run's digest, from the published vector."""
+        return published
+
+    def checked_part(self, published: Floats) -> Floats:
+        """What of the published vector workers compare the publication's digest with."""
         return published
 
     def sigma(self, state: State) -> float:

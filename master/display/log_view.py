@@ -145,7 +145,7 @@ def format_start(
     run: str, config: RunConfig, about: Mapping[str, str], columns: int = NO_LIMIT
 ) -> list[str]:
     description = (
-        f"{sanitize(config.problem)}, {config.strategy} with a {config.policy_name} policy, "
+        f"{sanitize(config.problem)}, {config.strategy_name} with a {config.policy_name} policy, "
         f"population {scaled(config).population}"
     )
     return format_labelled(f"run {run}", description, about, columns)
@@ -225,6 +225,7 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
     ]
     if best := record.get("best_checkpoint"):
         trust = " --trust" if named_modules(config) else ""
+        trust += " --export FILE.safetensors" if config.model else ""
         rows.append(("play it", f"{format_command('es-play')} {sanitize(best, 4096)}{trust}"))
     return [
         f"run {sanitize(record.get('run'))} {sanitize(record.get('state'))} after "

@@ -239,7 +239,7 @@ class LiveView(RunView):
         rows = [(label, Text(text)) for label, text in self._rows() if text]
         # Without room for the ^C that a terminal prints, the next panel would begin too low.
         width = min(MOST_WIDTH, self._console.width - len("^C"))
-        method = f"{config.strategy}, {config.policy_name}"
+        method = f"{config.strategy_name}, {config.policy_name}"
         title = f"{self._run} · {sanitize(config.problem, 60)} · {method}"
         return Panel(
             make_fields(rows, max(len(label) for label, _ in rows) + 2),

@@ -185,8 +185,8 @@ class Learner:
         if state.stage == ENDING:
             return [Span(FINAL, 0, config.final_episodes)]
         spans = [Span(EVAL, 0, config.eval_episodes)] if self._is_evaluated(state) else []
-        if state.stage == CLOSING:
-            return spans
+        if state.stage == CLOSING:  # of a model also a snapshot, which the evaluation is of
+            return [*spans, Span(ELITE, 0, 1)] if config.model else spans
         spans.append(Span(CENTRE, 0, strategy.centre_count(state.strategy)))
         if elites := strategy.elite_slot_count(state.strategy, state.generation):
             spans.append(Span(ELITE, 0, elites))
@@ -274,7 +274,7 @@ class Learner:
         noise: digest of the noise table; poll: seconds between a worker's reads of the leave flags
         """
         vector, statistics, identified = self.published(state)
-        digest = vector_digest(vector)
+        digest = vector_digest(self.strategy.checked_part(vector))
         task = Task(
             publication=slots.publication,
             sigma=self.strategy.sigma(state.strategy),
@@ -427,6 +427,7 @@ class Learner:
             generation=state.generation,
             slot_plans=chosen.plans(chosen.trained),
             elite_slots=chosen.plans(chosen.elites),
+            best=-1 if state.best is None else state.best.generation,
             **several,
         )
 

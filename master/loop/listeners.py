@@ -261,6 +261,7 @@ class CheckpointWriter(Listener):
             if is_stored or try_write(partial(checkpoints.save_best, data)):
                 self._saved_best = best
         is_due = now - self._last_saved >= LEAST_SECONDS_BETWEEN_SAVES
+        is_due = is_due or bool(generation.learner.config.model)  # small, and snapshots are removed
         if is_due or state.stage != TRAINING or checkpoints.is_snapshot(state.generation):
             self._last_saved = now
             try_write(partial(checkpoints.save, state.generation, generation.checkpoint))

@@ -102,19 +102,21 @@ class Master:
         inbox: ControlInbox,
         *,
         queue: str = "",
+        snapshots: str = "",
         listeners: Sequence[Listener] = (),
         audit: Audit | None = None,
         show_live: Callable[[Record], None] = lambda figures: None,
         is_interrupted: Callable[[], bool] = lambda: False,
         keep_going: Callable[[Record], bool] = lambda record: True,
     ) -> None:
-        """``show_live``: called once a second while results are awaited; ``is_interrupted``:
-        whether a person asked to stop; ``keep_going``: whether the caller wants another generation.
+        """``snapshots``: place of those of a model; ``show_live``: called once a second while
+        results are awaited; ``is_interrupted``: whether a person asked to stop; ``keep_going``:
+        whether the caller wants another generation.
         """
         self._timeline, self._store, self._clocks = timeline, store, clocks
         self._token, self._holder, self._noise_digest = token, holder, noise_digest
         self._workers, self._inbox, self._queue = workers, inbox, queue
-        self._listeners, self._audit = listeners, audit
+        self._listeners, self._audit, self._snapshots = listeners, audit, snapshots
         self._show_live, self._is_interrupted = show_live, is_interrupted
         self._keep_going = keep_going
         self.is_async = timeline.config.schedule == ASYNC
@@ -271,13 +273,14 @@ class Master:
                 **self._inbox.progress_fields(),
                 "stage": state.stage,
                 "env": learner.config.problem,
-                "strategy": learner.config.strategy,
+                "strategy": learner.config.strategy_name,
                 "schedule": ASYNC_LABEL if self.is_async else SYNC_LABEL,
                 "noise": self._noise_digest,
                 "eval_mean": last.get("eval_mean") if evaluation is None else evaluation,
                 "digest": generation.digest,
                 "target": learner.target,
                 "generation": state.generation,
+                "snapshots": getattr(learner.config, "snapshots", "") or self._snapshots,
                 "updated": f"{time.time():.3f}",
             }
         )

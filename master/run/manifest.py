@@ -180,7 +180,7 @@ def repro_command(
     password. with_recipe: whether the environment's recipe shortens it
     """
     recipe = recipe_for(config.env) if with_recipe else {}
-    task = ("env",) if config.env else ("objective", "parameters")
+    task = ("env",) if config.env else ("model",) if config.model else ("objective", "parameters")
     values, ignored = config.to_dict(), config.useless().keys()
     # The task, and what differs from the recipe; es-master derives the others from these.
     named = {name: getattr(config, name) for name in (*task, "seed")} | {

@@ -45,7 +45,13 @@ from es_queue.protocol.connection import (
 from es_queue.protocol.keys import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Clocks
 from es_queue.protocol.messages import Task
 from es_queue.protocol.store import MasterStore
-from es_queue.run_folder import ERROR_REPORTS_FILE, FAILURE_FILE, NamedRun, no_run_error
+from es_queue.run_folder import (
+    ERROR_REPORTS_FILE,
+    FAILURE_FILE,
+    SNAPSHOTS,
+    NamedRun,
+    no_run_error,
+)
 from es_queue.strategies.auto import format_choice
 from es_queue.text import sanitize
 from es_queue.user_code import allowing, loose_modules, named_modules, require_trust
@@ -175,6 +181,11 @@ class Session:
     def _make_new(self, config: RunConfig) -> tuple[Setup, RunState]:
         launch = self._launch
         self._allowed.enter_context(allowing(named_modules(config)))
+        if config.model and (launch.warm_start or launch.video_every):
+            flag = "--warm-start" if launch.warm_start else "--video-every"
+            raise UsageError(
+                f"{flag} is of policies, and a run with --model has none: leave it out"
+            )
         setup = prepare_run(config, launch.noise_dir)
         validate_action_bound(config, setup.spec)
         state = (
@@ -446,7 +457,8 @@ class Session:
             parts.callback(audit.close)
         timeline = ConfigTimeline(setup.learner)
         self._inbox = ControlInbox(store, timeline.refusal, self._words)
-        records = GenerationStore(run.run, run.folder, config.keep_generations, videos)
+        recorded = 0 if config.model else config.keep_generations
+        records = GenerationStore(run.run, run.folder, recorded, videos)
         parts.callback(records.log.close)
         self._checkpoints = Checkpoints(run.folder, config.snapshot_every)
         self._master = Master(
@@ -471,6 +483,7 @@ class Session:
             ),
             inbox=self._inbox,
             queue="" if is_asked else launch.queue,
+            snapshots=str((run.folder / SNAPSHOTS).absolute()) if config.model else "",
             listeners=(
                 CheckpointWriter(self._checkpoints, run.run),
                 records,
@@ -501,7 +514,8 @@ class Session:
                 and state.stage != ENDING
                 and (task.generation, task.noise) == (state.generation, self._setup.table.digest)
                 and look.publication == task.publication
-                and task.digest == vector_digest(strategy.published(state.strategy))
+                and task.digest
+                == vector_digest(strategy.checked_part(strategy.published(state.strategy)))
             )
             task, former_state = task if is_adoptable else None, self._store.progress_field("state")
         self._inbox.begin(state.changes, former_state, self._store.progress_field("paused_by"))

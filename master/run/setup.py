@@ -169,7 +169,7 @@ def resolve_config(config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> 
             and (policy.takes_pixels or spec.observation_size > MOST_NORMALISED)
         )
     )
-    if not config.objective:
+    if not (config.objective or config.model):
         own |= {"info": spec.info, "obs_norm": config.obs_norm and has_normal_observations}
     config = replace(
         config,
@@ -192,7 +192,7 @@ def new_run_notes(requested: RunConfig, setup: Setup) -> list[str]:
     name = requested.env.rpartition(":")[2]
     if name and spec.id.rpartition("-v")[0] == name:
         notes.append(f"{name} names no version: this run trains {spec.id}, the newest")
-    if requested.obs_norm and not (config.obs_norm or requested.objective):
+    if requested.obs_norm and not (config.obs_norm or requested.objective or config.model):
         notes.append(
             f"obs_norm is off: {config.strategy} compares results of all generations, and the "
             "statistics of observations change"

@@ -70,6 +70,7 @@ def train(
     on_generation: GenerationCallback | None = None,
     *,
     env: GivenEnvironment | None = None,
+    model: str | type | None = None,
     resume: str | None = None,
     changes: dict[str, Any] | None = None,
     progress: bool | None = None,
@@ -88,6 +89,8 @@ def train(
             after that generation.
         env: The environment, instead of the config's: an id, a class, a function that makes one,
             or an environment. Workers must be able to import it.
+        model: The class of a model, or its ``module:Class``, instead of an environment. Workers
+            must be able to import it.
         resume: Name, folder or checkpoint of a run to continue with its own configuration;
             ``config`` is ignored.
         changes: With ``resume``: settings to change, such as {"generations": 500}; see
@@ -133,7 +136,7 @@ def train(
     for hook in hooks:
         if not isinstance(hook, Hook):
             raise UsageError(f"train() got {short(hook)} as a hook: use objects of es_queue.Hook")
-    if resume is None and ((config is None and env is None) or changes):
+    if resume is None and ((config is None and env is None and model is None) or changes):
         raise UsageError("train() needs a config for a new run, or env=; changes= needs resume=")
     given: dict[str, Any] = {**options, "resume": resume}
     recipe = given.get("recipe", "")
@@ -149,7 +152,7 @@ def train(
             if given["redis_url"] != PRIVATE
             else None
         )
-    checked, notes = (None, ()) if resume else make_config(config, env, recipe)
+    checked, notes = (None, ()) if resume else make_config(config, env, recipe, model)
     callback = Callback(on_generation or (lambda record: None))
     reporters: list[Reporter] = []
 
@@ -189,7 +192,10 @@ def _format_fix(name: str) -> str:
 
 
 def make_config(
-    config: RunConfig | None, env: GivenEnvironment | None, recipe: str = ""
+    config: RunConfig | None,
+    env: GivenEnvironment | None,
+    recipe: str = "",
+    model: str | type | None = None,
 ) -> tuple[RunConfig, tuple[str, ...]]:
     """The settings of a new run, and the line about those that come from recipes. Raises
     UsageError.
@@ -207,6 +213,15 @@ def make_config(
         if config is not None and config.problem:
             raise UsageError(f"train() has env= and a config for {config.problem}: leave one out")
         values |= environment_settings(env)
+    if isinstance(model, type):
+        if model.__module__ == "__main__":
+            raise UsageError(
+                f"workers cannot import the model {model.__name__} of the main program: put the "
+                "class into a module of its own"
+            )
+        model = f"{model.__module__}:{model.__qualname__}"
+    if model is not None:
+        values["model"] = model
     inherited = {} if recipe in ("", NONE) else named_recipe(recipe)
     extra = inherited.keys() - values.keys()
     values = inherited | values

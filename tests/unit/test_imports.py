@@ -98,7 +98,7 @@ LAYERS = (
     "environments.interface",
     "policies",
     "environments strategies",
-    "slots slot_record seed_list export testing pretrained",
+    "slots slot_record seed_list export testing pretrained models",
 )
 
 

@@ -27,7 +27,7 @@ from workers.heartbeat import EpisodeControl
 from workers.player import Refusal, join
 
 TEXT = (Path(__file__).parents[4] / "docs" / "policies.md").read_text()
-EXAMPLE, MODULE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+EXAMPLE, MODULE, *_ = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 HERE = "tests.unit.es_queue.policies.test_custom_policy"
 TWO = ActionSpec("discrete", sizes=(2,), starts=(0,))
 

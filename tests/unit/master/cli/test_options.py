@@ -122,6 +122,7 @@ def test_every_field_of_the_configuration_has_its_flag() -> None:
         "action_bins": "none",
         "fitness_cap": "none",
         "restart_deadlines": "none",
+        "perturbation": "rank:2",
         **dict.fromkeys(
             (
                 "sigma_schedule",
