@@ -23,7 +23,7 @@ from es_queue.slots import Span, spans_to_bytes
 from es_queue.strategies.base import Batch
 from master.loop.state import ENDING, Best, Counters, RunState
 from master.run.setup import Setup, prepare_run
-from tests.ring import quick_config
+from tests.memory import quick_config
 from tests.tiny import QUAD, Script, spec_of
 from workers.player import Failure, Player
 

@@ -20,7 +20,7 @@ from es_queue.protocol.control import ControlRequest
 from es_queue.protocol.messages import TRAIN, Block, Task, publication_generation, token_number
 from es_queue.slots import Span, spans_to_bytes
 from master.loop import checkpoint
-from tests.ring import quick_config
+from tests.memory import quick_config
 
 PUBLICATION = "7.3-0a1b2c3d"
 TASK = Task(

@@ -17,7 +17,7 @@ from es_queue.protocol import keys
 from es_queue.protocol.connection import Retry
 from es_queue.protocol.messages import TRAIN, Block
 from es_queue.protocol.store import Look, MasterStore, WorkerStore
-from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
+from tests.memory import MemoryMasterStore, MemoryServer, MemoryWorkerStore
 
 RUN, RUNNING = "contract", "running"
 TOKEN, SAME_NUMBER, HIGHER, LOWER = "5-0000000a", "5-0000000b", "6-0000000c", "4-0000000d"

@@ -41,8 +41,7 @@ from master.run.warm_start import make_warm_state
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import learn_again
 from tests.integration.processes import flags
-from tests.memory_channel import MemoryServer, MemoryWorkerStore
-from tests.ring import Sink, make_master, workers
+from tests.memory import MemoryServer, MemoryWorkerStore, Sink, make_master, workers
 from workers.heartbeat import EpisodeControl
 from workers.player import join
 

@@ -23,7 +23,7 @@ from master.cli.options import parse_command_line
 from master.plot.command import main as es_plot
 from master.status.command import main as es_status
 from tests.docs.pages import FENCE, HOUSE, LINK, anchors, named, pages, prose
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from tools.check_words import check_page
 from tools.sentences import sentences, source_files
 from workers.es_play import main as es_play

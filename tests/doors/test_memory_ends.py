@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from es_queue.errors import EnvironmentFailure
-from tests.doors.memory import play
 from tests.doors.worlds import NOTED
+from tests.memory import play
 from tests.tiny import MOODY
 
 pytestmark = pytest.mark.fast

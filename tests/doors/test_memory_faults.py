@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from es_queue.errors import EnvironmentFailure
+from tests import memory
 from tests.cases import each_case
-from tests.doors import memory
-from tests.doors.memory import Fault, Played, play
 from tests.doors.worlds import UNEVEN
+from tests.memory import Fault, Played, play
 from tests.tiny import MOODY
 
 pytestmark = pytest.mark.fast

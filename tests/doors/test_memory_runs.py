@@ -14,8 +14,8 @@ import pytest
 from es_queue.numerics.statistics import FrozenStatistics, Moments, RunningMoments
 from es_queue.slot_plan import FINAL_SEEDS, GenerationPlan
 from tests.cases import each_case
-from tests.doors.memory import TABLE, play
 from tests.doors.worlds import NOTED, UNEVEN
+from tests.memory import TABLE, play
 
 pytestmark = pytest.mark.fast
 #: The algorithm on one page.

@@ -38,8 +38,17 @@ from tests.contract.places import (
 )
 from tests.faults.proxy import Proxy
 from tests.integration.processes import Heard
-from tests.memory_channel import MemoryMasterStore, MemoryServer
-from tests.ring import NOISE, QUICK, Sink, make_master, quick_config, run_ring, workers
+from tests.memory import (
+    NOISE,
+    QUICK,
+    MemoryMasterStore,
+    MemoryServer,
+    Sink,
+    make_master,
+    quick_config,
+    run_ring,
+    workers,
+)
 from tests.tiny import QUAD
 
 TABLE = NoiseTable.in_memory(NOISE)

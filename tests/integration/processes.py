@@ -31,7 +31,7 @@ from es_queue.user_code import ALLOW
 from master.display.log_view import RunView
 from master.run.launch import Launch
 from master.run.session import Session
-from tests.ring import run_ring
+from tests.memory import run_ring
 
 BIN = Path(sys.executable).parent
 #: Carried by every process that a test starts, and by its children: so that none is overlooked.

@@ -11,8 +11,8 @@ import pytest
 from es_queue.strategies.map_elites import Archive
 from master.loop.listeners import Outcome
 from tests.deceptive import MAZE
+from tests.memory import quick_config, run_ring
 from tests.recall import RECALL
-from tests.ring import quick_config, run_ring
 
 #: Together they take minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ import pytest
 
 from es_queue import RunConfig, train
 from es_queue.strategies import STRATEGIES
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from tests.thermostat import THERMOSTAT
 
 SOLVED = 475.0

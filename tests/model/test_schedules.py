@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.memory_channel import MemoryServer
+from tests.memory import MemoryServer
 from tests.model.world import KINDS_OF_FAULT, WORKER_FAULTS, Rules, World
 
 SYNC, ASYNC = Rules("sync"), Rules("async")

@@ -32,8 +32,7 @@ from master.loop.loop import Master
 from master.loop.state import ENDING, RunState, vector_digest
 from master.loop.workers import Workers
 from master.run.setup import Setup, prepare_run
-from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
-from tests.ring import quick_config, run_ring
+from tests.memory import MemoryMasterStore, MemoryServer, MemoryWorkerStore, quick_config, run_ring
 from tests.tiny import QUAD
 from workers.heartbeat import EpisodeControl
 from workers.player import Player, join

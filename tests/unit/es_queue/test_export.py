@@ -22,7 +22,7 @@ from es_queue.policies.actions import ActionMap
 from es_queue.policies.saved_policy import SavedPolicy, load_policy
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from workers.es_play import main
 
 pytest.importorskip("torch", reason="pip install 'es-queue[torch]'")

@@ -8,7 +8,7 @@ from es_queue.environments.interface import ActionSpec, EnvironmentSpec
 from es_queue.protocol.messages import TRAIN
 from es_queue.slots import ANSWERED, EPISODE_FAILED, Slots, Span, Table
 from es_queue.strategies import make_strategy
-from tests.ring import quick_config
+from tests.memory import quick_config
 
 ROW = 2
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from es_queue.environments.vector import is_installed
 from es_queue.numerics.noise_table import NoiseTable
-from tests.ring import NOISE, quick_config
+from tests.memory import NOISE, quick_config
 from tools.benchmarks.micro.rates import open_generation, rate
 from workers.heartbeat import EpisodeControl
 from workers.player import Player, join

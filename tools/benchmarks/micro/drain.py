@@ -22,7 +22,7 @@ from es_queue.protocol.store import MasterStore
 from es_queue.slots import Rows, Slots, Span, Table, worker_mark
 from es_queue.strategies import make_strategy
 from master.services.private_server import PrivateServer
-from tests.ring import quick_config
+from tests.memory import quick_config
 
 TOKEN, PUBLICATION, RUN = "1-00000000", "0.1-00000000", "drain"
 OBSERVATION, STEPS, WORKERS = 24, 400, 1440

@@ -13,7 +13,7 @@ from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import TRAIN, Block, Task
 from es_queue.slots import Span, spans_to_bytes
-from tests.ring import NOISE, quick_config, run_ring
+from tests.memory import NOISE, quick_config, run_ring
 from tools.benchmarks.figures import Row
 from tools.benchmarks.runs import Bench
 from workers.heartbeat import EpisodeControl

@@ -37,8 +37,7 @@ from master.loop.workers import Workers
 from master.run.lease import take_lease
 from master.run.setup import Setup
 from master.storage.generation_store import GenerationStore
-from tests.memory_channel import MemoryMasterStore, MemoryServer, MemoryWorkerStore
-from tests.ring import quick_config
+from tests.memory import MemoryMasterStore, MemoryServer, MemoryWorkerStore, quick_config
 from tools.benchmarks.micro.drain import honest_results
 
 #: Rows that arrive together.

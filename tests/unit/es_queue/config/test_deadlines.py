@@ -8,7 +8,7 @@ from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import Deadline, parse_deadlines
 from es_queue.errors import UsageError
 from tests.cases import each_case
-from tests.ring import quick_config
+from tests.memory import quick_config
 
 
 def test_deadlines_are_read_in_their_order() -> None:

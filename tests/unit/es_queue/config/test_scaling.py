@@ -17,8 +17,8 @@ from master.loop.config_timeline import ConfigTimeline, schedule_clock
 from master.loop.state import Change
 from master.run.setup import prepare_run
 from tests.cases import each_case
+from tests.memory import NOISE, quick_config, run_ring
 from tests.parts import config_of
-from tests.ring import NOISE, quick_config, run_ring
 from tests.tiny import QUAD
 
 TABLE_OF_RING = NoiseTable.in_memory(NOISE)

@@ -22,9 +22,8 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.protocol.messages import TRAIN, Task
 from master.run.setup import prepare_run
 from tests.cases import each_case
-from tests.memory_channel import MemoryServer
+from tests.memory import NOISE, MemoryServer, Sink, make_master, quick_config, run_ring, workers
 from tests.parts import Played, play_slots
-from tests.ring import NOISE, Sink, make_master, quick_config, run_ring, workers
 from workers.heartbeat import EpisodeControl
 from workers.player import join
 

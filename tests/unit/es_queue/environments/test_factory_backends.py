@@ -12,8 +12,8 @@ from es_queue.environments.factory import ResolvedEnvironment, portable_request
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import UsageError
 from tests.cases import each_case
+from tests.memory import quick_config
 from tests.parts import TABLE
-from tests.ring import quick_config
 from workers.heartbeat import EpisodeControl
 from workers.player import Refusal, join
 

@@ -16,7 +16,7 @@ from es_queue.environments.interface import EnvironmentRequest
 from es_queue.environments.walker import LIDAR, RAYS
 from es_queue.pretrained import path_of
 from tests.cases import each_case
-from tests.doors.memory import play
+from tests.memory import play
 
 NORMAL, HARDCORE = "BipedalWalker-v3", "BipedalWalkerHardcore-v3"
 WALKERS = [NORMAL, HARDCORE, "BipedalWalkerHardcore-v2", "Marvin-v0"]

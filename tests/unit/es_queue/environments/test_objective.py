@@ -34,8 +34,8 @@ from master.run.warm_start import make_warm_state
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import replay_run
 from tests.cases import each_case
+from tests.memory import Sink, run_ring
 from tests.objectives import GOAL, arm, bowls
-from tests.ring import Sink, run_ring
 from workers import es_play as cli
 from workers.heartbeat import EpisodeControl
 from workers.player import join

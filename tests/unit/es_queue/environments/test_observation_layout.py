@@ -26,7 +26,7 @@ from es_queue.errors import EnvironmentFailure, UsageError
 from es_queue.policies.saved_policy import load_policy
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 
 ARM = spaces.Dict({"position": spaces.Box(-1, 1, (2, 2)), "gripper": spaces.Discrete(3, start=1)})
 SPACE = spaces.Dict(

@@ -18,7 +18,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.policies import make_policy
 from es_queue.user_code import allowing
 from tests.cases import each_case
-from tests.ring import NOISE, quick_config
+from tests.memory import NOISE, quick_config
 from workers.episode import EpisodeFailed, EpisodeSpec
 from workers.heartbeat import EpisodeControl
 from workers.player import Player, join

@@ -19,7 +19,7 @@ from es_queue.policies.saved_policy import POLICY_ARRAYS
 from es_queue.seed_list import MAX_BYTES, format_seed_list, read_seed_list
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from workers.es_play import main
 
 GA: dict[str, Any] = {

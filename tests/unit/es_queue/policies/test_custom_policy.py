@@ -21,7 +21,7 @@ from es_queue.policies.saved_policy import load_policy
 from es_queue.user_code import ALLOW, named_modules
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from workers.es_play import main
 from workers.heartbeat import EpisodeControl
 from workers.player import Refusal, join

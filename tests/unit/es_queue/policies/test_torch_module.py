@@ -17,7 +17,7 @@ from es_queue.errors import UsageError
 from es_queue.policies import make_policy
 from es_queue.user_code import ALLOW
 from master.loop.checkpoint import Checkpoints
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from tests.unit.es_queue.policies.test_custom_policy import MODULE
 from workers.es_play import main
 

@@ -28,8 +28,8 @@ from master.loop.checkpoint import Checkpoints, encode, encode_best
 from master.loop.state import Best
 from master.run.setup import prepare_run
 from tests.cases import each_case
+from tests.memory import quick_config
 from tests.parts import built
-from tests.ring import quick_config
 from tests.unit.es_queue.policies.test_conv import SMALL, discrete, drawn
 
 NORMALISED = {"policy": "mlp", "hidden": (6, 5), "batch_norm": "virtual"}

@@ -15,7 +15,7 @@ from es_queue import pretrained
 from es_queue.numerics.fingerprint import array_digest
 from master.loop.checkpoint import Checkpoints
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from tools.bundle_policy import main as adding
 from workers.es_play import main
 from workers.policy_files import read_contents

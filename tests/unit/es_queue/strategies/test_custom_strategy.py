@@ -24,7 +24,7 @@ from es_queue.user_code import ALLOW
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 from tests.tiny import QUAD
 
 # --- a strategy of the user's own: the documented example, and what is refused

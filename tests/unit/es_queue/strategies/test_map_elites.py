@@ -20,7 +20,7 @@ from es_queue.strategies.map_elites_archive import (
     make_cells,
 )
 from tests.cases import each_case
-from tests.ring import quick_config, run_ring
+from tests.memory import quick_config, run_ring
 
 NOISE, SIZE = testing.NOISE, testing.SIZE
 BOUNDS = "-1:1,0:4"

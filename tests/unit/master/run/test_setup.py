@@ -18,8 +18,8 @@ from master.run.setup import (
     validate_action_bound,
 )
 from tests.cases import each_case
+from tests.memory import quick_config
 from tests.parts import TABLE
-from tests.ring import quick_config
 from tests.tiny import QUAD
 
 

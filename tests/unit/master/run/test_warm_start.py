@@ -18,8 +18,8 @@ from master.run.launch import parse_warm_start
 from master.run.setup import Setup
 from master.run.warm_start import WIDENED_COUNT, extend_moments, make_warm_state, read_warm_start
 from tests.cases import each_case
+from tests.memory import quick_config, run_ring
 from tests.parts import setup_of, trained
-from tests.ring import quick_config, run_ring
 from tests.tiny import QUAD
 
 

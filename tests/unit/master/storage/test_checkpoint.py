@@ -27,8 +27,8 @@ from master.loop import checkpoint
 from master.loop.checkpoint import MOST_KEPT, MOST_SNAPSHOTS, Checkpoints, write_atomically
 from master.run.setup import Setup, prepare_run
 from tests.cases import each_case
+from tests.memory import quick_config
 from tests.parts import TABLE, setup_of, trained
-from tests.ring import quick_config
 from workers.episode import begin_acting, play_episode
 from workers.heartbeat import EpisodeControl
 

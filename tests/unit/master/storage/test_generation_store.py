@@ -18,7 +18,7 @@ from es_queue.slot_record import read_record, record_path, recorded_generations
 from master.loop.checkpoint import Checkpoints, surplus_generations
 from master.loop.listeners import Outcome
 from master.storage.generation_store import GenerationStore
-from tests.ring import Sink, quick_config, run_ring
+from tests.memory import Sink, quick_config, run_ring
 from tests.unit.workers.play.test_play_cli import played, refused
 
 SMALL = {

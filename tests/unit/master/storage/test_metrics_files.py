@@ -9,8 +9,8 @@ from typing import Any
 from es_queue.config.resolution import resolve
 from master.storage.metrics_files import METRICS_TABLE, TABLE_COLUMNS, metrics_files
 from master.storage.trackers import TAGS
+from tests.memory import run_ring
 from tests.notes import fail_on_notes
-from tests.ring import run_ring
 
 RECORD: dict[str, Any] = {
     "generation": 3,

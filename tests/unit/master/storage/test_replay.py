@@ -22,8 +22,7 @@ from master.storage import replay
 from master.storage.generation_store import GenerationStore
 from master.storage.replay import LoggedGeneration, list_log_files, read_frames, replay_run
 from tests.cases import each_case
-from tests.memory_channel import MemoryServer
-from tests.ring import Sink, quick_config, run_ring
+from tests.memory import MemoryServer, Sink, quick_config, run_ring
 from tests.tiny import QUAD
 
 RUN = "memory"
