@@ -56,7 +56,7 @@ from master.run.lease import take_lease
 from master.run.setup import Setup, prepare_run
 from tests.notes import collect_notes
 from tests.tiny import QUAD
-from workers.heartbeat import EpisodeControl, Heartbeat
+from workers.heartbeat import EpisodeControl, Heartbeat, Leaving
 from workers.player import Player, Refusal, join
 from workers.serving import Service, make_worker_id
 
@@ -520,7 +520,10 @@ def workers(
                 return None
             if stage.deadly_slot is None and number in stage.done:
                 return None
-            player = joined(number)
+            try:
+                player = joined(number)
+            except Leaving:  # the run has ended meanwhile
+                return None
         return None
 
     threads = [
