@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")
 
+from tests import memory  # noqa: E402
 from tests.cases import each_case  # noqa: E402
-from tests.doors import memory  # noqa: E402
-from tests.doors.memory import Fault, Played, play  # noqa: E402
+from tests.memory import Fault, Played, play  # noqa: E402
 
 pytestmark = pytest.mark.fast
 

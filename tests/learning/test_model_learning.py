@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from examples import addition  # noqa: E402
-from tests.doors import memory  # noqa: E402
+from tests import memory  # noqa: E402
 
 
 @pytest.mark.slow
