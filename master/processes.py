@@ -1,5 +1,5 @@
 """ProcessGroup: processes that are started, watched, restarted and ended together, and that end
-when this process is gone.
+when this process is gone; and StopSignals, which end this process.
 
 Groups that need each other are nested: ``with`` ends the inner one first.
 """
@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
-from es_queue.errors import EsQueueError, RunFolderError
+from es_queue.errors import EXIT_INTERRUPTED, EsQueueError, RunFolderError
 from es_queue.files import read_end
 from es_queue.private_files import no_link
 from master import bound
@@ -234,3 +234,47 @@ def signal_name(number: int) -> str:
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
+
+
+# --- how es-master ends by Ctrl-C: the first asks, the second ends at once
+
+
+def leave_at_once(resume_command: str) -> NoReturn:
+    """End the process without cleaning up: show the cursor again, and print how to continue the
+    run.
+    """
+    hint = f"; continue with: {resume_command}" if resume_command else ""
+    for number, text in ((1, "\x1b[?25h\n" if os.isatty(1) else ""), (2, f"ended at once{hint}\n")):
+        with suppress(OSError):
+            os.write(number, text.encode())
+    os._exit(EXIT_INTERRUPTED)
+
+
+class StopSignals:
+    """SIGINT, SIGTERM and a closed terminal. The first signal asks a run to stop, or is a
+    KeyboardInterrupt before it begins; the second ends everything.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def install(
+        self,
+        has_begun: Callable[[], bool],
+        resume_command: Callable[[], str],
+        kill: Callable[[], None] = lambda: None,
+    ) -> None:
+        """kill: ends at once what does not end with this process; resume_command: what continues
+        the run after it
+        """
+
+        def handle(number: int, frame: object) -> None:
+            if self.requested:
+                kill()
+                leave_at_once(resume_command())
+            self.requested = True
+            if not has_begun():
+                raise KeyboardInterrupt
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, handle)

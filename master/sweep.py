@@ -46,14 +46,12 @@ from es_queue.user_code import allowing, loose_modules, named_modules, require_t
 from master.display.log_view import SafeStream, format_generation, format_json_line, format_labelled
 from master.display.notes import TERMINAL, NoteHandler
 from master.loop.checkpoint import Checkpoints, write_atomically
-from master.processes import Child, ProcessGroup, module_command, signal_name
+from master.processes import Child, ProcessGroup, StopSignals, module_command, signal_name
 from master.run.launch import Launch, derive_run_id, existing_run, new_run, prepare_folder
 from master.run.manifest import repro_command
 from master.run.setup import prepare_run
 from master.services.leader import FolderLock
-from master.services.local_services import LocalServices
-from master.services.start_lines import redis_flags, start_lines
-from master.services.stop_signals import StopSignals
+from master.services.local_services import LocalServices, redis_flags, start_lines
 from master.status.figures import (
     finite_or_none,
     format_compact,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from es_queue.config.run_config import RunConfig
     from es_queue.run_folder import NamedRun
     from master.display.reporter import Reporter
+    from master.processes import StopSignals
     from master.run.launch import ControlArgs, Launch
-    from master.services.stop_signals import StopSignals
 
 #: Letters of an error that are shown.
 LONGEST_ERROR = 4000
@@ -158,8 +158,8 @@ def run(values: dict[str, Any], launch: Launch, stop: StopSignals | None = None)
     from es_queue.protocol.keys import clocks_from_environment
     from es_queue.user_code import allowing
     from master.display.notes import TERMINAL, NoteHandler
+    from master.processes import StopSignals
     from master.run.session import Session, resumable_settings
-    from master.services.stop_signals import StopSignals
     from master.storage.trackers import load_hooks
 
     limit_blas_threads()

@@ -53,8 +53,8 @@ def resume_or_begin(values: dict[str, Any], launch: Launch) -> int:
     validate_launch(launch)
     # start-up: Ctrl-C first
     from es_queue.errors import EXIT_DONE, EXIT_INTERRUPTED, NoRunError
+    from master.processes import StopSignals
     from master.run.launch import named_run
-    from master.services.stop_signals import StopSignals
 
     stop = StopSignals()
     try:

@@ -74,8 +74,7 @@ from master.run.open_seats import Seats
 from master.run.setup import Setup, new_run_notes, prepare_run, validate_action_bound
 from master.run.warm_start import make_warm_state
 from master.services.leader import FolderLock, is_own_private
-from master.services.local_services import LocalServices
-from master.services.start_lines import redis_flags, start_lines
+from master.services.local_services import LocalServices, redis_flags, start_lines
 from master.status.figures import Record
 from master.status.sources import unknown_run_error
 from master.storage.generation_store import GenerationStore

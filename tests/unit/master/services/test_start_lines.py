@@ -10,7 +10,7 @@ import pytest
 from es_queue.config.run_config import RunConfig
 from es_queue.run_folder import NamedRun
 from es_queue.user_code import loose_modules
-from master.services.start_lines import start_lines
+from master.services.local_services import start_lines
 
 
 def join_line(**settings: Any) -> str:

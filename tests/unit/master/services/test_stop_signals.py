@@ -12,7 +12,7 @@ import master
 
 TWICE = """
 import os, signal
-from master.services.stop_signals import StopSignals
+from master.processes import StopSignals
 
 class Begun:
     is_looping, resume_command, killed = True, "es-master --resume walker", False
