@@ -253,7 +253,7 @@ def crashes_at_once(arena: Arena, count: int) -> Row:
         assert master.wait(180) == 5, master.said()
         row.seconds.append(watch.seconds())
         row.noticed += (
-            "seats ended without a result" in master.said() and "errors.jsonl" in master.said()
+            "seats ended without a result" in master.said() and "--errors" in master.said()
         )
         assert traces(seen)
     assert all(state_of(one.pid) not in ("", "Z") for one in workers)
