@@ -120,7 +120,8 @@ class Moody(Quad):
             reward += Moody.calls
         if self.fault == "carry":
             reward += self.carried
-        return observation, reward, *rest  # type: ignore[return-value]
+        result: Any = (observation, reward, *rest)
+        return result  # type: ignore[no-any-return]
 
 
 class Slow(Quad):
@@ -133,6 +134,7 @@ class Slow(Quad):
         return super().reset(seed=seed)
 
 
-for _name, _class in (("Quad-v0", Quad), ("Moody-v0", Moody), ("Slow-v0", Slow)):
+_CLASSES: dict[str, Any] = {"Quad-v0": Quad, "Moody-v0": Moody, "Slow-v0": Slow}
+for _name, _class in _CLASSES.items():
     if _name not in gymnasium.registry:
         gymnasium.register(_name, _class, max_episode_steps=5, reward_threshold=-0.5)
