@@ -35,10 +35,10 @@ Train = Callable[..., tuple[Played, dict[str, str]]]
 def train(tmp_path: Path) -> Train:
     """Train a model in memory; returns the run, and the weights' digest in each snapshot."""
 
-    def run(*arguments: Any, **settings: Any) -> tuple[Played, dict[str, str]]:
+    def run(*arguments: Any, scheme: str = "", **settings: Any) -> tuple[Played, dict[str, str]]:
         place = tmp_path / f"snapshots-{len(list(tmp_path.iterdir()))}"
         plain = {"model": "tests.networks:Network", "env": "", "strategy": "auto"}
-        played = play(*arguments, **{**plain, "snapshots": str(place), **settings})
+        played = play(*arguments, **{**plain, "snapshots": f"{scheme}{place}", **settings})
         digests = {}
         for path in place.iterdir():
             with safetensors.safe_open(path, "pt") as reader:
@@ -77,3 +77,11 @@ def test_a_worker_with_other_weights_is_named_and_loads_the_snapshot(train: Trai
     reasons = [report["reason"] for report in run.reports]
     assert len(reasons) == 1, "the weights agree from then on"
     assert "the weights of generation 0 on" in reasons[0] and "(cpu)" in reasons[0]
+
+
+def test_snapshots_behind_a_url_give_the_same_weights(train: Train) -> None:
+    pytest.importorskip("fsspec")
+    settings = {"generations": 12, "eval_every": 2, "block": 1}
+    remote = train(2, scheme="file://", master_dies_in=7, **settings)
+    assert len(remote[1]) < 6, "old snapshots are removed there, too"
+    assert same(remote, train(1, **settings))
