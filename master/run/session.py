@@ -361,6 +361,8 @@ class Session:
                 self.resume_command = f"{format_command('es-master')} --resume {self._words}"
                 self.resume_command += " --trust" if named_modules(setup.config) else ""
                 self.resume_command += "" if launch.listen is None else " --listen"
+                if launch.workers is not None:
+                    self.resume_command += f" --workers {launch.workers}"
                 master = self._make_master(keep_going, videos, parts)
                 self.is_looping = True
                 with suppress(OSError):

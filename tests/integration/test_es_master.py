@@ -138,7 +138,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process_and_resume_ends_with_the_undi
     assert summary["last_checkpoint"].endswith(f"generation-{summary['generation']:08d}.npz")
     assert (processes.folder / summary["last_checkpoint"]).is_file()
     assert note["event"] == "note"
-    assert note["text"].endswith("es-master --resume stopped")
+    assert note["text"].endswith("es-master --resume stopped --workers 1")
     resumed = processes.master("--resume", "stopped", "--workers", 1, "--json")
     assert resumed.wait() == 0, resumed.said()
     assert resumed.events("generation")[0]["generation"] == summary["generation"]
