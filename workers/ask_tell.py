@@ -101,6 +101,8 @@ class AskTell:
         #: Trials that no ask has taken yet, the asks that wait, and the lanes.
         self._offered, self._asking, self._lanes = deque[Trial](), 0, set[_Lane]()
         self._over, self._error = False, ""
+        #: Whether the last ask ended before a trial came: the next one finds it.
+        self._polled = False
 
     def ask(self, wait: float | None = None) -> Trial | None:
         """The next trial; None after ``wait`` seconds without one (None: no limit), and once
@@ -108,16 +110,17 @@ class AskTell:
         """
         until = None if wait is None else time.monotonic() + wait
         with self._changed:
-            self._asking += 1
+            self._asking, self._polled = self._asking + 1, False
             try:
                 while not (self._offered or self._over):
-                    idle = sum(not (lane.claims or lane.busy) for lane in self._lanes)
+                    idle = sum(not (lane.is_looking or lane.is_busy) for lane in self._lanes)
                     if self._is_wanted() and not idle:
                         self._lanes.add(lane := _Lane(self))
                         lane.start()
                     self._changed.notify_all()
                     left = LOOK if until is None else min(LOOK, until - time.monotonic())
                     if left <= 0:
+                        self._polled = True
                         return None
                     self._changed.wait(left)
                 if self._error:
@@ -129,10 +132,10 @@ class AskTell:
     def tell(self, trial: Trial, score: float) -> bool:
         """The larger the better. A trial whose score is not finite has failed, and is asked again
         up to twice. False if it comes too late: after the lease, or after the run has learnt from
-        enough others.
+        enough others; and for a trial that was told before.
         """
         with self._changed:
-            waits = any(lane.trial is trial for lane in self._lanes)
+            waits = not trial._score and any(lane.trial is trial for lane in self._lanes)
             if waits:
                 trial._score.append(float(score))
                 self._changed.notify_all()
@@ -157,21 +160,23 @@ class AskTell:
         self.close()
 
     def _is_wanted(self) -> bool:
-        """Whether an ask waits for which no lane looks yet."""
-        return self._asking > len(self._offered) + sum(lane.claims for lane in self._lanes)
+        """Whether an ask waits for which no lane looks yet, or the last one was too short."""
+        return max(self._asking, self._polled) > len(self._offered) + sum(
+            lane.is_looking for lane in self._lanes
+        )
 
 
 class _Lane(threading.Thread):
     """Serves one ask at a time. It is the run's store, and the environment of its player, too.
 
-    claims: whether it looks for a slot for an ask; busy: whether it has one
+    is_looking: whether it looks for a slot for an ask; is_busy: whether it has one
     trial: that it waits for
     """
 
     def __init__(self, asks: AskTell) -> None:
         super().__init__(name="es-queue-ask", daemon=True)
         self._asks, self.control = asks, EpisodeControl()
-        self.claims = self.busy = False
+        self.is_looking = self.is_busy = False
         self.trial: Trial | None = None
 
     def run(self) -> None:
@@ -191,7 +196,7 @@ class _Lane(threading.Thread):
     def _serve(self) -> None:
         asks, control = self._asks, self.control
         clocks, config = asks._clocks, asks.config
-        client = clone_client(asks._client)
+        client, own_client = clone_client(asks._client), clone_client(asks._client)
         retry = Retry(on_outage=leave_in_outage(control, None))
         store = _Claims(client, asks.run, make_worker_id(platform.node()), retry=retry)
         store.lane = self
@@ -207,7 +212,7 @@ class _Lane(threading.Thread):
             "noise": asks.noise.digest,
             **worker_info(clocks),
         }
-        own_store = WorkerStore(clone_client(client), asks.run, store.worker, retry=retry)
+        own_store = WorkerStore(own_client, asks.run, store.worker, retry=retry)
         # A trial has a lease instead.
         unlimited = replace(config, wall_limit=max(config.wall_limit, 2 * asks.lease))
         heartbeat = Heartbeat(own_store, control, about, clocks, unlimited)
@@ -218,6 +223,8 @@ class _Lane(threading.Thread):
         finally:
             heartbeat.stop()
             store.depart()
+            client.close()
+            own_client.close()
             asks._over = asks._over or heartbeat.has_run_ended
 
     # --- its environment: a trial is one step
@@ -231,7 +238,7 @@ class _Lane(threading.Thread):
         asks, changed = self._asks, self._asks._changed
         trial, until = Trial(np.array(action), self._seed), time.monotonic() + asks.lease
         with changed:
-            self.trial, self.claims = trial, False
+            self.trial, self.is_looking = trial, False
             asks._offered.append(trial)
             changed.notify_all()
             try:
@@ -257,13 +264,14 @@ class _Claims(WorkerStore):
     def claim(self, wait: float) -> Block | None:
         lane, asks = self.lane, self.lane._asks
         with asks._changed:
-            lane.busy = lane.claims = False
+            lane.is_busy = lane.is_looking = False
             if not asks._is_wanted():
                 asks._changed.wait(min(wait, LOOK))
             if not asks._is_wanted() or lane.control.leave_reason:
                 return None
-            lane.claims = True
+            lane.is_looking = True
         block = super().claim(wait)
         with asks._changed:
-            lane.claims, lane.busy = lane.claims and block is not None, block is not None
+            lane.is_looking = lane.is_looking and block is not None
+            lane.is_busy = block is not None
         return block

@@ -621,8 +621,12 @@ class RunConfig:
             why = "target_reward is none, so nothing is compared with it"
             useless = ("confirm_episodes", "target_margin", "eval_share")
             found |= dict.fromkeys(useless, (why, "name a target"))
+
+        def shown(value: Any) -> str:
+            return str(value) if isinstance(value, bool) else f"{value:g}"
+
         return {
-            name: f"{name} is {getattr(self, name):g}, but {why}: leave {name} out, or {fix}"
+            name: f"{name} is {shown(getattr(self, name))}, but {why}: leave {name} out, or {fix}"
             for name, (why, fix) in found.items()
         }
 

@@ -278,12 +278,15 @@ class MasterStore(Store):
         publications: types of both by name. The moments of a result come with it or before it.
         """
         unread = dict(publications)
+        # A record of many observations can be larger than a piece.
+        most = max([READ, *(each.itemsize for types in publications.values() for each in types)])
         while unread:
-            replies = iter(self.retry(partial(self._read_pieces, unread)))
+            replies = iter(self.retry(partial(self._read_pieces, unread, most)))
             for name, types in list(unread.items()):
                 has_next, *data = next(replies), next(replies), next(replies)
-                at, (rows, episodes) = self._position(name), map(_records, data, types)
-                if len(data[1]) == READ:
+                at = self._position(name)
+                rows, episodes = map(partial(_records, most=most), data, types)
+                if len(data[1]) == most:
                     rows = rows[:0]  # the rest of the moments first
                 at.results += rows.nbytes
                 at.moments += episodes.nbytes
@@ -291,15 +294,15 @@ class MasterStore(Store):
                     yield name, rows, episodes
                 elif has_next:
                     self._positions[name] = ReadPosition(at.part + 1)
-                if not (has_next or READ in map(len, data)):
+                if not (has_next or most in map(len, data)):
                     del unread[name]
 
     def _position(self, publication: str) -> ReadPosition:
         return self._positions.setdefault(publication, ReadPosition())
 
-    def _read_pieces(self, publications: Iterable[str]) -> list[Any]:
+    def _read_pieces(self, publications: Iterable[str], most: int) -> list[Any]:
         """For each publication: whether there is a next part; results, then moments, so that no
-        result comes without its moments.
+        result comes without its moments. most: bytes of each
         """
         pipeline = self._client.pipeline(transaction=False)
         for name in publications:
@@ -307,9 +310,9 @@ class MasterStore(Store):
             # Whether the part is full is asked first: what was appended before is then read.
             pipeline.exists(self.keys.results(name, at.part + 1))
             results = self.keys.results(name, at.part)
-            pipeline.getrange(results, at.results, at.results + READ - 1)
+            pipeline.getrange(results, at.results, at.results + most - 1)
             moments = self.keys.moments(name, at.part)
-            pipeline.getrange(moments, at.moments, at.moments + READ - 1)
+            pipeline.getrange(moments, at.moments, at.moments + most - 1)
         replies: list[Any] = pipeline.execute()
         return replies
 
@@ -705,9 +708,9 @@ def _storable(checkpoint: bytes | None) -> bytes:
     return checkpoint if checkpoint and len(checkpoint) <= MAX_CHECKPOINT else b""
 
 
-def _records(reply: Any, dtype: np.dtype[Any]) -> Records:
+def _records(reply: Any, dtype: np.dtype[Any], most: int) -> Records:
     """The whole records in a piece of a string; the rest is read again. Raises DecodeError."""
-    data = _piece(reply, READ)
+    data = _piece(reply, most)
     return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
 

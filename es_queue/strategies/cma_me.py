@@ -10,7 +10,7 @@ is drawn uniformly. As in pyribs, with its selection rule "mu", the better half 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ REJECTED, IMPROVES, FILLS = 0, 1, 2
 
 class CMAME(ArchiveStrategy):
     """Slots 0 to λ - 1 are the individuals of the first emitter, the next λ those of the second …
+    each: λ; floats: of an emitter in a publication, its σ, its mean and its shape
 
     State: also each array of an emitter's CMA-ES, stacked: ``emitter_parameters`` float32
     [emitters, size], and so on.
@@ -65,11 +66,10 @@ class CMAME(ArchiveStrategy):
         """Raises UsageError for settings that fit no archive, or a policy that is too large."""
         super().__init__(config, size, pace)
         kind = CMAES if config.covariance == FULL else SepCMAES
-        self.count = config.population // config.emitters
-        own = {"env": "an emitter", "population": self.count, "sigma": config.sigma}
+        self.each = config.population // config.emitters
+        own = {"env": "an emitter", "population": self.each, "sigma": config.sigma}
         self.search: CSAES = kind(RunConfig(strategy=kind.name, **own), size, pace)
-        #: Floats of an emitter in a publication: its σ, its mean, and its shape.
-        self.block: int = 1 + len(
+        self.floats: int = 1 + len(
             self.search.published(self.search.start(np.zeros(size, np.float32)))
         )
 
@@ -97,8 +97,9 @@ class CMAME(ArchiveStrategy):
         expected = self.start(np.zeros(self.size, np.float32))
         for name in [name for name in expected if name.startswith(PREFIX)]:
             values = typed_array(state, name, expected[name].dtype.type, expected[name].shape)
-            if not np.isfinite(values).all():
-                raise RunFolderError(f"its array {name!r} holds a number that is not finite")
+            is_sigma = name == f"{PREFIX}sigma"
+            if not (np.isfinite(values).all() and (values > 0).all() >= is_sigma):
+                raise RunFolderError(f"its array {name!r} holds a number that cannot be")
 
     # --- what is published: the best elite, then a block for each emitter
 
@@ -110,7 +111,7 @@ class CMAME(ArchiveStrategy):
         return np.concatenate(parts)
 
     def fits(self, size: int, observations: int) -> bool:
-        return size == self.size + int(self.config.emitters) * self.block
+        return size == self.size + int(self.config.emitters) * self.floats
 
     def sigma(self, state: State) -> float:
         """The mean of the emitters', for people."""
@@ -122,14 +123,18 @@ class CMAME(ArchiveStrategy):
             published: Floats, sigma: float, generation: int, slot: int, index: int
         ) -> Floats:
             (row,) = noise.views(np.array([index]), 0, self.size)
-            return self.individuals(published, slot // self.count, row[np.newaxis])
+            return self.individuals(published, self.owner(slot), row[np.newaxis])
 
         return build
 
+    def owner(self, slots: Any) -> Any:
+        """The emitters of slots. Those that ``--min-steps`` adds to a generation go round again."""
+        return slots // self.each % self.config.emitters
+
     def individuals(self, published: Floats, emitter: int, noise: Floats) -> Floats:
         """float32 [S, size] of the rows of ``noise`` [S, size]."""
-        start = self.size + emitter * self.block
-        sigma, *_ = block = published[start : start + self.block]
+        start = self.size + emitter * self.floats
+        sigma, *_ = block = published[start : start + self.floats]
         return self.search.ask(block[1:], float(sigma), noise)[:, 0]
 
     # --- what the master learns
@@ -140,12 +145,12 @@ class CMAME(ArchiveStrategy):
         before = self.archive(state, batch.behaviour.shape[2])
         effects, gains = effects_on(before, batch.behaviour[:, 0], fitness)
         after, figures = super().tell(state, batch)
-        owners, emitters, restarts = batch.slot_plans[:, 1] // self.count, [], 0
+        owners, emitters, restarts = self.owner(batch.slot_plans[:, 1]), [], 0
         for place, emitter in enumerate(self.emitters(state)):
             rows = np.flatnonzero(owners == place)
             if (effects[rows] > REJECTED).any():
-                ranks = np.empty(len(rows))
-                ranks[np.lexsort((gains[rows], effects[rows]))] = np.arange(len(rows))
+                merits = np.stack([effects[rows], gains[rows]], axis=1)  # equal ones share a rank
+                ranks = np.unique(merits, axis=0, return_inverse=True)[1].reshape(-1).astype(float)
                 ranks[~np.isfinite(fitness[rows])] = np.nan
                 own = Batch(batch.noise, batch.noise_indices[rows], ranks[:, np.newaxis])
                 emitter, _ = self.search.tell(emitter, own)
@@ -160,7 +165,7 @@ class CMAME(ArchiveStrategy):
 
     def rebuilt(self, state: State, batch: Batch, chosen: Integers) -> Floats:
         published, built = self.published(state), np.empty((len(chosen), self.size), np.float32)
-        owners = batch.slot_plans[chosen, 1] // self.count
+        owners = self.owner(batch.slot_plans[chosen, 1])
         for place in np.unique(owners).tolist():
             rows = owners == place
             noise = batch.noise.rows(batch.noise_indices[chosen[rows]], 0, self.size)

@@ -32,6 +32,7 @@ from es_queue.numerics.noise_table import NoiseTable
 from es_queue.numerics.statistics import RunningMoments
 from es_queue.private_files import no_link
 from es_queue.protocol.messages import ELITE, TRAIN
+from es_queue.slot_plan import max_slots
 from es_queue.slots import Slots, spans_from_bytes, spans_to_bytes
 from es_queue.strategies import make_strategy
 from es_queue.user_code import describe_error, named_modules, require_trust
@@ -244,7 +245,7 @@ def learn_logged(
     """
     learner = timeline.learner_at(state)
     oldest = state.generation - learner.config.max_lag if learner.is_async else state.generation
-    most = max(MOST_SLOTS, 8 * max(learner.config.population, learner.config.population_max))
+    most = MOST_SLOTS + max_slots(learner.config, learner.strategy.per_slot)
     newest = learner.slots(state, state.generation, "", spans_from_bytes(logged.spans, most))
     tables[:] = [*(slots for slots in tables if slots.generation >= oldest), newest]
     known = {slots.generation: slots for slots in tables}
@@ -260,7 +261,8 @@ def learn_logged(
     if after.generation == state.generation:
         raise ValueError("training was over")
     after = timeline.advance(after, logged.changes, learner, returns_to)
-    if logged.moments.mean.shape != state.moments.mean.shape:
+    sizes = {logged.moments.mean.shape, logged.moments.m2.shape}
+    if sizes != {state.moments.mean.shape}:
         raise ValueError(f"moments of {logged.moments.mean.size} numbers")
     return replace(after, moments=logged.moments), chosen
 
@@ -368,6 +370,7 @@ class ReplayLog:
         self.folder = run_dir / REPLAY_FOLDER
         self._file: BinaryIO | None = None
         self._digest, self._size, self._has_begun = b"", 0, False
+        self._first = 0  # size of the checkpoint that the file begins with
 
     def lead_to(self, generation: int, checkpoint: bytes) -> None:
         """Prepare the log for the published state of ``generation``. At first it continues after
@@ -379,7 +382,7 @@ class ReplayLog:
                 self._has_begun = True
                 if not self._open_continuation(generation):
                     self._new_file(generation, checkpoint)
-            elif self._file is not None and self._size > FILE_BYTES:
+            elif self._file is not None and self._size - self._first > FILE_BYTES:
                 self._new_file(generation, checkpoint)
                 self._remove_old_files()
 
@@ -407,7 +410,9 @@ class ReplayLog:
         try:
             for frame in read_frames(path):
                 number = int(path.stem) - 1
-                if frame.start:
+                if not frame.start:
+                    self._first = frame.stop
+                else:
                     number = LoggedGeneration.decode(frame.payload).generation
                 if number >= generation:
                     break
@@ -427,10 +432,13 @@ class ReplayLog:
         self._file = open(self.folder / f"{generation:08d}.log", "wb", buffering=0, opener=no_link)  # noqa: SIM115
         self._digest, self._size = b"", 0
         self._write(checkpoint)
+        self._first = self._size
 
     def _write(self, payload: bytes) -> None:
         if self._file is None:
             return
+        if len(payload) > MAX_FRAME:
+            raise OSError(0, f"a frame of {len(payload):,} bytes is too large")
         self._digest = chain_digest(self._digest, payload)
         frame = len(payload).to_bytes(4, "little") + self._digest + payload
         if self._file.write(frame) != len(frame):

@@ -232,7 +232,7 @@ def test_a_worker_that_filled_parts_answers_in_the_first_one_after_redis_has_los
     assert worker.answer(block(0, 2), results(7, 8), b"") and read(master) == {P0: ([7, 8], [])}
 
 
-@each_case("piece", [4, 8])
+@each_case("piece", [1, 4, 8])
 def test_more_than_one_read_takes_comes_in_pieces(
     redis_place: RedisPlace, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:

@@ -140,6 +140,17 @@ def test_a_score_that_is_not_finite_is_a_failed_trial(oven: Any, valkey_url: str
     assert master.wait() == 0 and master.events("generation")[0]["failed"] == 1
 
 
+def test_a_program_that_only_looks_gets_a_trial_soon_and_tells_it_once(
+    oven: Any, valkey_url: str
+) -> None:
+    master = oven("polled", generations=1, population=2)
+    with join("polled", valkey_url) as program:
+        trial = wait_for(lambda: program.ask(wait=0), "a trial")
+        assert program.tell(trial, 1.0) and not program.tell(trial, 2.0)
+        finish(program)
+    assert master.wait() == 0, master.said()
+
+
 def test_a_closed_program_returns_what_it_has_not_told(oven: Any, valkey_url: str) -> None:
     master = oven("closed", generations=1, population=2)
     with join("closed", valkey_url) as left:

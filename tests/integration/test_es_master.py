@@ -48,6 +48,7 @@ SUMMARY = {
     "eval_min",
     "eval_episodes",
     "eval_failed_seeds",
+    "eval_info",
     "confirm_mean",
     "reproducible",
     "seed",

@@ -369,3 +369,11 @@ def test_the_transformation_is_pycmas() -> None:
     margins = Margins(np.array([-1.0]), np.array([10.0]))
     free = np.array([*PYCMA])[:, None]
     np.testing.assert_allclose(margins.inside(free)[:, 0], [*PYCMA.values()], atol=1e-12)
+
+
+def test_emitters_share_the_individuals_that_a_generation_gets_for_its_steps() -> None:
+    own = {name: ARM[name] for name in ARM if name not in ("truncation", "generations")}
+    config = config_of(**own, strategy="cma_me", population=8, min_steps=20, generations=2)
+    _, sink = run_ring(config, 2)
+    figures = [(record["failed"], record["steps_generation"]) for record in sink.records[:-1]]
+    assert all(failed == 0 and steps >= 20 for failed, steps in figures)

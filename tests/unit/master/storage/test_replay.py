@@ -255,6 +255,17 @@ def test_a_long_log_is_cut_into_files_and_the_oldest_go(
     )
 
 
+def test_a_large_checkpoint_does_not_begin_a_file_in_each_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged(tmp_path / "whole")
+    (path,) = list_log_files(tmp_path / "whole" / "replay")
+    first, *_ = replay.read_frames(path)
+    monkeypatch.setattr(replay, "FILE_BYTES", path.stat().st_size - first.stop)
+    logged(tmp_path / "again")
+    assert len(list_log_files(tmp_path / "again" / "replay")) == 1
+
+
 def test_a_folder_without_a_log_and_one_of_another_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no replay log of memory"):
         replayed(tmp_path)
