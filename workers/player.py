@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -167,6 +168,13 @@ class Player:
     @cached_property
     def _build(self) -> Builder:
         return self.strategy.builder(self.noise)
+
+    def close(self) -> None:
+        """End its environments, which can hold processes and sockets."""
+        for each in (self.env, self._envs):
+            if each is not None:
+                with suppress(Exception):  # of a user's environment
+                    each.close()
 
     # --- a publication
 
@@ -557,6 +565,7 @@ def join(
         return player
     request = EnvironmentRequest.of(config)
     control.begin_episode({})  # an environment may hang when it is made
+    made: Player | None = None
     try:
         spec = describe(request)
         policy = make_policy(
@@ -565,7 +574,7 @@ def join(
         )
         limit_blas_threads()  # also those of libraries that a user's policy has imported
         env, envs = open_environment(request), open_vector_environment(request)
-        player = Player(config, spec, policy, env, envs, control=control)
+        player = made = Player(config, spec, policy, env, envs, control=control)
         _ = player.strategy  # made now, so that a setting that it refuses is known
         player.numerics, player.backend = fingerprint(player), resolve_backend(spec.backend)
         portable = portable_request(request)
@@ -578,11 +587,14 @@ def join(
                     f"episodes of {config.problem} here: compare this host's packages, or use "
                     f"--backend {portable.backend}"
                 )
+        made = None
     # This host lacks something, such as a module with the user's strategy.
     except (UsageError, MissingPackage) as error:
         raise Refusal(str(error)) from None
     finally:
         control.end_episode()
+        if made is not None:
+            made.close()
     player.noise = table or NoiseTable.open(config.noise_size, noise_folder)
     return player
 

@@ -197,6 +197,7 @@ class Seat:
             stack.callback(self._stop_heartbeat, heartbeat)
             self._serve_metrics(store.worker, stack)
             while not control.leave_reason:
+                player = None
                 try:
                     if unreadable:
                         raise Refusal(unreadable)
@@ -218,6 +219,8 @@ class Seat:
                     # This word shows the master that other workers may be unable to join, too.
                     cause = "EnvironmentFailure: " * isinstance(error, EnvironmentFailure)
                     reason = f"{cause}{error}"[:400]
+                    if player is not None:
+                        player.close()
                     if reason != said:
                         self.say(f"cannot join: {error}; it tries again")
                     about.pop("numerics", "")
