@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
+from es_queue.user_code import ALLOW  # noqa: E402
 from examples import addition  # noqa: E402
 from tests import memory  # noqa: E402
 
@@ -18,6 +19,7 @@ from tests import memory  # noqa: E402
 def test_a_transformer_adds_better_after_evolution_strategies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(ALLOW, "installed,examples")
     torch.manual_seed(0)
     module = addition.Transformer()
     addition.pretrain(module)

@@ -21,7 +21,7 @@ def other_settings(folder: Path) -> dict[str, str]:
             TREE / package, tree / package, ignore=shutil.ignore_patterns("__pycache__")
         )
     path = tree / "es_queue/config/run_config.py"
-    option = r"(?ms)^    rollback: bool = setting\(\n.*?^    \)\n"
+    option = r"(?ms)^    strict: bool = setting\(\n.*?^    \)\n"
     text, changed = re.subn(option, "", path.read_text())
     assert changed
     path.write_text(text)
@@ -37,7 +37,7 @@ def settings(arena: Arena, count: int) -> Row:
     """
     said = (
         "es-queue 0.0.1 here cannot read the run's (the stored configuration has the unknown "
-        "option 'rollback'"
+        "option 'strict'"
     )
     row, values = Row("", injected=count), {**RUN, "generations": 20}
     url = arena.server()
