@@ -103,6 +103,16 @@ def crowded(vectors: np.ndarray) -> np.ndarray:
 crowded.batched = True  # type: ignore[attr-defined]
 
 
+def narrow(vectors: np.ndarray) -> np.ndarray:
+    """Takes no vector far from zeros."""
+    if (abs(vectors) > 0.5).any():
+        raise ValueError("too far")
+    return -np.square(vectors, dtype=np.float64).sum(axis=1)
+
+
+narrow.batched = True  # type: ignore[attr-defined]
+
+
 def uneven(vectors: np.ndarray) -> np.ndarray:
     """One value too many."""
     return np.zeros(len(vectors) + 1)

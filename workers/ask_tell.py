@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from es_queue.config.run_config import ASKED
+from es_queue.config.settings import short
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import EnvironmentRequest
 from es_queue.errors import EsQueueError, NoRunError, UsageError
@@ -31,6 +32,7 @@ from es_queue.protocol.connection import (
     clone_client,
     redacted_url,
     url_from_environment,
+    validate_server,
 )
 from es_queue.protocol.keys import checked_run_id, clocks_from_environment
 from es_queue.protocol.messages import Block
@@ -78,10 +80,11 @@ class AskTell:
         url = redis_url or url_from_environment()
         if url is None:
             raise UsageError("no Redis is named: give redis_url, or set RQ_REDIS_URL")
-        if not lease > 0:
-            raise UsageError(f"lease is {lease:g}: use a number of seconds above 0")
-        self.run, self.lease = checked_run_id(run), lease
+        if not (isinstance(lease, int | float) and lease > 0):
+            raise UsageError(f"lease is {short(lease)}: use a number of seconds above 0")
+        self.run, self.lease = checked_run_id(str(run)), lease
         self._client, self._clocks = client_from_url(url), clocks_from_environment()
+        validate_server(self._client, redacted_url(url), scripts=False)
         raw = WorkerStore(self._client, run, make_worker_id(platform.node())).config()
         if raw is None:
             raise NoRunError(
@@ -108,13 +111,14 @@ class AskTell:
         """The next trial; None after ``wait`` seconds without one (None: no limit), and once
         the run has ended. Raises EsQueueError if this program cannot work for the run.
         """
+        if wait is not None and not (isinstance(wait, int | float) and wait >= 0):
+            raise UsageError(f"wait is {short(wait)}: use a number of seconds, or None")
         until = None if wait is None else time.monotonic() + wait
         with self._changed:
             self._asking, self._polled = self._asking + 1, False
             try:
                 while not (self._offered or self._over):
-                    idle = sum(not (lane.is_looking or lane.is_busy) for lane in self._lanes)
-                    if self._is_wanted() and not idle:
+                    if self._is_wanted() and not any(lane.is_free for lane in self._lanes):
                         self._lanes.add(lane := _Lane(self))
                         lane.start()
                     self._changed.notify_all()
@@ -134,10 +138,16 @@ class AskTell:
         up to twice. False if it comes too late: after the lease, or after the run has learnt from
         enough others; and for a trial that was told before.
         """
+        if not isinstance(trial, Trial):
+            raise UsageError(f"tell got {short(trial)}: give it a trial that ask has returned")
+        try:
+            number = float(score)
+        except (TypeError, ValueError, OverflowError):
+            raise UsageError(f"the score is {short(score)}: tell a number") from None
         with self._changed:
             waits = not trial._score and any(lane.trial is trial for lane in self._lanes)
             if waits:
-                trial._score.append(float(score))
+                trial._score.append(number)
                 self._changed.notify_all()
             return waits
 
@@ -169,15 +179,20 @@ class AskTell:
 class _Lane(threading.Thread):
     """Serves one ask at a time. It is the run's store, and the environment of its player, too.
 
-    is_looking: whether it looks for a slot for an ask; is_busy: whether it has one
+    is_looking: whether it looks for a slot for an ask
     trial: that it waits for
     """
 
     def __init__(self, asks: AskTell) -> None:
         super().__init__(name="es-queue-ask", daemon=True)
         self._asks, self.control = asks, EpisodeControl()
-        self.is_looking = self.is_busy = False
+        self.is_looking = False
         self.trial: Trial | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can look for a slot at once, or soon: its trial has been told."""
+        return not self.is_looking and (self.trial is None or bool(self.trial._score))
 
     def run(self) -> None:
         asks, changed = self._asks, self._asks._changed
@@ -264,7 +279,7 @@ class _Claims(WorkerStore):
     def claim(self, wait: float) -> Block | None:
         lane, asks = self.lane, self.lane._asks
         with asks._changed:
-            lane.is_busy = lane.is_looking = False
+            lane.is_looking = False
             if not asks._is_wanted():
                 asks._changed.wait(min(wait, LOOK))
             if not asks._is_wanted() or lane.control.leave_reason:
@@ -273,5 +288,4 @@ class _Claims(WorkerStore):
         block = super().claim(wait)
         with asks._changed:
             lane.is_looking = lane.is_looking and block is not None
-            lane.is_busy = block is not None
         return block

@@ -308,7 +308,10 @@ def open_environment(request: EnvironmentRequest, render_mode: str | None = None
             "--record out"
         )
     if request.id == ASKED:
-        raise UsageError("other programs score this run's vectors (es_queue.AskTell), no worker")
+        raise UsageError(
+            "other programs score this run's vectors (es_queue.AskTell), no worker: the best is "
+            "load_policy(RUN).vector"
+        )
     # start-up: of objectives
     from es_queue.environments.objective import ObjectiveEnvironment
 

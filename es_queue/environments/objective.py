@@ -167,8 +167,8 @@ def describe_objective(request: EnvironmentRequest) -> EnvironmentSpec:
     note = ""
     if tries and not plays_batches:
         note = (
-            f"{request.id} gives other bits for many vectors at once than for single ones, so it "
-            "gets one vector at a time"
+            f"{request.id} gives other bits for many vectors at once than for single ones, or "
+            "raises for one of the first few, so it gets one vector at a time"
         )
     if request.backend == LEAN.name and not plays_batches:
         raise UsageError(
@@ -195,8 +195,11 @@ def _gives_equal_bits(request: EnvironmentRequest, first: Floats, actions: Actio
     bump = np.cos(np.arange(len(first), dtype=np.float32))
     rows: Floats = np.stack([first + np.float32(0.1 * row) * bump for row in range(TRIED)])
     vectors, batch = actions.act(rows), ObjectiveBatch(request)
-    together, _ = batch.call(vectors, range(TRIED))
-    few, _ = batch.call(vectors[:TRIED_TOGETHER], range(TRIED_TOGETHER))
-    alone = [batch.call(vectors[row : row + 1], [row])[0] for row in range(TRIED_TOGETHER)]
+    try:
+        together, _ = batch.call(vectors, range(TRIED))
+        few, _ = batch.call(vectors[:TRIED_TOGETHER], range(TRIED_TOGETHER))
+        alone = [batch.call(vectors[row : row + 1], [row])[0] for row in range(TRIED_TOGETHER)]
+    except Exception:  # of a vector that the function does not take
+        return False
     expected = np.concatenate(alone).tobytes()
     return together[:TRIED_TOGETHER].tobytes() == few.tobytes() == expected

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from es_queue.command_line import discard_output, format_command
 from es_queue.config.recipes import Expectation, expected_points, recipe_for
-from es_queue.config.run_config import RunConfig, every_setting
+from es_queue.config.run_config import ASKED, RunConfig, every_setting
 from es_queue.config.scaling import scaled
 from es_queue.text import sanitize
 from es_queue.user_code import named_modules
@@ -223,7 +223,10 @@ def format_summary(record: Mapping[str, Value], config: RunConfig) -> list[str]:
         ("confirming", confirmed if is_evaluated else ""),
         *((name, record.get(key)) for name, key in SUMMARY_FIELDS),
     ]
-    if best := record.get("best_checkpoint"):
+    best = record.get("best_checkpoint")
+    if best and config.objective == ASKED:
+        rows.append(("vector", f'es_queue.load_policy("{sanitize(best, 4096)}").vector'))
+    elif best:
         trust = " --trust" if named_modules(config) else ""
         trust += " --export FILE.safetensors" if config.model else ""
         rows.append(("play it", f"{format_command('es-play')} {sanitize(best, 4096)}{trust}"))

@@ -356,6 +356,11 @@ class Session:
                 write_manifest(run, setup.config, launch.warm_start)
                 if setup.config.objective != ASKED:
                     self._services.start_workers(run.folder / "logs", self._url)
+                elif launch.workers:
+                    LOGGER.warning(
+                        f"workers is {launch.workers}, but programs of your own score this run's "
+                        "vectors: none is started"
+                    )
                 self._view = self._make_view(run, setup.config)
                 self._notes.show_in(self._view.note)
                 self.resume_command = f"{format_command('es-master')} --resume {self._words}"

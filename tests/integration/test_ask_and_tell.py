@@ -13,7 +13,7 @@ import redis
 
 import es_queue
 from es_queue import AskTell
-from es_queue.errors import NoRunError, UsageError
+from es_queue.errors import NoRunError, RedisError, UsageError
 from es_queue.policies.saved_policy import load_policy
 from tests.integration.processes import BIN, CARTPOLE, Processes, Seen, Started, flags, wait_for
 
@@ -146,6 +146,12 @@ def test_a_program_that_only_looks_gets_a_trial_soon_and_tells_it_once(
     master = oven("polled", generations=1, population=2)
     with join("polled", valkey_url) as program:
         trial = wait_for(lambda: program.ask(wait=0), "a trial")
+        for wrong, sentence in (("good", "the score is 'good'"), (None, "the score is None")):
+            with pytest.raises(UsageError, match=f"{sentence}: tell a number"):
+                program.tell(trial, wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="give it a trial that ask has returned"):
+            program.tell(trial.vector, 1.0)  # type: ignore[arg-type]
+        assert len(program._lanes) == 1
         assert program.tell(trial, 1.0) and not program.tell(trial, 2.0)
         finish(program)
     assert master.wait() == 0, master.said()
@@ -202,6 +208,10 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(
         AskTell("nowhere", valkey_url)
     with pytest.raises(UsageError, match="lease is 0: use a number of seconds above 0"):
         AskTell("nowhere", valkey_url, lease=0)
+    with pytest.raises(RedisError, match="cannot be reached"):
+        AskTell("nowhere", "redis://127.0.0.1:1")
+    with pytest.raises(UsageError, match="lease is '5': use a number of seconds above 0"):
+        AskTell("nowhere", valkey_url, lease="5")  # type: ignore[arg-type]
     audited = oven("audited", audit=0.5)
     assert audited.wait() == 2
     assert "audit is 0.5, but other programs score the vectors: leave it out" in audited.said()

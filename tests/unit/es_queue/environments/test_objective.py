@@ -288,12 +288,14 @@ def test_a_batched_function_gets_many_vectors_at_once_and_gives_the_bits_of_sing
     assert bowls.sizes == {1}  # type: ignore[attr-defined]
 
 
-def test_a_batch_that_gives_other_bits_is_played_one_by_one_and_said() -> None:
+def test_a_batch_that_gives_other_bits_or_raises_is_played_one_by_one_and_said() -> None:
+    for name in ("crowded", "narrow"):
+        requested = config_of(f"tests.objectives:{name}")
+        setup = prepare_run(requested, table=TABLE)
+        assert setup.config.backend == "stock" and setup.config.objective == requested.objective
+        (note,) = new_run_notes(requested, setup)
+        assert note.startswith(f"tests.objectives:{name} gives other bits for many vectors at once")
     requested = config_of("tests.objectives:crowded")
-    setup = prepare_run(requested, table=TABLE)
-    assert setup.config.backend == "stock" and setup.config.objective == requested.objective
-    (note,) = new_run_notes(requested, setup)
-    assert note.startswith("tests.objectives:crowded gives other bits for many vectors at once")
     with pytest.raises(UsageError, match="gives other bits"):
         prepare_run(replace(requested, backend="lean"), table=TABLE)
     with pytest.raises(UsageError, match="takes one vector at a time: set its attribute batched"):
