@@ -35,11 +35,6 @@ class StrategyFailure(UsageError):  # noqa: N818 - the sentence says what failed
     """The user's own strategy raised, or returned something invalid."""
 
 
-def form_error(name: str, text: str, forms: str) -> UsageError:
-    """The error for a setting's text that is in none of its forms."""
-    return UsageError(f"{name} is {text if len(text) <= 60 else text[:60] + '...'!r}: use {forms}")
-
-
 class RedisError(EsQueueError):
     """The Redis server cannot be reached, refuses access, or is unsuitable."""
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.schedules import RateFactors
-from es_queue.config.settings import setting
+from es_queue.config.settings import setting, short
 from es_queue.environments.interface import ActionSpec, EnvironmentSpec
-from es_queue.errors import form_error
+from es_queue.errors import UsageError
 from es_queue.numerics.arrays import Doubles, Floats, norm
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.strategies.base import Batch, Info, State
@@ -100,7 +100,7 @@ def parse_perturbation(text: str) -> int:
             return parse_whole(rank, 1)
     except ValueError:
         pass
-    raise form_error("perturbation", text, "full, or rank:R such as rank:1")
+    raise UsageError(f"perturbation is {short(text)}: use full, or rank:R such as rank:1")
 
 
 def model_spec(name: str) -> EnvironmentSpec:
