@@ -32,8 +32,9 @@ def main(pipe: int, parent: int, command: list[str]) -> int:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for caught in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(caught, lambda number, frame: None)
+    wrapper, library = os.getpid(), ctypes.CDLL(None)
     try:
-        child = subprocess.Popen(command, preexec_fn=end_with_wrapper)
+        child = subprocess.Popen(command, preexec_fn=lambda: end_with(wrapper, library))
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127
@@ -49,12 +50,15 @@ def main(pipe: int, parent: int, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def end_with_wrapper() -> None:
+def end_with(wrapper: int, library: ctypes.CDLL) -> None:
     """On Linux, the kernel ends the command (PR_SET_PDEATHSIG) if parent and wrapper are killed
     together. It runs between fork and exec, and this process has no threads.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the wrapper's handler would swallow it
+        library.prctl(1, signal.SIGTERM)
+        if os.getppid() != wrapper:  # it was killed before
+            os._exit(1)
 
 
 def end_session(leader: int, grace: float = 0.0) -> None:
