@@ -293,7 +293,7 @@ def is_torn(url: str) -> bool:
     except ValueError:
         return True
     if "@" in parts.netloc or (parts.scheme == "unix" and not parts.netloc):
-        return False
+        return parts.scheme != "unix" and "@" in parts.path
     query_parts = [part for part in parts.query.split("&") if not part.startswith("ssl_")]
     return any("@" in part for part in (parts.path, parts.fragment, *query_parts))
 

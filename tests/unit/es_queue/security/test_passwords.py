@@ -156,11 +156,13 @@ def test_the_flag_goes_before_the_environment_and_two_that_differ_are_refused(
 # --- URLs that a password has torn
 
 
-@each_case("sign", "/?#")
+@each_case("sign", ["/", "?", "#", "@x/"])
 @each_case("scheme", ["redis", "rediss", "unix"])
 def test_a_url_that_its_password_tears_apart_is_refused_and_never_shown(
     scheme: str, sign: str
 ) -> None:
+    if scheme == "unix" and "@" in sign:
+        return  # the path of a socket may have it
     for secret in (f"{MARK}{sign}x", f"12{sign}{MARK}", f"x{sign}{MARK}"):
         url = f"{scheme}://ann:{secret}@host:6379/0"
         assert MARK not in redacted_url(url)
