@@ -7,7 +7,6 @@ and claims a slot only for it. A program that dies leaves its slots to the other
 
 from __future__ import annotations
 
-import os
 import platform
 import threading
 import time
@@ -85,7 +84,7 @@ class AskTell:
         self.run, self.lease = checked_run_id(str(run)), lease
         self._client, self._clocks = client_from_url(url), clocks_from_environment()
         validate_server(self._client, redacted_url(url), scripts=False)
-        raw = WorkerStore(self._client, run, make_worker_id(platform.node())).config()
+        raw = WorkerStore(self._client, self.run, make_worker_id(platform.node())).config()
         if raw is None:
             raise NoRunError(
                 f"{redacted_url(url)} has no run {run}: start it with es-master --objective "
@@ -219,11 +218,7 @@ class _Lane(threading.Thread):
         policy = make_policy(config, spec.observation_size, spec.action)
         player = Player(config, spec, policy, env=self, noise=asks.noise, control=control)
         about = {
-            "host": platform.node(),
-            "pid": str(os.getpid()),
             "backend": ASKED,
-            "python": platform.python_version(),
-            "joined": f"{time.time():.0f}",
             "noise": asks.noise.digest,
             **worker_info(clocks),
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import signal
 import socket
 import sys
@@ -339,8 +340,8 @@ def worker_info(clocks: Clocks) -> dict[str, str]:
     """Texts for the worker's hash, by name; computed once per seat, takes milliseconds, never
     raises.
 
-    versions: of the main packages; box2d: distributions that provide it; envpool: version, empty
-    without it
+    joined: seconds since 1970; versions: of the main packages; box2d: distributions that provide
+    it; envpool: version, empty without it
     packages: folder from which workers and es_queue were imported, two if they differ; beat_ttl:
     seconds after which a silent worker counts as gone; threads: of BLAS; cpu: model
     """
@@ -351,6 +352,10 @@ def worker_info(clocks: Clocks) -> dict[str, str]:
         return " and ".join(dict.fromkeys(map(str, folders)))
 
     sources: dict[str, Callable[[], str]] = {
+        "host": platform.node,
+        "pid": lambda: str(os.getpid()),
+        "python": platform.python_version,
+        "joined": lambda: f"{time.time():.0f}",
         "versions": host.versions,
         "box2d": host.box2d_versions,
         "envpool": lambda: host.version_of("envpool"),

@@ -166,15 +166,11 @@ class Seat:
             return
         config, unreadable = load_config(raw)
         about = {
-            "host": platform.node(),
-            "pid": str(os.getpid()),
             "rq_name": self._rq_name,
             "backend": config.backend,
-            "python": platform.python_version(),
             "block": "",
             "steps_per_second": "0",
             "late": "0",
-            "joined": f"{time.time():.0f}",
             **worker_info(clocks),
         }
         client = clone_client(self._client)

@@ -292,7 +292,7 @@ def _not_json(constant: str) -> Any:
 
 class EnvironmentSettings:
     """What a run has whose problem is an environment. All of it is known before an environment is
-    made, so its family does not matter: an id of your own can be an Atari game, too.
+    made, so its family does not matter: your own id can be an Atari game, too.
     """
 
     env_arg = setting(

@@ -59,7 +59,7 @@ class NoteHandler(logging.Handler):
 
 
 class DistinctNotes:
-    """Logs the first of sentences that are alike but for their numbers. ``end`` logs how many more
+    """Logs the first of sentences that differ only in their numbers. ``end`` logs how many more
     there were, and begins again.
     """
 

@@ -358,7 +358,7 @@ class Session:
                     self._services.start_workers(run.folder / "logs", self._url)
                 elif launch.workers:
                     LOGGER.warning(
-                        f"workers is {launch.workers}, but programs of your own score this run's "
+                        f"workers is {launch.workers}, but your own programs score this run's "
                         "vectors: none is started"
                     )
                 self._view = self._make_view(run, setup.config)

@@ -1,4 +1,4 @@
-"""A model's weights are the same to the bit, whoever computed them and whatever went wrong."""
+"""A model's weights are the same to the bit, with any workers and after any fault."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def about(number: int, order: Order, told: dict[str, str]) -> dict[str, str]:
     figures |= {"generation": "generation 3", "steps_per_second": "10000", "outages": "0"}
     own = {"host": f"host{number // order.per_host}", "pid": str(number), "backend": "stock"}
     own |= {"rq_name": f"{number:032x}", "python": sys.version.split()[0]}
-    return {**own, **told, "numerics": "0" * 32, "noise": "0" * 32, **figures}
+    return {**told, **own, "numerics": "0" * 32, "noise": "0" * 32, **figures}
 
 
 def simulate(order: Order) -> dict[str, object]:
