@@ -99,6 +99,7 @@ class MemoryServer:
     lives: dict[str, tuple[dict[str, str], float]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     commands: list[bytes] = field(default_factory=list)
+    heard: bool = False  # whether the master has read the commands
 
     def flush(self) -> None:
         """Lose everything, as FLUSHALL does."""
@@ -322,6 +323,8 @@ class MemoryMasterStore:
 
     def requests(self) -> list[bytes]:
         with self.server.changed:
+            self.server.heard = True
+            self.server.changed.notify_all()
             return list(self.server.commands[:100])
 
     def forget_requests(self, requests: Sequence[bytes]) -> None:
@@ -383,7 +386,10 @@ class MemoryWorkerStore:
     def claim(self, wait: float) -> Block | None:
         server = self.server
         with server.changed:
-            if not server.changed.wait_for(lambda: bool(server.todo), wait):
+            # A generation of two milliseconds may end before the master looks for commands.
+            if not server.changed.wait_for(
+                lambda: bool(server.todo) and (server.heard or not server.commands), wait
+            ):
                 return None
             entry = server.todo.pop(0)
             block = next(iter(Block.decode_all([entry])), None)
