@@ -261,6 +261,8 @@ class MlflowTracker(Tracker):
         # A server that does not answer must not keep the master from its lease.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        # One thread writes in order: when the last figures are written, all are.
+        os.environ.setdefault("MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE", "1")
         # optional: mlflow
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient

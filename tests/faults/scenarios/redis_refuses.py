@@ -15,7 +15,7 @@ from tests.integration.processes import wait_for
 
 AWAY = r"^Redis does not answer; trying again$"
 REFUSES = r"^Redis refuses commands \(.*"
-#: How long Redis does not serve; the master speaks of it after 2 s.
+#: How long Redis does not serve at least; the master speaks of it after 2 s.
 SECONDS = 4.0
 
 
@@ -27,17 +27,16 @@ def unserved(
     note: str,
     seconds: float = SECONDS,
 ) -> Row:
-    """The server does not serve for a while, again and again, and the master says so."""
+    """The server does not serve for a while, again and again, at first until the master says so."""
 
     def befall() -> None:
         begin()
         trial.wait(seconds)
+        trial.wait_for_note(note)
         end()
 
     again(trial, row, befall)
-    trial.end(row)
-    trial.wait_for_note(note, 1)
-    return row
+    return trial.end(row)
 
 
 @scenario("Redis frozen for 8 s, more than the socket timeout", full=3, needs="redis-server")
