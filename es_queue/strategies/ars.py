@@ -52,14 +52,10 @@ class ARS(GradientStrategy):
             raise config.refused("top", f"{has}: use at most {most}")
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step, or none if the kept directions are all alike (σ_R = 0)."""
         best = self.best_slots(batch.fitness)
-        # The step does not change when all fitness is scaled, so scale away what could overflow in
-        # a square.
+        # Scaling all fitness does not change the step, and keeps its squares from overflowing.
         fitness, _ = unit_scaled(with_failures_lowest(batch.fitness)[best])
-        if all_equal(
-            fitness.ravel()
-        ):  # σ_R = 0; the rounded mean of equals would give std() a little more
+        if all_equal(fitness.ravel()):  # σ_R = 0, which std() of rounded equals may not be
             return self.stay(state)
         weights = (fitness[:, 0] - fitness[:, 1]) / (len(best) * float(fitness.std()))
         gradient = weighted_rows(batch.noise, batch.noise_indices[best], weights, self.size)

@@ -26,19 +26,13 @@ class AveragedCentre(Strategy):
     """
 
     def start(self, parameters: Floats) -> State:
-        """The mean begins at the first parameters."""
         state = super().start(parameters)
         return {**state, AVERAGE: state["parameters"].copy()}
 
     def published(self, state: State) -> Floats:
-        """float32 [size + n] for a strategy that publishes n floats."""
         return np.concatenate([state[AVERAGE], super().published(state)])
 
-    def fits(self, size: int, observations: int) -> bool:
-        return super().fits(size - self.size, observations)
-
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-        """The strategy's own individuals, around the centre of its search."""
         return super().ask(published[self.size :], sigma, noise)
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:

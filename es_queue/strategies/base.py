@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,14 +28,14 @@ from es_queue.user_code import describe_error, last_line
 
 __all__ = ["Batch", "NoiseRows", "State", "Strategy"]
 
-#: Arrays only (0-d for counters), so that it goes into an .npz checkpoint as it is.
+#: Only arrays (0-d for counters), as a checkpoint holds them.
 State = dict[str, NDArray[Any]]
 Info = dict[str, float]
-#: A figure of ``learn`` where there was no step because the new state was not finite.
+#: A figure of ``learn`` if the new state was not finite, so there was no step.
 NOT_FINITE = "not_finite"
 
 #: (what is published, sigma, generation, slot, noise index) -> the slot's individuals, float32
-#: [per_slot, size]. An index of -1 is that of an elite that is evaluated again without a mutation.
+#: [per_slot, size]; an elite that is evaluated again has the index -1.
 Builder = Callable[[Floats, float, int, int, int], Floats]
 #: The number of a centre -> first parameters of its own, by the policy and --init.
 Draw = Callable[[int], Floats]
@@ -48,16 +49,16 @@ class Batch:
     noise_indices:    int64 [S], each slot's place in the noise
     fitness:          float64 [S, per_slot]; of a pair, θ + σε comes first
     elite_fitness:    float64 [k], mean fitness of evaluated elites on fresh seeds
-    spreads:          (rows, ``Strategy.spread``) of each publication that the rows come from, in
-                      order; empty for all rows of the state that learns
+    spreads:          (rows, ``Strategy.spread``) of each publication in order; empty if all rows
+                      are of the state that learns
     behaviour:        float32 [S, per_slot, b], if the strategy ``wants_behaviour``
     centre_fitness:   float64 [c], of the centres from slot 1 on
     centre_behaviour: float32 [c, b], theirs
     generation:       the one that closes
     slot_plans:       int64 [S, 2], generation and slot of each row; by default, row k is slot k
     best:             generation of the best evaluated policy, -1 for none
-    elite_slots:      int64 [k, 2], generation and slot of each of ``elite_fitness``: those that
-                      ``candidates`` names, in its order, or results of ``elite_slot_count``
+    elite_slots:      int64 [k, 2], generation and slot of each of ``elite_fitness``: as
+                      ``candidates`` names them, or results of ``elite_slot_count``
     """
 
     noise: NoiseRows
@@ -88,43 +89,36 @@ class Strategy(ABC):
     """One algorithm. State is passed in and out; the object has only settings and never changes."""
 
     class Settings:
-        """The settings of its own that a strategy has, each made by ``setting``; those of a
-        subclass extend those of its base.
-        """
+        """Its own settings, each made by ``setting``; a subclass's extend its base's."""
 
     #: What ``--strategy`` calls it; a class without a name of its own is not registered.
     name: ClassVar[str] = ""
     #: Individuals per slot: 2 for a pair θ ± σε, which shares its environment seed.
     per_slot: ClassVar[int] = 2
-    #: True when individuals are evaluated again, on fresh seeds, before the strategy learns; its
-    #: settings are then ReevaluationSettings.
+    #: Whether individuals are evaluated again, on fresh seeds, before it learns; its settings are
+    #: then ReevaluationSettings.
     reevaluates: ClassVar[bool] = False
-    #: True when workers must say how individuals behaved (see
-    #: ``es_queue.environments.stock``); its settings are then BehaviourSettings.
+    #: Whether it learns from individuals' behaviours; its settings are then BehaviourSettings.
     wants_behaviour: ClassVar[bool] = False
-    #: True when results of old generations are compared with new ones, so that observations must
-    #: not be normalised by statistics that change.
+    #: Whether it compares results of different generations, so that the normalisation of
+    #: observations must not change.
     compares_generations: ClassVar[bool] = False
-    #: Optimizers that the strategy can use; the first is its own choice ("auto").
+    #: Optimizers that it can use; the first is its own choice ("auto").
     optimizers: ClassVar[tuple[str, ...]] = ()
     #: What a larger population is worth, by optimizer; "" without optimizers.
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {}
-    #: True when it can learn from a batch of several publications (``Batch.spreads``).
+    #: Whether it can learn from a batch of several publications (``Batch.spreads``).
     asynchronous: ClassVar[bool] = False
-    #: Deviation of the perturbations when the configuration says 0.
+    #: Deviation of the perturbations if the configuration gives none.
     SIGMA: ClassVar[float]
-
-    #: True when workers must send Σ_t sign(r_t) as fitness.
-    fitness_by_sign: bool
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """For policies of ``size`` parameters, with rates at ``pace``. Use ``make_strategy``, which
         validates the settings.
         """
-        self.config = config
-        self.size = size
-        self.pace = pace
-        self.fitness_by_sign = getattr(config, "shaping", "") in BY_SIGN
+        self.config, self.size, self.pace = config, size, pace
+        #: Whether workers must send Σ_t sign(r_t) as fitness.
+        self.fitness_by_sign: bool = getattr(config, "shaping", "") in BY_SIGN
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
@@ -170,9 +164,7 @@ class Strategy(ABC):
     # --- the first state, and a state from elsewhere
 
     def start(self, parameters: Floats) -> State:
-        """The state before the first generation, from float32 [size]. Raises ValueError for another
-        length.
-        """
+        """The state before the first generation. Raises ValueError for another length."""
         if parameters.shape != (self.size,):
             raise ValueError(f"parameters of shape {parameters.shape} for a policy of {self.size}")
         return {"parameters": np.array(parameters, np.float32)}
@@ -180,21 +172,18 @@ class Strategy(ABC):
     def begin(
         self, state: State, moments: RunningMoments, draw: Draw, behaviour_size: int
     ) -> State:
-        """``start``'s state with the run's first observation statistics, other first parameters,
-        and behaviours of so many numbers. Raises UsageError for settings that do not fit.
+        """``start``'s state, completed for a run with these observation statistics, other centres'
+        first parameters, and behaviours of so many numbers. Raises UsageError for settings that do
+        not fit.
         """
         return state
 
     def migrate_state(self, state: State, before: Any) -> State:
-        """``state`` of the strategy ``before``, converted for this strategy's settings and
-        generation.
-        """
+        """``state`` of the strategy ``before``, for these settings and this generation."""
         return state
 
     def validate_state(self, state: State, behaviour_size: int) -> None:  # noqa: B027 # optional
-        """Raises RunFolderError for a checkpoint's state that these settings cannot have, with
-        behaviours of so many numbers.
-        """
+        """Raises RunFolderError for a checkpoint's state that these settings cannot have."""
 
     # --- what is published
 
@@ -207,7 +196,7 @@ class Strategy(ABC):
         return published
 
     def checked_part(self, published: Floats) -> Floats:
-        """What of the published vector workers compare the publication's digest with."""
+        """The part that workers check by the publication's digest."""
         return published
 
     def sigma(self, state: State) -> float:
@@ -220,9 +209,7 @@ class Strategy(ABC):
         return None
 
     def spread(self, state: State) -> Floats:
-        """What ``tell`` needs to learn from this state's perturbations in a later generation,
-        float32 [n].
-        """
+        """What ``tell`` needs to learn from this state's individuals later, float32 [n]."""
         return np.empty(0, np.float32)
 
     # --- which slots are played
@@ -236,9 +223,8 @@ class Strategy(ABC):
         return 0
 
     def candidates(self, state: State, batch: Batch) -> Integers:
-        """Slots to evaluate again before ``tell``, ascending: if the strategy ``reevaluates``, the
-        best that succeeded, ties to the lower slot, and the current elite. None in the asynchronous
-        schedule.
+        """Slots to evaluate again before ``tell``, ascending: the best that succeeded, ties to the
+        lower slot, and last the current elite. None in the asynchronous schedule.
         """
         if not self.reevaluates or self.config.schedule == ASYNC:
             return np.empty(0, np.int64)
@@ -247,9 +233,7 @@ class Strategy(ABC):
 
     @property
     def centre_slot(self) -> int:
-        """The slot number for evaluating the centre again: the one after all that a generation can
-        have.
-        """
+        """The slot in which the centre is evaluated again: one more than a generation can have."""
         return max_slots(self.config, self.per_slot)
 
     @property
@@ -258,18 +242,21 @@ class Strategy(ABC):
         return 1
 
     def centre_count(self, state: State) -> int:
-        """Number of centre slots in the state's generation; those from 1 on have seeds of their
-        own, for ``tell``.
-        """
+        """Centre slots in the state's generation; those from 1 on have their own seeds."""
         return 1
 
     # --- what workers do with it
 
     def fits(self, size: int, observations: int) -> bool:
         """Whether a publication can have this many floats, for policies with this many
-        observations.
+        observations; by default, as many as the first one.
         """
-        return size == self.size
+        return size == self.first_size
+
+    @cached_property
+    def first_size(self) -> int:
+        """Floats of the first publication."""
+        return len(self.published(self.start(np.zeros(self.size, np.float32))))
 
     def centre(self, published: Floats) -> Floats:
         """The unperturbed policy, float32 [size]."""
@@ -280,30 +267,28 @@ class Strategy(ABC):
         return self.centre(published)
 
     def centre_statistics(self, published: Floats, slot: int) -> tuple[Floats, Floats] | None:
-        """Mean and deviation float32 [d] of a centre slot's observations; None for the
-        generation's.
-        """
+        """Mean and deviation float32 [d] of its observations; None for the generation's."""
         return None
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """θ + σε (and θ − σε if a slot is a pair) for each row of ``noise`` [S, size]: float32 [S,
-        per_slot, size], in float32 arithmetic.
+        per_slot, size].
         """
         return self.around(published, np.float32(sigma) * noise)
 
     def around(self, published: Floats, steps: Floats) -> Floats:
-        """The centre + (and − if a slot is a pair) each row of ``steps`` [S, size]: float32 [S,
+        """The centre plus (and minus, in pairs) each row of ``steps`` [S, size]: float32 [S,
         per_slot, size].
         """
+        centre = self.centre(published)
+        individuals = np.empty((len(steps), self.per_slot, self.size), np.float32)
+        np.add(centre, steps, out=individuals[:, 0])
         if self.per_slot == 2:
-            return mirror(self.centre(published), steps)
-        single: Floats = self.centre(published) + steps
-        return single[:, np.newaxis]
+            np.subtract(centre, steps, out=individuals[:, 1])
+        return individuals
 
     def builder(self, noise: NoiseRows) -> Builder:
-        """The builder of training and elite slots in one process, which can have a cache; by
-        default, ``ask`` slot by slot.
-        """
+        """The builder of a process, which can have a cache; by default, ``ask`` slot by slot."""
 
         def build(
             published: Floats, sigma: float, generation: int, slot: int, index: int
@@ -323,16 +308,14 @@ class Strategy(ABC):
 
         Figures: norm (of the new parameters), gradient_norm, update_ratio (length of the step
         before decay over ``norm``), sigma (the next generation's), no_step (1: the state is
-        unchanged). There is no step if every individual failed, if the strategy finds nothing to
-        learn, or if the new state or a figure would not be finite. Raises ValueError if fitness
-        does not fit the slots.
+        unchanged, because every individual failed, there is nothing to learn, or the new state or
+        a figure would not be finite). Raises ValueError if fitness does not fit the slots.
         """
         shape = (len(batch.noise_indices), self.per_slot)
         if batch.fitness.shape != shape:
             raise ValueError(f"fitness has shape {batch.fitness.shape}, but must have {shape}")
         if not np.isfinite(batch.fitness).any() and not self.handles_all_failed:
             return self.stay(state)
-        # What overflows is seen, and dropped, below.
         with np.errstate(over="ignore", invalid="ignore"):
             try:
                 after, info = self.tell(state, batch)
@@ -347,13 +330,12 @@ class Strategy(ABC):
 
     @abstractmethod
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The next state and its ``figures``, from a valid batch in which at least one individual
-        succeeded.
+        """The next state and its ``figures``. An individual has succeeded, unless the strategy
+        ``handles_all_failed``.
         """
 
     @property
     def handles_all_failed(self) -> bool:
-        """Whether ``tell`` also learns if every individual failed."""
         return False
 
     def stay(self, state: State) -> tuple[State, Info]:
@@ -376,9 +358,7 @@ class Strategy(ABC):
     def exchange_statistics(
         self, before: State, after: State, moments: RunningMoments
     ) -> tuple[State, RunningMoments]:
-        """The state ``after`` a generation and its observation statistics, ready for the next
-        generation.
-        """
+        """The state ``after`` a generation and the observation statistics of the next one."""
         return after, moments
 
     def genome(self, state: State) -> State:
@@ -386,9 +366,7 @@ class Strategy(ABC):
         return {}
 
     def behaviour_note(self, behaviour: Floats) -> str:
-        """What people should change after a generation with these behaviours, float32 [k, b]; empty
-        for nothing.
-        """
+        """What people should change after these behaviours, float32 [k, b]; empty for nothing."""
         return ""
 
 
@@ -423,9 +401,7 @@ class BehaviourSettings(Strategy.Settings):
 
 
 def strategy_failure(strategy: Strategy, method: str, error: Exception) -> Exception:
-    """An error that names the user's own strategy and the line that raised ``error``; for a
-    strategy of es-queue, ``error`` itself.
-    """
+    """An error that names the user's own strategy and its line; else ``error`` itself."""
     if type(strategy).__module__.startswith("es_queue.") or isinstance(error, EsQueueError):
         return error
     return StrategyFailure(
@@ -444,14 +420,6 @@ def validate_individuals(strategy: Strategy, individuals: Any, shape: tuple[int,
         )
 
 
-def mirror(centre: Floats, steps: Floats) -> Floats:
-    """``centre`` [size] + and − each row of ``steps`` [S, size], as float32 [S, 2, size]."""
-    pairs = np.empty((len(steps), 2, len(centre)), np.float32)
-    np.add(centre, steps, out=pairs[:, 0])
-    np.subtract(centre, steps, out=pairs[:, 1])
-    return pairs
-
-
 def rank_finite(fitness: Doubles) -> Integers:
     """Indices of the finite values of ``fitness`` [S], largest first, ties to the earlier one."""
     order = np.argsort(-fitness, kind="stable")
@@ -459,8 +427,8 @@ def rank_finite(fitness: Doubles) -> Integers:
 
 
 def best_reevaluated(fitness: Doubles) -> int:
-    """Index of the best second result. The last one, the current elite, wins ties, then the lower
-    slot; failures lose.
+    """Index of the best second result; ties go to the last one, the current elite, then to the
+    lower slot.
     """
     values = np.where(np.isfinite(fitness), fitness, -np.inf)
     last, place = len(values) - 1, int(np.argmax(values))

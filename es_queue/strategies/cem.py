@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from es_queue.config.settings import setting
-from es_queue.numerics.arrays import Floats, norm, squared_less_one, weighted_rows
+from es_queue.numerics.arrays import norm, squared_less_one, weighted_rows
 from es_queue.strategies.base import Batch, Info, State, rank_finite
 from es_queue.strategies.gradient import AdaptiveSigma
 from es_queue.strategies.shaping import all_equal, with_failures_last
@@ -42,13 +42,8 @@ class CEM(AdaptiveSigma):
     #: α and α_σ, the tutorial's smoothing (equation 39).
     LEARNING_RATE = 0.7
 
-    def start(self, parameters: Floats) -> State:
-        """``parameters`` (μ) and ``sigma``, float32 [size]."""
-        first = self.first_sigma(self.config.sigma or self.SIGMA)
-        return {**super().start(parameters), "sigma": first}
-
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step of the mean and one of the deviations; none when all individuals are alike."""
+        """One step of μ (``parameters``) and of σ; none if no two individuals differ."""
         fitness = batch.fitness[:, 0]
         if all_equal(with_failures_last(fitness)):
             return self.stay(state)
@@ -61,7 +56,7 @@ class CEM(AdaptiveSigma):
         given = self.config.sigma_learning_rate
         rate = (self.LEARNING_RATE if given < 0 else given) * self.pace.learning_rate
         deviation = np.sqrt(np.maximum(variance, 0.0))
-        least = self.config.least_sigma * (self.config.sigma or self.SIGMA) * self.pace.sigma
+        least = self.config.least_sigma * self.first_sigma * self.pace.sigma
         sigma = np.maximum(state["sigma"] * (1 + rate * (deviation - 1)), least)
         after = {
             "parameters": self.moved(state["parameters"], step),

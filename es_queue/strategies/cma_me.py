@@ -69,9 +69,7 @@ class CMAME(ArchiveStrategy):
         self.each = config.population // config.emitters
         own = {"env": "an emitter", "population": self.each, "sigma": config.sigma}
         self.search: CSAES = kind(RunConfig(strategy=kind.name, **own), size, pace)
-        self.floats: int = 1 + len(
-            self.search.published(self.search.start(np.zeros(size, np.float32)))
-        )
+        self.floats = 1 + self.search.first_size
 
     def emitters(self, state: State) -> list[State]:
         """The state of each emitter's CMA-ES."""
@@ -109,9 +107,6 @@ class CMAME(ArchiveStrategy):
             sigma = np.array([self.search.sigma(emitter)], np.float32)
             parts += [sigma, self.search.published(emitter)]
         return np.concatenate(parts)
-
-    def fits(self, size: int, observations: int) -> bool:
-        return size == self.size + int(self.config.emitters) * self.floats
 
     def sigma(self, state: State) -> float:
         """The mean of the emitters', for people."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,20 +45,14 @@ MOST_TERMS, LEAST_SHARE = 40, 2.0**-30
 
 
 class ShapedSigma(AdaptiveSharedSigma):
-    """Individuals m + σ A z, with A = 1. Strategies that learn A define ``shape``, ``apply`` and
-    ``fits``.
+    """Individuals m + σ A z, with A = 1. Strategies that learn A define ``shape`` and ``apply``.
+
+    ``parameters`` are the papers' m or μ.
     """
 
     per_slot = 1
     #: η, the tutorial's c_m (table 1), and η_μ of xNES.
     LEARNING_RATE = 1.0
-    #: Length of the first perturbations, as in snes, in policies of any size.
-    RADIUS = 1.8
-
-    def start(self, parameters: Floats) -> State:
-        """``parameters`` (the papers' m or μ) and ``sigma`` float32 [1]."""
-        deviation = self.config.sigma or self.RADIUS / math.sqrt(self.size)
-        return {**super().start(parameters), "sigma": self.first_sigma(deviation)}
 
     def published(self, state: State) -> Floats:
         """m and the numbers of A, float32 [size + …]."""
@@ -80,9 +73,7 @@ class ShapedSigma(AdaptiveSharedSigma):
 
 
 class MatrixShape(ShapedSigma):
-    """A is a full matrix: ``columns`` float32 [size, size] of the state, whose row j is its column
-    j.
-    """
+    """A is a full matrix: ``columns`` float32 [size, size], whose row j is its column j."""
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
         """Raises UsageError for more than ``MOST_PARAMETERS``."""
@@ -97,11 +88,7 @@ class MatrixShape(ShapedSigma):
     def start(self, parameters: Floats) -> State:
         return {**super().start(parameters), "columns": np.eye(self.size, dtype=np.float32)}
 
-    def fits(self, size: int, observations: int) -> bool:
-        return size == self.size * (1 + self.size)
-
     def shape(self, state: State) -> Floats:
-        """A by columns, float32 [size²]."""
         return state["columns"].ravel()
 
     def apply(self, shape: Floats, vectors: Floats) -> Floats:
@@ -125,11 +112,11 @@ class CSAES(ShapedSigma):
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0)}
 
     def start(self, parameters: Floats) -> State:
-        """Also ``path`` (s), float32 [size]."""
+        """Also ``path``, s."""
         return {**super().start(parameters), "path": np.zeros(self.size, np.float32)}
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """A step of m, of s, of σ and of A; none when all individuals are alike."""
+        """A step of m, of s, of σ and of A; none if no two individuals differ."""
         fitness = batch.fitness[:, 0]
         if all_equal(with_failures_last(fitness)):
             return self.stay(state)
@@ -147,27 +134,18 @@ class CSAES(ShapedSigma):
             "sigma": state["sigma"] * np.float32(steady_exp(np.array(exponent))),
             "path": path,
         }
-        after |= self.next_shape(after, batch, weights, constants, mean, direction)
+        after |= self.next_shape(after, batch, weights, mean)
         return after, self.figures(after, norm(direction), norm(step))
 
     # --- what a strategy with another shape defines as well
 
-    def next_shape(
-        self,
-        state: State,
-        batch: Batch,
-        weights: Doubles,
-        constants: Constants,
-        mean: Doubles,
-        direction: Floats,
-    ) -> State:
-        """The changed parts of A, from the weight of each slot float64 [S], ⟨z⟩_w and A⟨z⟩_w; the
-        other parts of ``state`` are the next ones.
+    def next_shape(self, state: State, batch: Batch, weights: Doubles, mean: Doubles) -> State:
+        """The changed parts of A, from the weight of each slot float64 [S] and ⟨z⟩_w float64
+        [size]; the other parts of ``state`` are the next ones.
         """
         return {}
 
     def constants(self, count: int) -> Constants:
-        """The constants for ``count`` individuals."""
         return constants_for(count, self.size)
 
     def excess(self, path: Floats) -> float:
@@ -203,18 +181,13 @@ class SepCMAES(CSAES):
     name = "sep_cma_es"
 
     def start(self, parameters: Floats) -> State:
-        """In addition to those of csa_es: ``deviations`` (D), ``covariance_path`` (p), float32
-        [size], and the number of updates, ``step``.
-        """
+        """Also ``deviations`` (D), ``covariance_path`` (p), and ``step``, the number of updates."""
         return {
             **super().start(parameters),
             "deviations": np.ones(self.size, np.float32),
             "covariance_path": np.zeros(self.size, np.float32),
             "step": np.array(0, np.int64),
         }
-
-    def fits(self, size: int, observations: int) -> bool:
-        return size == 2 * self.size
 
     def shape(self, state: State) -> Floats:
         return state["deviations"]
@@ -226,16 +199,10 @@ class SepCMAES(CSAES):
         """A diagonal learns (n + 2)/3 times faster (section 3)."""
         return constants_for(count, self.size, self.config.active, (self.size + 2) / 3)
 
-    def next_shape(
-        self,
-        state: State,
-        batch: Batch,
-        weights: Doubles,
-        constants: Constants,
-        mean: Doubles,
-        direction: Floats,
-    ) -> State:
-        step, c_c, c_1, c_mu = int(state["step"]) + 1, constants.c_c, constants.c_1, constants.c_mu
+    def next_shape(self, state: State, batch: Batch, weights: Doubles, mean: Doubles) -> State:
+        constants, step = self.constants(len(weights)), int(state["step"]) + 1
+        c_c, c_1, c_mu = constants.c_c, constants.c_1, constants.c_mu
+        direction = self.apply(self.shape(state), mean.astype(np.float32))
         # h_σ = 0: s is so long that σ is far too small, and D would grow in its place.
         length = norm(state["path"]) / math.sqrt(1 - power(1 - constants.c_sigma, 2 * step))
         stalled = length >= (1.4 + 2 / (self.size + 1)) * expected_norm(self.size)
@@ -279,8 +246,8 @@ class LMMAES(CSAES):
         return self.config.directions or 4 + int(3 * math.log(self.size))
 
     def start(self, parameters: Floats) -> State:
-        """In addition to those of csa_es: ``directions`` (m_1, m_2, …), float32 [k, size], and the
-        number of updates, ``step``.
+        """Also ``directions`` (m_1, m_2, …), float32 [k, size], and ``step``, the number of
+        updates.
         """
         return {
             **super().start(parameters),
@@ -289,11 +256,12 @@ class LMMAES(CSAES):
         }
 
     def fits(self, size: int, observations: int) -> bool:
-        """The policy's size, and that of up to all m_j."""
-        return size % self.size == 0 and self.size <= size <= self.size * (1 + self.directions)
+        """A publication has up to all m_j, the first none."""
+        more = size - self.first_size
+        return more % self.size == 0 and 0 <= more <= self.size * self.directions
 
     def shape(self, state: State) -> Floats:
-        """The m_j of as many factors as there were updates, float32 [j · size]."""
+        """The m_j of as many factors as there were updates."""
         return state["directions"][: int(state["step"])].ravel()
 
     def apply(self, shape: Floats, vectors: Floats) -> Floats:
@@ -308,30 +276,19 @@ class LMMAES(CSAES):
     def constants(self, count: int) -> Constants:
         """Those of the paper's section III, positive weights only."""
         c_sigma = min(2 * count / self.size, HIGHEST_RATE)
-        return replace(constants_for(count, self.size), c_sigma=c_sigma, damping=2.0)
+        return constants_for(count, self.size)._replace(c_sigma=c_sigma, damping=2.0)
 
     def excess(self, path: Floats) -> float:
         """σ ← σ exp(c_σ/d_σ (‖s‖²/n − 1))."""
         return dot(path, path) / self.size - 1
 
-    def next_shape(
-        self,
-        state: State,
-        batch: Batch,
-        weights: Doubles,
-        constants: Constants,
-        mean: Doubles,
-        direction: Floats,
-    ) -> State:
+    def next_shape(self, state: State, batch: Batch, weights: Doubles, mean: Doubles) -> State:
         """Each m_j follows ⟨z⟩_w at its own rate."""
-        paths = []
+        mu_eff, paths = self.constants(len(weights)).mu_eff, []
         for place, path in enumerate(state["directions"]):
             rate = min(len(weights) / (power(4.0, place) * self.size), HIGHEST_RATE)
-            paths.append(accumulate(path, rate, constants.mu_eff, mean))
-        return {
-            "directions": np.stack(paths),
-            "step": np.array(int(state["step"]) + 1, np.int64),
-        }
+            paths.append(accumulate(path, rate, mu_eff, mean))
+        return {"directions": np.stack(paths), "step": np.array(int(state["step"]) + 1, np.int64)}
 
 
 class CMAES(MatrixShape, CSAES):
@@ -348,16 +305,9 @@ class CMAES(MatrixShape, CSAES):
     def constants(self, count: int) -> Constants:
         return constants_for(count, self.size, self.config.active)
 
-    def next_shape(
-        self,
-        state: State,
-        batch: Batch,
-        weights: Doubles,
-        constants: Constants,
-        mean: Doubles,
-        direction: Floats,
-    ) -> State:
-        c_1, c_mu, rows = constants.c_1, constants.c_mu, batch.noise_indices
+    def next_shape(self, state: State, batch: Batch, weights: Doubles, mean: Doubles) -> State:
+        constants, rows = self.constants(len(weights)), batch.noise_indices
+        c_1, c_mu = constants.c_1, constants.c_mu
         factors = np.concatenate([[c_1], c_mu * self.bounded(batch, weights)])
         used = np.flatnonzero(factors)
         samples = batch.noise.rows(rows, 0, self.size)
@@ -392,7 +342,7 @@ class XNES(MatrixShape):
     name = "xnes"
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step of μ, of σ and of B; none when all individuals are alike."""
+        """One step of μ, of σ and of B; none if no two individuals differ."""
         fitness = batch.fitness[:, 0]
         if all_equal(with_failures_last(fitness)):
             return self.stay(state)
@@ -434,8 +384,7 @@ def times_exponential(columns: Floats, samples: Floats, weights: Doubles, shift:
 # --- the tutorial's constants
 
 
-@dataclass(frozen=True)
-class Constants:
+class Constants(NamedTuple):
     """Weights and rates of an update with λ individuals.
 
     weights: float64 [λ], best first; the better half sums to 1, the others are negative, or 0 if
@@ -479,15 +428,7 @@ def constants_for(count: int, size: int, active: bool = False, speed: float = 1.
             (1 - c_1 - c_mu) / (size * c_mu),  # equation 52
         )
         weights = better + worse * (largest / total)
-    return Constants(
-        weights=weights,
-        mu_eff=mu_eff,
-        c_sigma=c_sigma,
-        damping=damping,
-        c_c=c_c,
-        c_1=c_1,
-        c_mu=c_mu,
-    )
+    return Constants(weights, mu_eff, c_sigma, damping, c_c, c_1, c_mu)
 
 
 def accumulate(path: Floats, rate: float, mu_eff: float, mean: NDArray[np.floating]) -> Floats:

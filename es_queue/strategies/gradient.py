@@ -5,7 +5,8 @@ parameter or one for all.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Mapping
+from functools import cached_property, reduce
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from es_queue.config.schedules import FORMS, parse_rate_schedule
 from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, State, Strategy
+from es_queue.strategies.optimizers import Optimizer, make_optimizer
 
 
 class StepSettings(Strategy.Settings):
@@ -66,12 +68,25 @@ class GradientStrategy(Strategy):
     """A strategy whose centre moves by a step, and then decays."""
 
     Settings: ClassVar[type[Strategy.Settings]] = StepSettings
-    #: Step size when the configuration says 0.
+    #: Step size if the configuration gives none; the second by optimizer.
     LEARNING_RATE: ClassVar[float] = 1.0
+    LEARNING_RATES: ClassVar[Mapping[str, float]] = {}
 
     @property
     def step_rate(self) -> float:
-        return (self.config.learning_rate or self.LEARNING_RATE) * self.pace.learning_rate
+        default = self.LEARNING_RATES.get(self.optimizer_name(self.config), self.LEARNING_RATE)
+        return (self.config.learning_rate or default) * self.pace.learning_rate
+
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        """Of a strategy that has ``optimizers``."""
+        name, momentum = self.optimizer_name(self.config), self.config.momentum
+        return make_optimizer(name, self.step_rate, momentum, self.max_speed)
+
+    @property
+    def max_speed(self) -> float:
+        """ClipUp's longest step: by default two learning rates (its paper, section 3.2)."""
+        return 2 * self.step_rate
 
     @classmethod
     def check_own(cls, config: RunConfig) -> None:
@@ -93,9 +108,26 @@ class LearntSigma(GradientStrategy):
     """
 
     Settings: ClassVar[type[Strategy.Settings]] = AveragedSettings
+    #: The first deviation, or 0 if ``RADIUS`` is the length ‖σε‖ of the first perturbations, in
+    #: policies of any size.
+    SIGMA: ClassVar[float] = 0.0
+    RADIUS: ClassVar[float] = 1.8
+
+    @property
+    def first_sigma(self) -> float:
+        """The deviation at the start, before its schedule."""
+        return self.config.sigma or self.SIGMA or self.RADIUS / math.sqrt(self.size)
+
+    @property
+    def deviations(self) -> int:
+        """n."""
+        return 1
+
+    def start(self, parameters: Floats) -> State:
+        sigma = np.full(self.deviations, self.first_sigma * self.pace.sigma, np.float32)
+        return {**super().start(parameters), "sigma": sigma}
 
     def spread(self, state: State) -> Floats:
-        """The deviations, float32 [n]."""
         return state["sigma"]
 
     def migrate_state(self, state: State, before: Strategy) -> State:
@@ -123,24 +155,20 @@ class AdaptiveSigma(LearntSigma):
             word="auto",
         )
 
-    def first_sigma(self, deviation: float) -> Floats:
-        return np.full(self.size, deviation * self.pace.sigma, np.float32)
+    @property
+    def deviations(self) -> int:
+        return self.size
 
     def published(self, state: State) -> Floats:
         """The centre and the deviations, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["sigma"]])
-
-    def fits(self, size: int, observations: int) -> bool:
-        return size == 2 * self.size
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
         """Individuals with the published deviations; the scalar ``sigma`` is not used."""
         return self.around(published, published[self.size :] * noise)
 
     def sigma(self, state: State) -> float:
-        """The root mean square of the deviations, ‖σ‖/√size; workers use the published vector, not
-        this.
-        """
+        """The root mean square of the deviations, ‖σ‖/√size, for people."""
         return norm(state["sigma"]) / math.sqrt(self.size)
 
     def weighted_steps(self, sigma: Floats, batch: Batch, weights: Doubles) -> Doubles:
@@ -154,12 +182,7 @@ class AdaptiveSigma(LearntSigma):
 
 
 class AdaptiveSharedSigma(LearntSigma):
-    """One deviation for all parameters: ``sigma`` is float32 [1], and workers get it as the
-    publication's sigma.
-    """
-
-    def first_sigma(self, deviation: float) -> Floats:
-        return np.full(1, deviation * self.pace.sigma, np.float32)
+    """One deviation for all parameters: ``sigma`` is float32 [1], the publication's sigma."""
 
     def sigma(self, state: State) -> float:
         return float(state["sigma"][0])

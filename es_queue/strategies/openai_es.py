@@ -8,7 +8,6 @@ https://arxiv.org/abs/1703.03864, in the form of the authors' evolution-strategi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -18,11 +17,7 @@ from es_queue.config.settings import setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AveragedSettings, GradientStrategy, StepSettings
-from es_queue.strategies.optimizers import (
-    Optimizer,
-    OptimizerSettings,
-    make_optimizer,
-)
+from es_queue.strategies.optimizers import OptimizerSettings
 from es_queue.strategies.shaping import ShapingSettings, utilities
 
 
@@ -47,28 +42,19 @@ class SharedSigmaGradient(GradientStrategy):
         "adam": ScaleRule(noise=8.0, rate=0.5),
         "sgd": ScaleRule(noise=8.0, rate=1.0),
     }
-    #: Deviation of the perturbations; the starter's 0.02 suits its large networks, not a linear
-    #: policy.
+    #: The starter's 0.02 suits its large networks, not a linear policy.
     SIGMA = 0.05
     #: Adam's is about the step of each parameter. SGD's is large because g is (without 1/σ, of
     #: ranks) small.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"adam": 0.03, "sgd": 0.5}
 
-    @cached_property
-    def optimizer(self) -> Optimizer:
-        name = self.optimizer_name(self.config)
-        rate = (self.config.learning_rate or self.LEARNING_RATES[name]) * self.pace.learning_rate
-        return make_optimizer(name, rate, self.config.momentum)
-
-    @property
-    def step_rate(self) -> float:
-        return self.optimizer.learning_rate
-
     def start(self, parameters: Floats) -> State:
         return {**super().start(parameters), **self.optimizer.start(self.size)}
 
     def climb(self, parameters: Floats, batch: Batch, shaped: Doubles) -> Doubles:
-        """g of utilities ``shaped`` [S, 2]."""
+        """g of utilities ``shaped`` [S, 2], float64 [size] (the paper's algorithm 2, line 11, with
+        mirrored sampling).
+        """
         weights = (shaped[:, 0] - shaped[:, 1]) / shaped.size
         slope = weighted_rows(batch.noise, batch.noise_indices, weights, self.size)
         if self.config.gradient_form == "true":
@@ -87,13 +73,8 @@ class OpenaiES(SharedSigmaGradient):
     asynchronous = True
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        gradient = self.gradient(state["parameters"], batch)
+        shaped = utilities(self.config.shaping, batch.fitness)
+        gradient = self.climb(state["parameters"], batch, shaped)
         step, moments = self.optimizer.step(state, gradient)
         after = {"parameters": self.moved(state["parameters"], step), **moments}
         return after, self.figures(after, norm(gradient), norm(step))
-
-    def gradient(self, parameters: Floats, batch: Batch) -> Doubles:
-        """g, float64 [size] (the paper's algorithm 2, line 11, with mirrored sampling and shaped
-        fitness).
-        """
-        return self.climb(parameters, batch, utilities(self.config.shaping, batch.fitness))

@@ -15,12 +15,11 @@ import numpy as np
 
 from es_queue.config.run_config import RunConfig
 from es_queue.config.scaling import ScaleRule
-from es_queue.config.schedules import RateFactors
 from es_queue.config.settings import declared, setting
 from es_queue.numerics.arrays import Doubles, Floats, norm, squared_less_one, weighted_rows
 from es_queue.strategies.base import Batch, Info, State
 from es_queue.strategies.gradient import AdaptiveSigma
-from es_queue.strategies.optimizers import OptimizerSettings, make_optimizer
+from es_queue.strategies.optimizers import OptimizerSettings
 from es_queue.strategies.shaping import ShapingSettings, utilities
 
 
@@ -46,12 +45,8 @@ class PGPE(AdaptiveSigma):
     #: ClipUp's is the length of a step before momentum; Adam's about the step of each parameter;
     #: SGD's is large because ∇μ has a factor σ where the gradient of the fitness has 1/σ.
     LEARNING_RATES: ClassVar[dict[str, float]] = {"clipup": 0.06, "adam": 0.02, "sgd": 5.0}
-    #: ClipUp's longest step, in learning rates (the paper's guideline, section 3.2).
-    SPEED = 2.0
     #: α_σ (the paper's).
     SIGMA_LEARNING_RATE = 0.1
-    #: Length ‖σ‖ of the first perturbations, in longest steps (the paper's guideline).
-    RADIUS = 15.0
 
     @classmethod
     def check_own(cls, config: RunConfig) -> None:
@@ -65,39 +60,26 @@ class PGPE(AdaptiveSigma):
             why = "sigma_learning_rate is 0, so sigma is fixed: leave sigma_max_change out, or"
             raise config.refused("sigma_max_change", f"{why} set sigma_learning_rate above 0")
 
-    def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        """For policies of ``size`` parameters. A learning-rate schedule also scales ClipUp's
-        longest step.
+    @property
+    def longest(self) -> float:
+        """ClipUp's longest step without a schedule; that of its default rate for other optimizers,
+        whose rates are no lengths.
         """
-        super().__init__(config, size, pace)
-        name = self.optimizer_name(config)
-        learning_rate = config.learning_rate or self.LEARNING_RATES[name]
-        # Other optimizers' rates are no lengths: their first radius is that of ClipUp's default.
-        longest = self.SPEED * (
-            learning_rate if name == "clipup" else self.LEARNING_RATES["clipup"]
-        )
-        self.max_speed = config.max_speed or longest
-        speed = self.max_speed * pace.learning_rate
-        self.optimizer = make_optimizer(
-            name, learning_rate * pace.learning_rate, config.momentum, speed
-        )
-
-    # --- its state
+        is_clipup = self.optimizer_name(self.config) == "clipup"
+        rate = self.config.learning_rate if is_clipup else 0.0
+        return self.config.max_speed or 2 * (rate or self.LEARNING_RATES["clipup"])
 
     @property
-    def step_rate(self) -> float:
-        return self.optimizer.learning_rate
+    def max_speed(self) -> float:
+        return self.longest * self.pace.learning_rate
+
+    @property
+    def first_sigma(self) -> float:
+        """The first ‖σε‖ is 15 longest steps (the paper's guideline, section 3.2)."""
+        return self.config.sigma or 15 * self.longest / math.sqrt(self.size)
 
     def start(self, parameters: Floats) -> State:
-        """``parameters``, ``sigma`` float32 [size] and the optimizer's moments."""
-        first = self.config.sigma or self.RADIUS * self.max_speed / math.sqrt(self.size)
-        return {
-            **super().start(parameters),
-            "sigma": self.first_sigma(first),
-            **self.optimizer.start(self.size),
-        }
-
-    # --- what the master learns
+        return {**super().start(parameters), **self.optimizer.start(self.size)}
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
         shaped = utilities(self.config.shaping, batch.fitness)

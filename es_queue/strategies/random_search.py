@@ -39,31 +39,23 @@ class RandomSearch(Strategy):
     # --- what is published: the elite, then the first parameters
 
     def start(self, parameters: Floats) -> State:
-        """``parameters``, the elite, and ``first``, float32 [size]: at first they are the same."""
+        """``parameters``, the elite, and ``first``, the first parameters."""
         return {**super().start(parameters), "first": np.array(parameters, np.float32)}
 
     def published(self, state: State) -> Floats:
-        """The elite and the first parameters, float32 [2 · size]."""
         return np.concatenate([state["parameters"], state["first"]])
-
-    def fits(self, size: int, observations: int) -> bool:
-        """Twice the policy's size."""
-        return size == 2 * self.size
 
     def digest_input(self, state: State, published: Floats) -> Floats:
         return self.centre(published)
 
     def ask(self, published: Floats, sigma: float, noise: Floats) -> Floats:
-        """first + σε for each row of ``noise`` [S, size], float32 [S, 1, size]."""
-        tried: Floats = published[self.size :] + np.float32(sigma) * noise
-        return tried[:, np.newaxis]
+        """first + σε."""
+        return self.around(published[self.size :], np.float32(sigma) * noise)
 
     # --- what the master learns
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """The individual with the best result on the fresh episodes becomes the elite; the current
-        elite wins ties.
-        """
+        """The best on the fresh episodes becomes the elite; the current one wins ties."""
         place, elite = best_reevaluated(batch.elite_fitness), state["parameters"]
         slot = int(self.candidates(state, batch)[place])
         is_unchanged = slot == self.centre_slot

@@ -46,16 +46,9 @@ class SNES(AdaptiveSigma):
     scale_rules: ClassVar[Mapping[str, ScaleRule]] = {"": ScaleRule(noise=4.0, rate=1.0)}
     #: η_μ (table 1).
     LEARNING_RATE = 1.0
-    #: Length ‖σ‖ of the first perturbations: what pgpe begins with, too, in policies of any size.
-    RADIUS = 1.8
-
-    def start(self, parameters: Floats) -> State:
-        """``parameters`` (the paper's μ) and ``sigma``, float32 [size]."""
-        first = self.config.sigma or self.RADIUS / math.sqrt(self.size)
-        return {**super().start(parameters), "sigma": self.first_sigma(first)}
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
-        """One step of the centre and one of the deviations; none when all individuals are alike."""
+        """One step of μ (``parameters``) and of σ; none if no two individuals differ."""
         fitness = with_failures_last(batch.fitness[:, 0])
         if all_equal(fitness):
             return self.stay(state)

@@ -30,9 +30,7 @@ class CrossEntropy(AdaptiveSigma):
     """Individuals are μ + σ⊙ε; μ moves to the mean of the best quarter, half of the way."""
 
     per_slot = 1
-
-    def start(self, parameters: Any) -> Any:
-        return {**super().start(parameters), "sigma": self.first_sigma(self.config.sigma or 0.3)}
+    SIGMA = 0.3
 
     def ask(self, published: Any, sigma: float, noise: Any) -> Any:
         return (self.centre(published) + published[self.size :] * noise)[:, np.newaxis]

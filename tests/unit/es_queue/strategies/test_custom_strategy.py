@@ -327,6 +327,9 @@ class WrongLength(ARS):
     def published(self, state: Any) -> Any:
         return np.append(state["parameters"], np.float32(0))
 
+    def fits(self, size: int, observations: int) -> bool:
+        return size == self.size
+
 
 class WithoutDimension(ARS):
     """Its individuals lack a dimension."""

@@ -89,7 +89,7 @@ def gradient_by_loop(shaping: str, l2: float) -> np.ndarray:
 def gradient(**values: Any) -> np.ndarray:
     strategy = made("openai_es", **values)
     assert isinstance(strategy, OpenaiES)
-    return strategy.gradient(START, BATCH)
+    return strategy.climb(START, BATCH, utilities(strategy.config.shaping, BATCH.fitness))
 
 
 @each_case("shaping", SHAPINGS)
