@@ -33,9 +33,7 @@ __all__ = [
 
 def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy:
     """The configured strategy for policies of ``size`` parameters, at its ``scale``, with its rates
-    as scheduled for a generation.
-
-    Raises UsageError.
+    as scheduled for a generation. Raises UsageError.
     """
     if config.strategy == AUTO and not config.model:
         # start-up: of runs whose settings name no strategy
@@ -58,9 +56,7 @@ def make_strategy(config: RunConfig, size: int, generation: int = 0) -> Strategy
 
 
 def try_strategy(strategy: Strategy) -> None:
-    """Test a user's own strategy before the run begins: start it and build a slot's individuals.
-    Raises StrategyFailure.
-    """
+    """Test a user's own strategy before the run begins. Raises StrategyFailure."""
     if ":" not in strategy.config.strategy:
         return
     method = "start"
@@ -77,9 +73,7 @@ def try_strategy(strategy: Strategy) -> None:
 
 
 def strategy_class(config: RunConfig) -> type[Strategy]:
-    """The configured strategy's class, with an averaged centre if one is configured;
-    ``module:Class`` is imported. Raises UsageError if there is none, or if it cannot have one.
-    """
+    """The configured strategy's class, averaged if configured. Raises UsageError."""
     if config.model:
         # start-up: of models
         from es_queue.strategies.model_es import ModelES
@@ -99,7 +93,6 @@ def strategy_class(config: RunConfig) -> type[Strategy]:
 
 
 def load_strategy_class(path: str) -> type[Strategy]:
-    """The Strategy that ``module:Class`` names. Raises UsageError."""
     loaded = load_attribute(f"strategy {path}", path, UsageError)
     if not (isinstance(loaded, type) and issubclass(loaded, Strategy)) or isabstract(loaded):
         raise UsageError(

@@ -60,7 +60,7 @@ def with_chosen_strategy(config: RunConfig, size: int) -> RunConfig:
 
 
 def strategy_of_settings(config: RunConfig) -> str:
-    """The one strategy of the two that has the settings that do not have their defaults; the
+    """The one strategy of the two that has the settings that differ from their defaults; the
     general one if both or neither do; empty without such settings.
     """
     changed = changed_settings(config)

@@ -1,11 +1,11 @@
 """Fontaine, Togelius, Nikolaidis, Hoover 2020, Covariance matrix adaptation for the rapid
 illumination of behavior space (CMA-ME), https://doi.org/10.1145/3377930.3390232.
 
-Emitters fill the archive of ``map_elites``. Each is a CMA-ES of its own, which is rewarded for what
-its individuals add to the archive (the paper's improvement emitter, algorithm 2): first those that
-fill an empty cell, by fitness; then those that are better than their cell's elite, by how much;
-last the others. An emitter of whose individuals none becomes an elite begins again around one that
-is drawn uniformly. As in pyribs, with its selection rule "mu", the better half are the parents.
+Emitters fill the archive of ``map_elites``. Each is a CMA-ES that is rewarded for what its
+individuals add to the archive (the improvement emitter, algorithm 2): first those that fill an
+empty cell, by fitness; then those that are better than their cell's elite, by how much; last the
+others. If none becomes an elite, the emitter begins again around one that is drawn uniformly. As in
+pyribs, with its selection rule "mu", the better half are the parents.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ REJECTED, IMPROVES, FILLS = 0, 1, 2
 
 
 class CMAME(ArchiveStrategy):
-    """Slots 0 to λ - 1 are the individuals of the first emitter, the next λ those of the second …
-    each: λ; floats: of an emitter in a publication, its σ, its mean and its shape
+    """The first λ slots are the individuals of the first emitter, the next λ those of the second …
 
-    State: also each array of an emitter's CMA-ES, stacked: ``emitter_parameters`` float32
-    [emitters, size], and so on.
+    each: λ; search: an emitter's CMA-ES; floats: of an emitter in a publication, its σ and what
+    ``search`` publishes. State: also each array of ``search``, stacked: ``emitter_parameters``
+    float32 [emitters, size], and so on.
     """
 
     class Settings(ArchiveSettings):
@@ -63,7 +63,6 @@ class CMAME(ArchiveStrategy):
             raise config.refused("population", f"{why}: use a multiple of {config.emitters}")
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        """Raises UsageError for settings that fit no archive, or a policy that is too large."""
         super().__init__(config, size, pace)
         kind = CMAES if config.covariance == FULL else SepCMAES
         self.each = config.population // config.emitters
@@ -72,7 +71,6 @@ class CMAME(ArchiveStrategy):
         self.floats = 1 + self.search.first_size
 
     def emitters(self, state: State) -> list[State]:
-        """The state of each emitter's CMA-ES."""
         names = [name for name in state if name.startswith(PREFIX)]
         return [
             {name.removeprefix(PREFIX): state[name][place] for name in names}
@@ -86,7 +84,6 @@ class CMAME(ArchiveStrategy):
         }
 
     def start(self, parameters: Floats) -> State:
-        """All emitters begin at the first parameters."""
         first = self.search.start(parameters)
         return {**super().start(parameters), **self.stacked([first] * self.config.emitters)}
 
@@ -127,7 +124,6 @@ class CMAME(ArchiveStrategy):
         return slots // self.each % self.config.emitters
 
     def individuals(self, published: Floats, emitter: int, noise: Floats) -> Floats:
-        """float32 [S, size] of the rows of ``noise`` [S, size]."""
         start = self.size + emitter * self.floats
         sigma, *_ = block = published[start : start + self.floats]
         return self.search.ask(block[1:], float(sigma), noise)[:, 0]

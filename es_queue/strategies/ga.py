@@ -2,9 +2,9 @@
 competitive alternative.
 
 https://arxiv.org/abs/1712.06567, algorithm 1: truncation selection and Gaussian mutation, no
-crossover. An individual is a chain of noise indices. In the asynchronous schedule there are no
-generations: parents are the best of the newest individuals with a result. A lucky individual
-therefore ages, as in Real et al. 2019, https://arxiv.org/abs/1802.01548.
+crossover. In the asynchronous schedule there are no generations: parents are the best of the newest
+individuals with a result. A lucky individual therefore ages, as in Real et al. 2019,
+https://arxiv.org/abs/1802.01548.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ PARENTS = 20
 
 
 class GA(Strategy):
-    """Individuals are parent + σε. The ``truncation`` parents are the elite, unmutated, and the
-    best others.
+    """Individuals are parent + σε: chains of mutations, with names of their family tree
+    (``es_queue.genetics``). The ``truncation`` parents are the elite, unmutated, and the best
+    others.
 
     The elite is the best on fresh episodes among the ``candidates`` best and itself; it keeps no
-    score. Individuals have the names of their family tree (``es_queue.genetics``).
+    score.
     """
 
     class Settings(ReevaluationSettings):
@@ -93,7 +94,7 @@ class GA(Strategy):
     # mutated
 
     def start(self, parameters: Floats) -> State:
-        """A family of only ``parameters``, float32 [size]: the elite and the only parent."""
+        """A family of only the first parameters: the elite and the only parent."""
         first = super().start(parameters)
         state = {
             **first,
@@ -129,7 +130,6 @@ class GA(Strategy):
         return 2 * self.size + HEADER_FLOATS <= size <= 2 * self.size + MAX_TABLE_FLOATS
 
     def digest_input(self, state: State, published: Floats) -> Floats:
-        """The elite, float32 [size]."""
         return self.centre(published)
 
     def builder(self, noise: NoiseRows) -> Builder:
@@ -165,9 +165,7 @@ class GA(Strategy):
         ).astype(np.float32)
 
     def genome(self, state: State) -> State:
-        """The elite's links from the first parameters on: ``index`` int64[k], ``sigma``
-        float32[k].
-        """
+        """The elite's mutations: ``index`` int64[k], ``sigma`` float32[k]."""
         mutations = Lineage.from_arrays(state).chain(int(state["parents"][0]))
         return {"index": mutations.index, "sigma": mutations.sigma}
 
@@ -182,7 +180,7 @@ class GA(Strategy):
 
     @property
     def handles_all_failed(self) -> bool:
-        """In the asynchronous schedule: a trial's results arrive with any batch."""
+        """In the asynchronous schedule, a trial's results arrive with any batch."""
         return self.is_steady
 
     def tell(self, state: State, batch: Batch) -> tuple[State, Info]:
@@ -273,8 +271,8 @@ class GA(Strategy):
     def _advance(
         self, state: State, batch: Batch, family: Lineage, parents: Integers, elite_fitness: float
     ) -> tuple[State, Info]:
-        """The state with these parents, the elite first; ``elite_fitness``: its fitness on fresh
-        episodes, NaN if it played none.
+        """The state with these parents, the elite first; ``elite_fitness``: on fresh episodes, else
+        NaN.
         """
         before, is_unchanged = state["parameters"], parents[0] == state["parents"][0]
         elite = before if is_unchanged else family.decode(int(parents[0]), batch.noise)
@@ -295,8 +293,7 @@ class EliteEvaluation:
     """A trial of the best individuals and of the current elite on the same fresh seeds, while
     training continues. Slot s is episode s mod E of contender s div E; the elite is the last one.
 
-    generation: of the publication with the slots, -1 without a trial; names: int64[c], the
-    contenders
+    generation: of the publication with the slots, -1 without a trial; names: int64[c]
     fitness: float64[c + 1, E], 0 if ``status`` is not PLAYED; status: int64[c + 1, E]
     """
 
@@ -311,8 +308,8 @@ class EliteEvaluation:
         return cls(generation, names, np.zeros(shape), np.zeros(shape, np.int64))
 
     def with_results(self, slots: Integers, values: Doubles) -> EliteEvaluation:
-        """With the results ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2]; those
-        of other trials do not count, and of two the first.
+        """With ``values`` float64[k] of (generation, slot) ``slots`` int64[k, 2]; those of other
+        trials do not count, and of two the first.
         """
         fitness, status = self.fitness.copy(), self.status.copy()
         for (generation, slot), value in zip(slots.tolist(), values.tolist(), strict=True):
@@ -329,7 +326,7 @@ class EliteEvaluation:
 
     def means(self) -> Doubles:
         """float64[c + 1]: mean fitness over the episodes that all contenders played; NaN for one
-        that failed in such an episode, or if there is none.
+        that failed in one, or if there is none.
         """
         lost = (self.status == FAILED).any(axis=1)
         common = (self.status[~lost] == PLAYED).all(axis=0)

@@ -1,16 +1,13 @@
 """Mouret, Clune 2015, Illuminating search spaces by mapping elites.
 
 https://arxiv.org/abs/1504.04909: an archive keeps the best individual of each cell of behaviours.
-Each generation mutates elites drawn uniformly from it. The emitter ``gaussian`` is the paper's,
-x₁ + σ ε. ``iso_line`` is Vassiliades, Mouret 2018, Discovering the elite hypervolume by leveraging
+Each generation mutates elites drawn uniformly from it. The emitter ``gaussian`` is the paper's, x₁
++ σ ε. ``iso_line`` is Vassiliades, Mouret 2018, Discovering the elite hypervolume by leveraging
 interspecies correlation, https://arxiv.org/abs/1804.03906: x₁ + σ ε + σ_line n (x₂ − x₁), with ε
 from N(0, I) and n from N(0, 1).
 
-A child of ``iso_line`` has two parents, so a family is no tree, and a chain of seeds would grow by
-every ancestor of both. Elites are therefore vectors: in the state, and those that a generation
-mutates in its publication, each once. A publication has at most two per individual and 64 MiB of
-them. An archive has at most ``cells`` elites of 4 · (size + b) + 16 bytes, twice while the master
-learns.
+A child has two parents, so a chain of seeds would grow by every ancestor of both. Elites are
+therefore vectors: up to ``cells`` of them in the state, and in a publication those that it mutates.
 """
 
 from __future__ import annotations
@@ -105,7 +102,6 @@ class ArchiveStrategy(Strategy):
     compares_generations: ClassVar[bool] = True
 
     def __init__(self, config: RunConfig, size: int, pace: RateFactors = RateFactors()) -> None:
-        """Raises UsageError for settings that fit no archive."""
         super().__init__(config, size, pace)
         validate_count(config.archive, config.cells)
         self.validate_memory(math.prod(config.cells))
@@ -122,7 +118,6 @@ class ArchiveStrategy(Strategy):
     # --- the first state, and one from a checkpoint
 
     def start(self, parameters: Floats) -> State:
-        """The first parameters and an empty archive."""
         return {
             **super().start(parameters),
             **Archive.empty(self.size).to_arrays(),
@@ -141,7 +136,6 @@ class ArchiveStrategy(Strategy):
         return {**state, **self.archive(state, behaviour_size).to_arrays()}
 
     def validate_state(self, state: State, behaviour_size: int) -> None:
-        """Its archive and what is drawn by number."""
         archive = Archive.read(self.config, state, self.size)
         if archive.cells and len(archive.cells.low) != behaviour_size:
             raise RunFolderError(
@@ -179,13 +173,11 @@ class ArchiveStrategy(Strategy):
 
     @abstractmethod
     def rebuilt(self, state: State, batch: Batch, chosen: Integers) -> Floats:
-        """The very vectors that workers played, float32 [k, size], of the ascending rows
-        ``chosen`` of the batch.
-        """
+        """The vectors that workers played, float32 [k, size], of the ascending rows ``chosen``."""
 
     def archive(self, state: State, numbers: int) -> Archive:
         """The archive, for behaviours of so many numbers. Raises UsageError if the settings do not
-        fit them.
+        fit.
         """
         archive = Archive.of(self.config, state)
         if archive.cells is not None:
@@ -197,9 +189,7 @@ class ArchiveStrategy(Strategy):
     def figures(
         self, state: State, gradient_norm: float, step_norm: float, *, no_step: bool = False
     ) -> Info:
-        """Also ``qd_score``, ``coverage``, ``elites`` and ``best_fitness``, once there is an
-        elite.
-        """
+        """Also ``qd_score``, ``coverage``, ``elites`` and ``best_fitness``."""
         figures = super().figures(state, gradient_norm, step_norm, no_step=no_step)
         archive = Archive.of(self.config, state)
         if not len(archive):
@@ -233,9 +223,7 @@ class ArchiveStrategy(Strategy):
 
 
 class MapElites(ArchiveStrategy):
-    """Individuals are children of elites. Before the first elite, they are children of the first
-    parameters.
-    """
+    """Individuals are children of elites; before the first elite, of the first parameters."""
 
     class Settings(ArchiveSettings):
         emitter = setting(
@@ -280,11 +268,10 @@ class MapElites(ArchiveStrategy):
         return np.concatenate([state["parameters"], self.parents(state).encode()])
 
     def fits(self, size: int, observations: int) -> bool:
-        """With at least one parent that is drawn once; ``builder`` checks the rest."""
+        """At least one parent, drawn once; ``builder`` checks the rest."""
         return size > 2 * self.size + HEADER_FLOATS
 
     def sigma(self, state: State) -> float:
-        """``initial_sigma`` until there is an elite."""
         if self.config.initial_sigma and not len(state["elite_cell"]):
             return float(self.config.initial_sigma) * self.pace.sigma
         return super().sigma(state)
@@ -295,9 +282,7 @@ class MapElites(ArchiveStrategy):
         return np.concatenate([sigma, self.parents(state).encode()])
 
     def parents(self, state: State) -> Parents:
-        """The parents of the state's generation, two for each individual, or as many as may be
-        published: uniform draws with replacement.
-        """
+        """Uniform draws: two for each individual, or as many as may be published."""
         elites = state["elite_parameters"]
         most = min(2 * self.config.population, MAX_PARENT_BYTES // (4 * self.size), MAX_DRAWS)
         count = max(2, most)
@@ -323,7 +308,7 @@ class MapElites(ArchiveStrategy):
         return build
 
     def children(self, parents: Parents, sigma: float, plans: Integers, noise: Floats) -> Floats:
-        """Individuals of (generation, slot) ``plans`` int64 [S, 2], float32 [S, size]."""
+        """Individuals of (generation, slot) ``plans`` int64 [S, 2]."""
         line = self.config.line_sigma if self.config.emitter == ISO_LINE else 0.0
         normals = line_normals(self.config.seed, plans)
         return parents.children(plans[:, 1], noise, normals, (sigma, line))
@@ -342,8 +327,8 @@ class MapElites(ArchiveStrategy):
 class Parents:
     """The elites that a generation's children are made of.
 
-    elites: float32 [k, size], distinct; draws: int64 [d], a row for each parent. The parents of
-    slot s are draws 2s and 2s + 1 modulo d.
+    elites: float32 [k, size], distinct; draws: int64 [d], rows of ``elites``. The parents of slot s
+    are draws 2s and 2s + 1 modulo d.
     """
 
     elites: Floats
@@ -363,15 +348,13 @@ class Parents:
         return children
 
     def encode(self) -> Floats:
-        """For a publication, float32: counts of elites and draws, then the elites and the draws."""
+        """float32: counts of elites and draws, then the elites and the draws."""
         header = np.array([len(self.elites), len(self.draws)], np.float32)
         return np.concatenate([header, self.elites.ravel(), self.draws.astype(np.float32)])
 
     @classmethod
     def decode(cls, values: Floats, size: int) -> Parents:
-        """The parents in ``values``, for policies of ``size`` parameters. Raises ValueError if
-        invalid.
-        """
+        """Raises ValueError for invalid values."""
         header = values[:HEADER_FLOATS]
         if len(header) < HEADER_FLOATS or not is_whole(header, 1, MAX_DRAWS):
             raise ValueError("a publication does not begin with the number of its parents")

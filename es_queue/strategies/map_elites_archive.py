@@ -3,8 +3,8 @@
 Cells are a grid, or a centroidal Voronoi tessellation (CVT) of a box of behaviours: Vassiliades,
 Chatzilygeroudis, Mouret 2018, Using centroidal Voronoi tessellations to scale up the
 multidimensional archive of phenotypic elites algorithm, https://arxiv.org/abs/1610.05729. The
-centroids come from Lloyd's algorithm on fixed uniform samples, so runs with the same settings have
-the same cells. Sums have a fixed order, so every CPU computes the same bits.
+centroids come from Lloyd's algorithm on fixed uniform samples. Sums have a fixed order, so every
+CPU computes the same cells.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from es_queue.numerics.arrays import Doubles, Floats, Integers, typed_array
 from es_queue.protocol.messages import MAX_BEHAVIOUR_NUMBERS
 from es_queue.run_folder import checkpoint_path
 from es_queue.slot_plan import MEMBER, uniforms
+from es_queue.strategies.base import State
 
-State = dict[str, NDArray[Any]]
 GRID, CVT = "grid", "cvt"
 #: The most cells of an archive, and of one with centroids, whose computation takes long.
 MAX_CELLS, MAX_CENTROIDS = 2**20, 100_000
@@ -59,7 +59,6 @@ class Archive:
 
     @classmethod
     def empty(cls, size: int) -> Archive:
-        """Without cells, for policies of ``size`` parameters."""
         behaviour, parameters = np.empty((0, 0), np.float32), np.empty((0, size), np.float32)
         return cls(None, np.empty(0, np.int64), np.empty(0), behaviour, parameters)
 
@@ -74,9 +73,7 @@ class Archive:
 
     @classmethod
     def read(cls, config: RunConfig, state: State, size: int) -> Archive:
-        """The archive of a state that others can have written, for policies of ``size`` parameters.
-        Raises RunFolderError.
-        """
+        """The archive of a state that others can have written. Raises RunFolderError."""
         cell = typed_array(state, "elite_cell", np.int64, (None,))
         numbers = typed_array(state, "elite_behaviour", np.float32, (len(cell), None)).shape[1]
         typed_array(state, "elite_fitness", np.float64, (len(cell),))
@@ -98,7 +95,6 @@ class Archive:
         return archive
 
     def to_arrays(self) -> State:
-        """The archive in a strategy's state."""
         units = self.cells.units if self.cells else None
         return {
             "archive_centroids": np.empty((0, 0)) if units is None else units,
@@ -127,16 +123,16 @@ class Archive:
         return len(self) / self.cells.count if self.cells else 0.0
 
     def qd_score(self, offset: float) -> float:
-        """Sum of all elites' fitness less ``offset``."""
+        """Sum of all elites' fitness less ``offset``, from left to right."""
         # from left to right, as a plain sum
         return float(np.add.accumulate(self.fitness - offset)[-1]) if len(self) else 0.0
 
     def accepted(self, behaviour: Floats, fitness: Doubles) -> Integers:
         """The individuals that become elites, ascending: each the best of its cell, ties to the
-        current elite and then to the earlier individual.
+        current elite and then to the earlier individual. Those with a number that is not finite do
+        not.
 
-        ``behaviour`` [k, b] and ``fitness`` [k]; individuals with a number that is not finite are
-        not considered.
+        ``behaviour`` [k, b], ``fitness`` [k]
         """
         assert self.cells is not None, "no behaviour has been seen"
         valid = np.flatnonzero(np.isfinite(fitness) & np.isfinite(behaviour).all(axis=1))
@@ -180,7 +176,6 @@ def load_archive(run: str | Path, runs_dir: str | Path | None = None) -> tuple[A
 
 
 def read_archive(path: Path) -> tuple[Archive, RunConfig]:
-    """The archive in a file, which is not a link, and its run's settings. Raises RunFolderError."""
     names = {f"strategy.{name}": name for name in Archive.empty(0).to_arrays()}
     try:
         arrays, meta = read_npz(path, ("parameters", *names))
@@ -208,8 +203,7 @@ class Cells:
     shape: cells along each dimension of a grid, whose last one varies fastest; (count,) for
     centroids
     units: float64 [count, b], centroids of a box from 0 to 1, or None for a grid. A behaviour
-    belongs to the nearest, ties to the lower number. Distances are measured in that box, so the
-    units of a behaviour's numbers do not matter.
+    belongs to the nearest in that box, whatever the units of its numbers; ties to the lower number.
     """
 
     low: Doubles
@@ -247,10 +241,8 @@ class Cells:
 
 
 def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None) -> Cells:
-    """The cells for behaviours of so many numbers; one side or bound holds for all of them.
-
-    ``centroids``: those that a state has, else they are computed. Raises UsageError if the settings
-    fit no such behaviour.
+    """The cells for behaviours of so many numbers, with the ``centroids`` of a state, else computed
+    ones. Raises UsageError if the settings do not fit.
     """
     sides, bounds = config.cells, parse_bounds(config.behaviour_bounds)
     validate_count(config.archive, sides)
@@ -268,7 +260,11 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
             )
     low, high = np.broadcast_to(bounds, (numbers, 2)).T
     if config.archive == CVT:
-        return centroid_cells(low, high, math.prod(sides), centroids)
+        count = math.prod(sides)
+        if centroids is None:
+            validate_time(count, numbers)
+            centroids = centroids_of(count, numbers)
+        return Cells(low, high, (count,), centroids)
     whole = sides * numbers if len(sides) == 1 else sides
     if math.prod(whole) > MAX_CELLS:
         raise UsageError(
@@ -278,18 +274,16 @@ def make_cells(config: RunConfig, numbers: int, centroids: Doubles | None = None
     return Cells(low, high, whole)
 
 
-def centroid_cells(low: Doubles, high: Doubles, count: int, centroids: Doubles | None) -> Cells:
+def validate_time(count: int, numbers: int) -> None:
     """Raises UsageError if so many centroids of so many numbers take too long."""
-    numbers, samples = len(low), max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
     each = numbers + NUMBERS_OF_COMPARISON
+    samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
     if numbers > FEW_NUMBERS and count * samples * each > MOST_COMPARED:
         most = math.isqrt(MOST_COMPARED // (SAMPLES_PER_CENTROID * each))
         raise UsageError(
             f"cells is {count}, but so many centroids of {numbers} numbers take long: use at most "
             f"{most}, or a behaviour of fewer numbers"
         )
-    units = centroids_of(count, numbers) if centroids is None else centroids
-    return Cells(low, high, (count,), units)
 
 
 def validate_count(kind: str, sides: tuple[int, ...]) -> None:
@@ -307,8 +301,8 @@ def validate_count(kind: str, sides: tuple[int, ...]) -> None:
 
 @lru_cache(maxsize=4)
 def centroids_of(count: int, numbers: int) -> Doubles:
-    """Centroids of ``count`` cells of a box from 0 to 1 with ``numbers`` dimensions, float64
-    [count, numbers], read-only; an empty cell keeps its centroid.
+    """Centroids of ``count`` cells of a box from 0 to 1, float64 [count, numbers], read-only; an
+    empty cell keeps its centroid.
     """
     samples = max(LEAST_SAMPLES, SAMPLES_PER_CENTROID * count)
     # The seed is not the run's: all runs with these settings have the same cells.
@@ -351,8 +345,8 @@ def nearest(points: Doubles, centroids: Doubles) -> Integers:
 
 
 def nearest_of_all(points: Doubles, centroids: Doubles) -> Integers:
-    """The same, by a product of matrices. Centroids whose distances differ by no more than its
-    rounding are compared in a fixed order of sums, so every CPU finds the same.
+    """By a product of matrices. Centroids whose distances differ by no more than its rounding are
+    compared in a fixed order of sums, so every CPU finds the same.
     """
     result = np.empty(len(points), np.int64)
     each = max(1, DISTANCES // len(centroids))

@@ -36,14 +36,14 @@ class Update(NamedTuple):
     """A row of the log.
 
     plan: number of the publication whose slots the coefficients are of
-    snapshot: newest generation with a snapshot, -1 for none
-    check: ``weights_check`` of that snapshot, below 2^48
+    snapshot: newest generation with a snapshot, -1 for none; check: its ``weights_check``, below
+    2^48
     rate: of the step; decay: share of the weights, or of their way from the first ones, that it
     removes; parent: digest of the update before, in hexadecimal
     coefficients: float32 [S]; empty for weights that no update leads to: those of generation 0, and
     those of the final evaluation
-    best: generation of the best evaluated weights, -1 for none; it changes no weights, so it is no
-    part of the digest
+    best: generation of the best evaluated weights, -1 for none; no part of the digest, because it
+    changes no weights
     """
 
     generation: int
@@ -104,7 +104,7 @@ def parse_perturbation(text: str) -> int:
 
 
 def model_spec(name: str) -> EnvironmentSpec:
-    """What a model is to the rest of es-queue: an objective whose vector is the head of a row."""
+    """A model as an objective whose vector is the head of a row."""
     return EnvironmentSpec(
         id=name,
         observation_size=1,
@@ -160,11 +160,6 @@ class ModelES(GradientStrategy):
         if config.anchor and not config.weight_decay:
             raise config.refused("anchor", "weight_decay is 0: set it, or leave --anchor out")
 
-    @property
-    def step_rate(self) -> float:
-        name = self.optimizer_name(self.config)
-        return (self.config.learning_rate or self.LEARNING_RATES[name]) * self.pace.learning_rate
-
     def start(self, parameters: Floats) -> State:
         nothing = np.empty(0, np.float32)
         first = Update(0, -1, -1, 0, 0.0, 0.0, bytes(16).hex(), nothing)
@@ -215,11 +210,6 @@ class ModelES(GradientStrategy):
             update = update._replace(snapshot=before.generation, check=int(batch.elite_fitness[0]))
         older = log[log[:, 0] > update.snapshot]
         after = self._state(np.vstack([update.to_row(self.width), older]))
-        return after, self._figures(norm(weights))
-
-    def _figures(self, length: float) -> Info:
-        return {
-            "gradient_norm": length,
-            "sigma": self.sigma({}),
-            "no_step": float(length == 0),
-        }
+        length = norm(weights)
+        figures = {"gradient_norm": length, "sigma": self.sigma({}), "no_step": float(length == 0)}
+        return after, figures

@@ -2,13 +2,12 @@
 strategies for deep reinforcement learning via a population of novelty-seeking agents.
 
 https://arxiv.org/abs/1712.06560: NS-ES (algorithm 1), NSR-ES and NSRA-ES (algorithm 3). A
-meta-population of centres is trained one at a time by the step of ``openai_es``. The step maximises
-the distance of the behaviours from the archive, or that and the reward.
+meta-population of members is trained one at a time by the step of ``openai_es``, which maximises
+the distance of behaviours from an archive, or that and the reward.
 
-The behaviour of an updated centre is measured by episodes of the next generation's publication, so
-no worker waits only for them. It enters the archive before that generation's individuals are
-compared with it. The member of that generation is drawn earlier, so the draw uses the updated
-member's previous behaviour.
+An updated member's behaviour is measured in the next generation's publication, so no worker waits
+for it. It enters the archive before that generation's individuals are compared with it. The member
+of that generation is drawn earlier, by the updated member's previous behaviour.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ FIRST_CHUNK = 2**40
 
 
 class Novelty(SharedSigmaGradient):
-    """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member of the meta-population, u by novelty and by
-    reward.
+    """g = (1/2n) Σ (u⁺ − u⁻) ε − l2 θ of one member, u by novelty and by reward.
 
     State, in addition to the active member's ``parameters``: ``members`` float32 [M, size] with
     their optimisers' moments (``member_…``), behaviours and observation statistics; the ``archive``
@@ -100,7 +98,6 @@ class Novelty(SharedSigmaGradient):
     # statistics that one acts
 
     def start(self, parameters: Floats) -> State:
-        """Members near each other, the first at ``parameters``, and an empty archive."""
         state, numbers = super().start(parameters), range(self.member_count)
         for name in self.moments:
             state[f"member_{name}"] = np.stack([state.pop(name)] * self.member_count)
@@ -116,9 +113,7 @@ class Novelty(SharedSigmaGradient):
         }
 
     def near_member(self, first: Floats, number: int) -> Floats:
-        """A member before the first generation: ``first`` + σ ε, with ε from the run's seed and the
-        default σ.
-        """
+        """``first`` + σ ε, with ε from the run's seed and the default σ."""
         if number == 0:
             return first
         maker, chunks = ChunkGenerator(self.config.seed), range(-(-self.size // CHUNK))
@@ -127,8 +122,8 @@ class Novelty(SharedSigmaGradient):
         return first + np.float32(self.SIGMA) * noise
 
     def published(self, state: State) -> Floats:
-        """The active member and the last updated one, float32 [2 · size]; with observation
-        statistics, also the latter's mean and deviation.
+        """The active member and the last updated one; with observation statistics, also the
+        latter's mean and deviation.
         """
         vector = np.concatenate([state["parameters"], state["members"][state["last"]]])
         if not self.config.obs_norm or "member_mean" not in state:
@@ -137,18 +132,16 @@ class Novelty(SharedSigmaGradient):
         return np.concatenate([vector, statistics.mean, statistics.std])
 
     def fits(self, size: int, observations: int) -> bool:
-        """Includes the statistics if observations are normalised."""
+        """With the statistics if observations are normalised."""
         return size == 2 * (self.size + (observations if self.config.obs_norm else 0))
 
     def digest_input(self, state: State, published: Floats) -> Floats:
-        """All members in order."""
         return state["members"].ravel()
 
     # --- whose behaviour is measured
 
     @property
     def max_centres(self) -> int:
-        """All members in the first generation."""
         return 1 + self.member_count
 
     def centre_count(self, state: State) -> int:
@@ -191,16 +184,14 @@ class Novelty(SharedSigmaGradient):
         return {**state, "members": np.stack([state["parameters"], *others])}
 
     def member_statistics(self, state: State, member: int) -> RunningMoments:
-        """A member's statistics; the active one's are the run's, because its own are older."""
+        """The active member's are the run's, because its own are older."""
         count, mean, m2 = (state[f"member_{name}"][member] for name in ("count", "mean", "m2"))
         return RunningMoments(int(count), mean, m2)
 
     def exchange_statistics(
         self, before: State, after: State, moments: RunningMoments
     ) -> tuple[State, RunningMoments]:
-        """Store the statistics with the member that played, and continue with those of the next
-        one.
-        """
+        """Stores the statistics with the member that played, and returns those of the next one."""
         after, played = dict(after), int(before["active"])
         for name, value in named(moments).items():
             after[name] = with_row(after[name], played, value)
@@ -257,9 +248,7 @@ class Novelty(SharedSigmaGradient):
         }
 
     def shape_utilities(self, fitness: Doubles, away: Doubles, weight: float) -> Doubles:
-        """Utilities [S, 2]: centred ranks of novelty, of the mean of both ranks, or of their
-        mixture with ``weight`` for the reward.
-        """
+        """[S, 2]: centred ranks of novelty, of both, or of both with ``weight`` for the reward."""
         novel = utilities("centered-rank", away)
         share = {"ns": 0.0, "nsr": 0.5, "nsra": weight}[self.config.novelty]
         if share == 0:
@@ -267,8 +256,8 @@ class Novelty(SharedSigmaGradient):
         return share * utilities("centered-rank", fitness) + (1 - share) * novel
 
     def updated_reward_weight(self, state: State, batch: Batch) -> State:
-        """NSRA's ``reward_weight`` after the measured centres' fitness (algorithm 3): higher if it
-        is the best so far, lower after long stagnation.
+        """After the measured centres' fitness (algorithm 3): higher if it is the best so far, lower
+        after long stagnation.
         """
         weight, best = float(state["reward_weight"]), state["best_fitness"]
         stagnant = int(state["stagnant"]) + 1
@@ -294,7 +283,6 @@ class Novelty(SharedSigmaGradient):
 
 
 def named(moments: RunningMoments) -> State:
-    """The arrays of a member's statistics, with their names in the state."""
     count = np.array(moments.count, np.int64)
     return {"member_count": count, "member_mean": moments.mean, "member_m2": moments.m2}
 
@@ -307,10 +295,8 @@ def with_row(rows: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
 
 def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
     """Mean distance, float64 [n], of each of ``behaviours`` [n, b] to its nearest ``neighbours`` in
-    ``archive`` [A, b].
-
-    All of a smaller archive counts; an empty one gives 0. A behaviour that is not finite gives NaN.
-    Sums have a fixed order.
+    ``archive`` [A, b]; 0 for an empty archive, NaN for a behaviour that is not finite. Sums have a
+    fixed order.
     """
     # At least two rows a piece: numpy sums a single column in another order.
     count = max(1, min(len(archive) // 2, archive.size // PIECE))
@@ -332,8 +318,8 @@ def novelty_of(behaviours: Floats, archive: Floats, neighbours: int) -> Doubles:
 
 
 def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
-    """``archive`` [A, b] followed by the finite rows of ``measured`` [k, b]; the oldest beyond
-    ``most`` are dropped.
+    """``archive`` [A, b] with the finite rows of ``measured`` [k, b], without the oldest beyond
+    ``most``.
     """
     fresh = measured[np.isfinite(measured).all(axis=1)]
     return np.concatenate([archive, fresh])[-most:] if len(archive) else fresh[-most:]
@@ -341,7 +327,7 @@ def extend_archive(archive: Floats, measured: Floats, most: int) -> Floats:
 
 def draw_index(weights: Doubles, chance: float) -> int:
     """Index that ``chance``, uniform in [0, 1), selects with probabilities proportional to the
-    weights; equal ones if all weights are 0.
+    weights; equal ones if all are 0.
     """
     shares = weights.tolist() if np.any(weights > 0) else [1.0] * len(weights)
     threshold, reached = chance * sum_in_order(shares), 0.0

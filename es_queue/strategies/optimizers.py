@@ -29,14 +29,14 @@ class Optimizer(ABC):
 
     learning_rate: float
 
-    @abstractmethod
     def start(self, size: int) -> Moments:
         """The state before the first step for ``size`` parameters."""
+        return {"velocity": np.zeros(size, np.float32)}
 
     @abstractmethod
     def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
-        """The step uphill, float32 [size], and the state after it; ``moments`` may include other
-        arrays.
+        """The step uphill, float32 [size], and the state after it, from ``moments``, which may
+        include other arrays.
         """
 
 
@@ -49,12 +49,7 @@ class SGD(Optimizer):
     learning_rate: float
     momentum: float = 0.9
 
-    def start(self, size: int) -> Moments:
-        """One float32 [size]: ``velocity``."""
-        return {"velocity": np.zeros(size, np.float32)}
-
     def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
-        """α v with the new velocity v."""
         velocity = blend(self.momentum, moments["velocity"], gradient.astype(np.float32))
         return np.float32(self.learning_rate) * velocity, {"velocity": velocity}
 
@@ -72,12 +67,10 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def start(self, size: int) -> Moments:
-        """Two float32 [size], ``first_moment`` and ``second_moment``, and the counter ``step``."""
         zeros = np.zeros(size, np.float32)
         return {"first_moment": zeros, "second_moment": zeros.copy(), "step": np.array(0, np.int64)}
 
     def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
-        """a m / (√v + ε) with the new moments m and v."""
         count = int(moments["step"]) + 1
         slope = gradient.astype(np.float32)
         first = blend(self.beta1, moments["first_moment"], slope)
@@ -104,12 +97,7 @@ class ClipUp(Optimizer):
     max_speed: float
     momentum: float = 0.9
 
-    def start(self, size: int) -> Moments:
-        """One float32 [size]: ``velocity``."""
-        return {"velocity": np.zeros(size, np.float32)}
-
     def step(self, moments: Moments, gradient: Doubles) -> tuple[Floats, Moments]:
-        """The new velocity, at most ``max_speed`` long."""
         velocity = np.float32(self.momentum) * moments["velocity"]
         length = norm(gradient)
         if length > 0:
@@ -123,9 +111,7 @@ class ClipUp(Optimizer):
 def make_optimizer(
     name: str, learning_rate: float, momentum: float, max_speed: float = 0.0
 ) -> Optimizer:
-    """The optimizer adam, sgd or clipup, with the settings that it uses. Raises KeyError for
-    another name.
-    """
+    """The optimizer adam, sgd or clipup, with the settings that it uses."""
     known: dict[str, Optimizer] = {
         "adam": Adam(learning_rate),
         "sgd": SGD(learning_rate, momentum),

@@ -26,9 +26,7 @@ class ShapingSettings:
 
 
 def utilities(shaping: str, fitness: Doubles) -> Doubles:
-    """Utilities of ``fitness`` by the named shaping, float64 of the same shape. Raises KeyError for
-    an unknown shaping.
-    """
+    """Utilities of ``fitness`` by the named shaping, float64 of the same shape."""
     flat = fitness.ravel()
     if all_equal(with_failures_last(flat)):
         return np.zeros_like(fitness)
@@ -36,21 +34,16 @@ def utilities(shaping: str, fitness: Doubles) -> Doubles:
 
 
 def all_equal(values: Doubles) -> bool:
-    """True when no two of ``values`` differ, and for none at all."""
     return bool(np.all(values == values[:1]))
 
 
 def with_failures_last(fitness: Doubles) -> Doubles:
-    """``fitness`` with −∞ for every value that is not finite: below all others, equal among
-    themselves.
-    """
+    """``fitness`` with −∞ for every value that is not finite."""
     return np.where(np.isfinite(fitness), fitness, -np.inf)
 
 
 def with_failures_lowest(fitness: Doubles) -> Doubles:
-    """``fitness`` with the smallest finite value for every one that is not finite; zeros when none
-    is.
-    """
+    """``fitness`` with the smallest finite value for every one that is not finite; else zeros."""
     finite = np.isfinite(fitness)
     if not finite.any():
         return np.zeros_like(fitness)
@@ -86,9 +79,9 @@ def log_rank(fitness: Doubles) -> Doubles:
 
 
 def blended_rank(fitness: Doubles, linear: float) -> Doubles:
-    """``log_rank`` with a share of ``linear`` from centred ranks of the same Σ|u|, ties shared.
-
-    Linear utilities also use the worse half, and so contain less noise from a few lucky episodes.
+    """``log_rank`` with a share of ``linear`` from centred ranks of the same Σ|u|, ties shared:
+    they
+    also use the worse half, and contain less noise from a few lucky episodes.
     """
     logarithmic = recombination_weights(len(fitness))[::-1]
     centred = np.arange(len(fitness)) - (len(fitness) - 1) / 2
@@ -106,9 +99,7 @@ def z_score(fitness: Doubles) -> Doubles:
 
 
 def raw_fitness(fitness: Doubles) -> Doubles:
-    """The fitness unchanged: the starter's ``sign`` mode, if it is the sum of the signs of the
-    rewards.
-    """
+    """The starter's ``sign`` mode, if fitness is the sum of the rewards' signs."""
     values = with_failures_lowest(fitness)
     return np.zeros_like(values) if all_equal(values) else values
 
