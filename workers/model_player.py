@@ -13,9 +13,9 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.environments.factory import describe
 from es_queue.environments.interface import Environment, EnvironmentRequest
-from es_queue.errors import EnvironmentFailure, MissingPackage
+from es_queue.errors import EnvironmentFailure
 from es_queue.models.snapshots import Snapshots
-from es_queue.models.weights import Model, weights_check
+from es_queue.models.weights import Model, missing_packages, weights_check
 from es_queue.numerics.arrays import Floats
 from es_queue.numerics.fingerprint import bytes_digest
 from es_queue.numerics.noise_table import NoiseTable
@@ -219,10 +219,10 @@ class ModelPlayer(Player):
 
 def join_model(config: RunConfig, control: EpisodeControl, table: NoiseTable) -> ModelPlayer:
     """Raises Refusal or EnvironmentFailure in one sentence."""
+    if missing := missing_packages(config.snapshots):
+        raise Refusal(missing)
     control.begin_episode({})  # a model may hang when it is loaded
     try:
         return ModelPlayer(config, table, control)
-    except MissingPackage as error:
-        raise Refusal(str(error)) from None
     finally:
         control.end_episode()

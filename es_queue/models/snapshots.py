@@ -6,7 +6,6 @@ Each has the tensors of ``Model.tensors``, and as metadata the row of its genera
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import tempfile
@@ -20,7 +19,7 @@ import numpy as np
 from es_queue.config.run_config import RunConfig
 from es_queue.errors import EnvironmentFailure, MissingPackage, RunFolderError
 from es_queue.files import read_npz
-from es_queue.models.weights import Model
+from es_queue.models.weights import Model, load_library
 from es_queue.numerics.arrays import Floats
 from es_queue.run_folder import SNAPSHOTS, checkpoint_path
 from es_queue.strategies.model_es import Update
@@ -31,16 +30,6 @@ FORMAT = "es-queue-model 1"
 NAME = re.compile(r"(0|[1-9][0-9]{0,7})\.safetensors")
 #: A run continues from one of its newest two snapshots; the third is for a worker that reads it.
 NEWEST = 3
-
-
-def load_library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingPackage(
-            f"a model's snapshots need {name.partition('.')[0]}: install it with pip install "
-            "'es-queue[models]'"
-        ) from None
 
 
 class Snapshots:
@@ -115,6 +104,10 @@ class Snapshots:
                 self._remote.rm_file(path)
             elif number not in kept:
                 Path(path).unlink(missing_ok=True)
+        if not self._remote:  # of writers that were killed
+            for unfinished in Path(self._path).glob("*.safetensors*.new"):
+                if int(unfinished.name.partition(".")[0]) < max(kept):
+                    unfinished.unlink(missing_ok=True)
 
     @contextmanager
     def opened(self, generation: int) -> Iterator[Any]:

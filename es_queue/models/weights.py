@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,30 @@ from es_queue.user_code import describe_error, load_attribute
 STREAMS = int.from_bytes(b"es-model", "little")
 #: The device of a host's models; cuda if torch finds one, else cpu.
 DEVICE_VARIABLE = "ES_QUEUE_DEVICE"
+INSTALL = "pip install 'es-queue[models]'"
 
 
-def load_torch() -> Any:
+def missing_packages(snapshots: str) -> str:
+    """What a model's worker needs and this host lacks, as a sentence; empty for nothing.
+
+    snapshots: the setting
+    """
+    needed = ["torch", "safetensors", *(["fsspec"] if "://" in snapshots else [])]
+    if missing := " and ".join(name for name in needed if find_spec(name) is None):
+        return f"a model needs {missing}: {INSTALL}"
     try:
-        return importlib.import_module("torch")
+        if "://" in snapshots:
+            load_library("fsspec").get_filesystem_class(snapshots.partition("://")[0])
+    except (ImportError, ValueError) as error:  # fsspec names the package, such as s3fs
+        return f"snapshots cannot be written to that URL: {error}"
+    return ""
+
+
+def load_library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
     except ImportError:
-        raise MissingPackage(
-            "a model needs torch: install it with pip install 'es-queue[models]'"
-        ) from None
+        raise MissingPackage(f"a model needs {name.partition('.')[0]}: {INSTALL}") from None
 
 
 class Leaf:
@@ -51,7 +67,7 @@ class Leaf:
 
     def __init__(self, number: int, name: str, parameter: Any, rank: int) -> None:
         self.number, self.name, self.parameter, self.rank = number, name, parameter, rank
-        data, torch = parameter.data, load_torch()
+        data, torch = parameter.data, load_library("torch")
         self.is_shared = rank > 0 and data.dtype == torch.float32
         self.weights = data if self.is_shared else data.to(torch.float32, copy=True)
         self.velocity: Any = None
@@ -130,7 +146,7 @@ class Model:
 
     def __init__(self, config: RunConfig, device: str = "") -> None:
         """Load the module. Raises EnvironmentFailure in one sentence."""
-        self.torch = torch = load_torch()
+        self.torch = torch = load_library("torch")
         self.config, self.name = config, config.model
         self.device = device or os.environ.get(DEVICE_VARIABLE, "")
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")

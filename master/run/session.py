@@ -180,6 +180,7 @@ class Session:
     def _make_new(self, config: RunConfig) -> tuple[Setup, RunState]:
         launch = self._launch
         self._allowed.enter_context(allowing(named_modules(config)))
+        self._validate_packages(config)
         if config.model and (launch.warm_start or launch.video_every):
             flag = "--warm-start" if launch.warm_start else "--video-every"
             raise UsageError(
@@ -242,9 +243,19 @@ class Session:
         self._allow_modules(self._saved_config, f"run {run.run}")
         config = replace(self._saved_config, **changes)
         config.check()
+        self._validate_packages(config)
         setup = prepare_run(config, launch.noise_dir)
         setup.validate_state(state)
         return setup, state
+
+    def _validate_packages(self, config: RunConfig) -> None:
+        """Raises UsageError if local workers of a model cannot work here."""
+        if not (config.model and self._services.requested):
+            return
+        from es_queue.models.weights import missing_packages  # few runs have a model
+
+        if missing := missing_packages(config.snapshots):
+            raise UsageError(f"{missing}, or start no workers here (--workers 0)")
 
     def _allow_modules(self, config: RunConfig, what: str) -> None:
         """Raises RunFolderError for settings in ``what`` that name modules without permission."""

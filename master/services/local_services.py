@@ -54,6 +54,12 @@ class LocalServices:
         self.server: PrivateServer | None = None
         self._workers: ProcessGroup | None = None
 
+    @property
+    def requested(self) -> int:
+        """How many local workers the launch has."""
+        default = 0 if self.launch.redis_url else default_workers()
+        return default if self.launch.workers is None else self.launch.workers
+
     def connect(self, folder: Path) -> tuple[str, redis.Redis]:
         """The URL of the named Redis, or of a private one that is started in ``folder``, and its
         client. Warns about a named one that others can reach. Raises RedisError or RunFolderError.
@@ -98,10 +104,7 @@ class LocalServices:
 
         Raises RunFolderError if a log cannot be written.
         """
-        launch, is_private = self.launch, self.server is not None
-        count = launch.workers
-        if count is None:
-            count = default_workers() if is_private else 0
+        launch, count, is_private = self.launch, self.requested, self.server is not None
         if not count or self._workers is not None:
             return
         self._workers, self.count = ProcessGroup(STOP_SECONDS), count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")
 
+from master.cli.main import main  # noqa: E402
 from tests import memory  # noqa: E402
 from tests.cases import each_case  # noqa: E402
 from tests.memory import Fault, Played, play  # noqa: E402
@@ -60,7 +62,7 @@ def test_the_number_of_workers_changes_no_bit_of_the_weights(train: Train, form:
     assert len(set(one[1].values())) == 3, "the weights change from snapshot to snapshot"
 
 
-@each_case("form", ["full", "rank 1", "clipup"])
+@each_case("form", ["full", "rank 1", "rank 4, to the first weights", "clipup"])
 def test_faults_change_no_bit_of_the_weights(train: Train, form: str) -> None:
     settings = {**FORMS[form], "generations": 6, "eval_every": 3, "block": 1}
     quiet = train(1, **settings)
@@ -85,3 +87,27 @@ def test_snapshots_behind_a_url_give_the_same_weights(train: Train) -> None:
     remote = train(2, scheme="file://", master_dies_in=7, **settings)
     assert len(remote[1]) < 6, "old snapshots are removed there, too"
     assert same(remote, train(1, **settings))
+
+
+@each_case(
+    ("missing", "place", "sentence"),
+    [
+        ("torch", "", "a model needs torch: pip install 'es-queue[models]'"),
+        ("safetensors", "", "a model needs safetensors: pip install 'es-queue[models]'"),
+        ("fsspec", "memory://here", "a model needs fsspec: pip install 'es-queue[models]'"),
+        ("", "unknown://here", "snapshots cannot be written to that URL: Protocol not known"),
+    ],
+)
+def test_a_missing_package_is_named_before_the_run_begins(
+    missing: str,
+    place: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    words = ["--model", "tests.networks:Network", "--snapshots", place, "--runs-dir", str(tmp_path)]
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
