@@ -8,14 +8,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TextIO, cast
+from dataclasses import dataclass, field
+from typing import TextIO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from es_queue.config.run_config import RunConfig, parse_target
@@ -47,13 +47,6 @@ DRAW_SECONDS = 0.2
 MOST_WIDTH, NO_LIMIT = 120, 100_000
 #: Spaces between the columns of a table.
 COLUMN_GAP = 2
-#: A table without lines.
-PLAIN: dict[str, Any] = {
-    "box": None,
-    "header_style": "dim",
-    "pad_edge": False,
-    "padding": (0, COLUMN_GAP, 0, 0),
-}
 #: The last column of a table shrinks to this width before a column is omitted.
 LEAST_COLUMN_WIDTH = 12
 BAR_WIDTH = 20
@@ -69,63 +62,45 @@ def make_console(out: SafeStream) -> Console:
     )
 
 
-class FittingTable(Table):
+@dataclass(frozen=True)
+class FittingTable:
     """A table without lines that omits columns if the terminal is too narrow. Its first column is
-    never cut.
+    never cut, and its last one shrinks first.
 
-    Args:
-        rows: Cells without their own style have the ``styles`` of their text.
-        right: Headers of right-aligned columns.
-        expendable: Headers of columns that may be omitted, in that order.
-        notes: What some headers mean, for a line below, which leaves out omitted columns.
+    right: headers of right-aligned columns; expendable: those that may be omitted, in that order;
+    styles: of cells, by their text; notes: what some headers mean, for a line below
     """
 
-    def __init__(
-        self,
-        headers: Sequence[str],
-        rows: Sequence[Sequence[str | Text]],
-        right: Collection[str],
-        expendable: Sequence[str],
-        styles: Mapping[str, str] = MappingProxyType({}),
-        notes: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(**PLAIN)
-        self.notes = notes
-        self._expendable = [headers.index(header) for header in expendable]
-        for place, header in enumerate(headers, 1):
-            # rich narrows the column that may wrap, and cuts texts that may not.
-            side: JustifyMethod = "right" if header in right else "left"
-            self.add_column(Text(header), justify=side, no_wrap=place < len(headers))
-        for row in rows:
-            self.add_row(*(make_cell(cell, styles) for cell in row))
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Collection[str]
+    expendable: Sequence[str]
+    styles: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [column_width(column) for column in self.columns]
-        kept = list(range(len(widths)))
-        least = [*widths[:-1], min(widths[-1], LEAST_COLUMN_WIDTH)] if len(widths) > 1 else widths
-        for place in self._expendable:
-            if sum(least[k] + COLUMN_GAP for k in kept) - COLUMN_GAP > options.max_width:
-                kept.remove(place)
-        columns = [self.columns[place].copy() for place in kept]
-        columns[0].min_width = min(widths[0], options.max_width)
-        table = Table(*columns, **PLAIN)
-        # A copied column has no cells.
-        for row in zip(*(self.columns[place].cells for place in kept), strict=True):
-            table.add_row(*row)
+        columns = dict(zip(self.headers, zip(*self.rows, strict=True), strict=True))
+        widths = {head: max(map(cell_len, (head, *cells))) for head, cells in columns.items()}
+        first, last = self.headers[0], self.headers[-1]
+        least = {**widths, last: min(widths[last], LEAST_COLUMN_WIDTH)} if first != last else widths
+        for head in self.expendable:
+            if sum(least[one] + COLUMN_GAP for one in columns) - COLUMN_GAP > options.max_width:
+                columns.pop(head, None)
+        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, COLUMN_GAP, 0, 0))
+        for head in columns:
+            # rich narrows the column that may wrap, and cuts texts that may not.
+            table.add_column(
+                Text(head),
+                justify="right" if head in self.right else "left",
+                no_wrap=head != last,
+                min_width=min(widths[head], options.max_width) if head == first else None,
+            )
+        for row in zip(*columns.values(), strict=True):
+            styled = ((cell, self.styles.get(cell, "")) for cell in row)
+            table.add_row(*(Text(*one, no_wrap=True, overflow="ellipsis") for one in styled))
         yield table
-        heads = {str(column.header) for column in columns}
-        if notes := "; ".join(text for name, text in self.notes.items() if name in heads):
+        if notes := "; ".join(text for head, text in self.notes.items() if head in columns):
             yield Text(f"\n{notes}", "dim")
-
-
-def make_cell(cell: str | Text, styles: Mapping[str, str]) -> Text:
-    if isinstance(cell, Text):
-        return cell
-    return Text(cell, styles.get(cell, ""), no_wrap=True, overflow="ellipsis")
-
-
-def column_width(column: Column) -> int:
-    return max(cell_len(str(text)) for text in (column.header, *column.cells))
 
 
 def make_fields(rows: Iterable[tuple[str, Text]], width: int) -> Table:

@@ -56,7 +56,7 @@ from master.loop.learner import (
 from master.loop.listeners import Generation, Listener, Outcome, Report
 from master.loop.state import CLOSING, ENDING, TRAINING, RunState, vector_digest
 from master.loop.workers import Workers
-from master.status.figures import Record, format_duration, format_values
+from master.status.figures import PROGRESS, Record, format_duration, format_values
 
 LOGGER = logging.getLogger("es_queue.loop")
 
@@ -265,9 +265,14 @@ class Master:
         state, learner = generation.state, generation.learner
         changes = [change for change in state.changes if change.generation <= state.generation]
         evaluation = state.last_evaluation
+        # Redis keeps the order of the first write: what people look for stands first.
+        first = dict.fromkeys(PROGRESS, None if last else "")
+        known = {name: value for name, value in last.items() if not name.startswith("fitness_")}
         return format_values(
             {
-                **{name: value for name, value in last.items() if name != "publication"},
+                **first,
+                **known,
+                "publication": None,  # the script writes it
                 "changed": format_changes(changes).rpartition("; ")[2],
                 "origin": state.origin,
                 **self._inbox.progress_fields(),

@@ -438,7 +438,7 @@ def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Findi
     if is_working(run) or workers:
         yield check_workers(run, workers)
     if workers:
-        remark, _, fix = idle_workers(run.figures).partition(": ")
+        remark, _, fix = idle_workers(run).partition(": ")
         if remark:
             yield Finding("idle", WARNING, remark, fix)
         yield check_fleet(workers, host.versions())

@@ -279,6 +279,9 @@ FIGURES = {
                format_whole),
     )
 }  # fmt: skip
+
+#: Of a run's progress in Redis, in the order in which a person at redis-cli sees them.
+PROGRESS = {name: figure.unit for name, figure in FIGURES.items() if "json" in figure.places}
 #: What a worker's heartbeat reports: its unit, and what it is.
 WORKER_FIGURES = {
     "host": (TEXT, "its host"),
@@ -392,7 +395,7 @@ def figure_rows(
     means: of its evaluations; among: of how many they are
     """
     is_final = figures.get("eval_episodes") is not None
-    graph = format_graph(means, GRAPH_WIDTH)
+    graph = format_graph(means)
     return [
         ("speed", fill(SPEED, figures)),
         ("training", fill(TRAINING, figures)),
@@ -422,23 +425,20 @@ def format_results(done: object, slots: object, training: object) -> str:
     return f"{format_whole(done)} of {format_whole(slots)} results{about}"
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as blocks from low to high; neighbours are averaged to fit the width."""
-    values = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
-    columns = min(width, len(values))
-    edges = [len(values) * column // columns for column in range(columns + 1)]
-    means = [math.fsum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
-    low, high = min(means), max(means)
-    if low == high:
-        return BAR_SIGNS[3] * columns
-    return "".join(BAR_SIGNS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
-
-
-def format_graph(values: Sequence[float], width: int) -> str:
-    """The values as blocks with their lowest and highest; empty for fewer than two."""
+def format_graph(values: Sequence[float], width: int = GRAPH_WIDTH) -> str:
+    """The values as blocks from low to high, then the lowest and the highest; empty for fewer than
+    two. Neighbours are averaged to fit the width.
+    """
     if len(values) < 2:
         return ""
-    return f"{sparkline(values, width)}  {format_score(min(values))} to {format_score(max(values))}"
+    columns = min(width, len(values))
+    edges = [len(values) * column // columns for column in range(columns + 1)]
+    drawn = [max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) for value in values]
+    means = [math.fsum(drawn[low:high]) / (high - low) for low, high in pairwise(edges)]
+    low, high = min(means), max(means)
+    signs = (min(7, int(8 * (mean - low) / (high - low))) if high > low else 3 for mean in means)
+    blocks = "".join(BAR_SIGNS[sign] for sign in signs)
+    return f"{blocks}  {format_score(min(values))} to {format_score(max(values))}"
 
 
 def format_workers(figures: Mapping[str, Value]) -> str:
@@ -446,25 +446,23 @@ def format_workers(figures: Mapping[str, Value]) -> str:
 
 
 def format_idle_workers(
-    workers: int, slots: int | None, busy: float | None, scale: float = 1.0
+    workers: float, slots: float | None, busy: float | None, scale: float = 1.0
 ) -> str:
     """A note that workers have too little work; empty if they have enough.
 
     slots: of a generation, None if unlimited; busy: the sum of their busy shares, None if unknown
     """
+    fleet = f"{format_whole(workers)} workers"
     if busy is not None and workers > 1 and 0 < busy < LEAST_BUSY * workers:
         larger = scale_for(min(workers / busy, workers), scale)
-        return (
-            f"{max(1, round(busy)):,} of {workers:,} workers are busy on average: "
-            f"`--scale {larger:g}` would use them"
-            if larger > scale
-            else ""
-        )
+        idle = f"{format_whole(max(1, busy))} of {fleet} are busy on average"
+        return f"{idle}: `--scale {larger:g}` would use them" if larger > scale else ""
     if slots is None or not 0 < slots < workers:
         return ""
     return (
-        f"a generation has {slots:,} training slots for {workers:,} workers, so at least "
-        f"{workers - slots:,} wait: `--scale {scale_for(workers / slots, scale):g}` gives them work"
+        f"a generation has {format_whole(slots)} training slots for {fleet}, so at least "
+        f"{format_whole(workers - slots)} wait: `--scale {scale_for(workers / slots, scale):g}` "
+        "gives them work"
     )
 
 

@@ -12,7 +12,7 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -35,15 +35,14 @@ KEY_PREFIX = RUNS.partition(":")[0] + ":"
 RUN_KEY = re.compile(
     rf"{KEY_PREFIX}(?P<run>{RUN_ID.pattern}):(?P<what>[a-z]+)(?::(?P<of>.*))?", re.DOTALL
 )
-#: A larger value is described by its size and its first bytes; a stream as large as this is still
-#: read at its end.
+#: Only the beginning of a larger string is shown, and nothing of another value; a history of ten
+#: thousand generations takes more.
 MOST_BYTES, MOST_STREAM_BYTES, FIRST_BYTES = 2**23, 2**26, 256
-#: Keys, and pieces of the keyspace, that are read; of each key for the table.
+#: Keys, and steps of a thousand keys in which they are found; of each key for the table.
 MOST_KEYS, SCAN_STEPS, PREVIEW_BYTES, PREVIEW_ITEMS, PREVIEW_WIDTH = 2000, 1000, 2**14, 3, 80
 #: Items of a value, and of a list within it.
-MOST_ITEMS, LONGEST_LIST = 1000, 16
-MOST_DEPTH, LONGEST_JSON, LARGEST_INTEGER = 12, 2**18, 2**64
-#: Arrays and archives, for the table.
+MOST_ITEMS, LONGEST_LIST, MOST_DEPTH, LONGEST_JSON = 1000, 16, 12, 2**18
+#: What arrays and archives contain, for the table.
 PACKED = {
     "checkpoint": "archive of arrays",
     "parameters": "{:,} float32",
@@ -52,43 +51,58 @@ PACKED = {
 }
 #: How the items of a type are counted, and what they are called.
 COUNTS = {
-    "string": ("strlen", "byte"),
-    "list": ("llen", "item"),
-    "set": ("scard", "member"),
-    "zset": ("zcard", "member"),
-    "hash": ("hlen", "field"),
-    "stream": ("xlen", "entry"),
+    "string": ("strlen", "byte", "bytes"),
+    "list": ("llen", "item", "items"),
+    "set": ("scard", "member", "members"),
+    "zset": ("zcard", "member", "members"),
+    "hash": ("hlen", "field", "fields"),
+    "stream": ("xlen", "entry", "entries"),
 }
 
 
 @dataclass(frozen=True)
 class Key:
     """count: bytes of a string, else items; memory: bytes, as the server estimates them; expires:
-    seconds left, None for never; run and what: by the name, such as ``task``; empty for unknown
-    names
+    seconds left, None for never
     """
 
-    name: str
+    raw: bytes
     type: str
     count: int
     memory: int
     expires: float | None
-    run: str = ""
-    what: str = ""
+
+    @property
+    def name(self) -> str:
+        return sanitize(to_text(self.raw))
+
+    def part(self, which: str) -> str:
+        """``run`` or ``what``, such as task; empty for unknown names."""
+        match = RUN_KEY.fullmatch(to_text(self.raw))
+        return match[which] if match else ""
 
     @property
     def size(self) -> str:
         """Such as ``1 member`` or ``1,000 entries``."""
-        unit = COUNTS[self.type][1]
-        units = "entries" if unit == "entry" else f"{unit}s"
-        return f"{self.count:,} {unit if self.count == 1 else units}"
+        return f"{self.count:,} {COUNTS[self.type][1 if self.count == 1 else 2]}"
 
-    @property
-    def expiry(self) -> str:
-        return "never" if self.expires is None else format_duration(self.expires)
+    def question(self, items: int, most: int) -> tuple[Any, ...] | None:
+        """Reads ``most`` bytes of a string, else the first items, or the newest of a stream; None
+        if the value is too large.
+        """
+        questions = {
+            "string": ("getrange", self.raw, 0, most - 1),
+            "list": ("lrange", self.raw, 0, items - 1),
+            "set": ("smembers", self.raw),
+            "zset": ("zrange", self.raw, 0, items - 1, False, True),
+            "hash": ("hgetall", self.raw),
+            "stream": ("xrevrange", self.raw, "+", "-", items),
+        }
+        limits = {"string": math.inf, "stream": MOST_STREAM_BYTES}
+        return questions[self.type] if self.memory <= limits.get(self.type, MOST_BYTES) else None
 
     def to_json(self) -> dict[str, Any]:
-        about = {"key": sanitize(self.name), "type": self.type, "size": self.count}
+        about = {"key": self.name, "type": self.type, "size": self.count}
         return {**about, "memory": self.memory, "expires": self.expires}
 
 
@@ -98,18 +112,18 @@ def validate_key(key: str, run: str | None) -> str:
     """
     if run is not None and not key.startswith(KEY_PREFIX):
         key = f"{RunKeys(run).prefix}{key}"
-    if key.startswith(KEY_PREFIX) and len(key) <= LONGEST_NAME:
-        match = RUN_KEY.fullmatch(key)
-        if run is not None and (match is None or match["run"] != run):
-            raise UsageError(
-                f"--keys is {sanitize(key, 60)!r}, which is not a key of run {run}: leave out "
-                "one of the two"
-            )
-        return key
-    raise UsageError(
-        f"--keys is {sanitize(key, 60)!r}: keys begin with {KEY_PREFIX}, like "
-        f"{KEY_PREFIX}RUN:config; with a run, the rest is enough: es-status RUN --keys config"
-    )
+    if not key.startswith(KEY_PREFIX) or len(key) > LONGEST_NAME:
+        raise UsageError(
+            f"--keys is {sanitize(key, 60)!r}: keys begin with {KEY_PREFIX}, like "
+            f"{KEY_PREFIX}RUN:config; with a run, the rest is enough: es-status RUN --keys config"
+        )
+    match = RUN_KEY.fullmatch(key)
+    if run is not None and (match is None or match["run"] != run):
+        raise UsageError(
+            f"--keys is {sanitize(key, 60)!r}, which is not a key of run {run}: leave out "
+            "one of the two"
+        )
+    return key
 
 
 # --- all keys
@@ -117,102 +131,73 @@ def validate_key(key: str, run: str | None) -> str:
 
 def make_keys_page(servers: Sequence[RedisReader], run: str | None) -> Page:
     pattern = f"{KEY_PREFIX}*" if run is None else f"{RunKeys(run).prefix}*"
-    rows, data, notes = list[tuple[str, ...]](), list[dict[str, Any]](), list[str]()
+    rows, data, notes = list[list[str]](), list[dict[str, Any]](), list[str]()
     for server in servers:
-        names, is_complete, odd = scan(server, pattern)
-        keys = list(describe_keys(server, names))
-        questions = [question_of(key, PREVIEW_ITEMS, PREVIEW_BYTES) for key in keys]
+        names, is_complete = scan(server, pattern)
+        keys = describe_keys(server, names)
+        questions = [key.question(PREVIEW_ITEMS, PREVIEW_BYTES) for key in keys]
         answers = iter(server.ask(question for question in questions if question))
         for key, question in zip(keys, questions, strict=True):
             content = preview(key, next(answers) if question else None)
             data.append({**key.to_json(), "content": content})
-            rows.append((sanitize(key.name), key.type, key.size, key.expiry, content))
+            expiry = "never" if key.expires is None else format_duration(key.expires)
+            rows.append([key.name, key.type, key.size, expiry, content])
         if not is_complete:
             notes.append(f"there are more keys at {server.name} than es-status reads")
-        if odd:
-            notes.append(f"{odd:,} keys at {server.name} have names that are not text, or too long")
     headers, expendable = ("key", "type", "size", "expires", "content"), ("type", "expires", "size")
-    table = (
-        FittingTable(headers, rows, ("size", "expires"), expendable) if rows else Text("no keys")
-    )
-    return Page({"keys": data, "notes": notes}, (table, *(Text(note, FAINT) for note in notes)))
+    table = FittingTable(headers, rows, ("size", "expires"), expendable)
+    lines = [Text(note, FAINT) for note in notes]
+    return Page({"keys": data, "notes": notes}, (table if rows else Text("no keys"), *lines))
 
 
-def scan(server: RedisReader, pattern: str) -> tuple[list[str], bool, int]:
-    """Names of keys that match a pattern, in order; whether these are all; the number of names
-    that are not text, or too long. It reads at most 1000 keys per step.
-    """
-    cursor, names, odd = 0, set[str](), 0
+def scan(server: RedisReader, pattern: str) -> tuple[list[bytes], bool]:
+    """Names of keys that match a pattern, in order, and whether these are all."""
+    cursor, names = 0, set[bytes]()
     for _ in range(SCAN_STEPS):
         (answer,) = server.ask([("scan", cursor, pattern, 1000)])
-        if answer is None:
-            return sorted(names)[:MOST_KEYS], False, odd
-        cursor = int(answer[0])
-        for data in answer[1]:
-            name = data.decode("utf-8", "replace") if len(data) <= LONGEST_NAME else "�"
-            names.update([] if "�" in name else [name])
-            odd += "�" in name
-        if cursor == 0 or len(names) + odd > MOST_KEYS:
+        cursor, found = answer or (0, [])
+        names.update(found)
+        if not cursor or len(names) > MOST_KEYS:
             break
-    return sorted(names)[:MOST_KEYS], cursor == 0 and len(names) <= MOST_KEYS, odd
+    return sorted(names)[:MOST_KEYS], not cursor and len(names) <= MOST_KEYS
 
 
-def describe_keys(server: RedisReader, names: Sequence[str]) -> Iterator[Key]:
+def describe_keys(server: RedisReader, names: Sequence[str | bytes]) -> list[Key]:
     """The existing keys."""
-    types = map(to_text, server.ask(("type", name) for name in names))
-    there = [(name, kind) for name, kind in zip(names, types, strict=True) if kind in COUNTS]
-    answers = server.ask(
-        question
-        for name, kind in there
-        for question in ((COUNTS[kind][0], name), ("memory_usage", name, 0), ("pttl", name))
-    )
-    for (name, kind), count, memory, left in zip(
-        there, answers[::3], answers[1::3], answers[2::3], strict=True
-    ):
-        expires = None if left is None or left < 0 else left / 1000
-        size = (count if kind == "string" else memory) or 0
-        match = RUN_KEY.fullmatch(name)
-        yield Key(
-            name, kind, count or 0, size, expires, *(match.group("run", "what") if match else ())
+    raw = [name if isinstance(name, bytes) else name.encode() for name in names]
+    types = map(to_text, server.ask(("type", name) for name in raw))
+    there = [(name, kind) for name, kind in zip(raw, types, strict=True) if kind in COUNTS]
+    counts = server.ask((COUNTS[kind][0], name) for name, kind in there)
+    memories = server.ask(("memory_usage", name, 0) for name, _ in there)
+    lives = server.ask(("pttl", name) for name, _ in there)
+    return [
+        Key(
+            name,
+            kind,
+            count or 0,
+            (count if kind == "string" else memory) or 0,
+            None if left is None or left < 0 else left / 1000,
         )
-
-
-def question_of(key: Key, items: int, most: int) -> tuple[Any, ...] | None:
-    """Reads so many items; None for a value of more than ``most`` bytes."""
-    if key.type == "stream":
-        share = key.memory * min(1.0, items / max(1, key.count))
-        is_small = key.memory <= MOST_STREAM_BYTES and share <= most
-        return ("xrevrange", key.name, "+", "-", items) if is_small else None
-    questions = {
-        "string": ("getrange", key.name, 0, most - 1),
-        "list": ("lrange", key.name, 0, items - 1),
-        "set": ("smembers", key.name),
-        "zset": ("zrange", key.name, 0, items - 1, False, True),
-        "hash": ("hgetall", key.name),
-    }
-    return questions[key.type] if key.type == "string" or key.memory <= most else None
+        for (name, kind), count, memory, left in zip(there, counts, memories, lives, strict=True)
+    ]
 
 
 def preview(key: Key, answer: Any) -> str:
     """The beginning of a value, on one line."""
-    if key.what in PACKED:
-        return PACKED[key.what].format(key.count // 4)
+    if key.part("what") in PACKED:
+        return PACKED[key.part("what")].format(key.count // 4)
     if not answer:
         return ""
-    if key.type == "string" and len(answer) < key.count:
-        value: Any = escape_bytes(answer)
-    elif key.type == "string":
-        value = decode_string(key, answer)
-    else:
-        value = decode_items(key, answer)
+    is_cut = key.type == "string" and len(answer) < key.count
+    value: Any = escape_bytes(answer) if is_cut else decode(key, answer)
+    start = ""
     if key.type == "stream":
-        value = {name: inner for name, inner in value[-1].items() if name != "id"}
-    if isinstance(value, dict) and key.type != "zset":
+        start, value = "newest: ", {**value[-1], "id": ""}
+    if key.type == "zset":
+        value = list(value)
+    if isinstance(value, dict):
         value = {name: inner for name, inner in value.items() if inner not in ("", None, [])}
-    start = "newest: " if key.type == "stream" else ""
-    return sanitize(
-        start + format_value(list(value) if key.type == "zset" else value), PREVIEW_WIDTH
-    )
+    return sanitize(start + format_value(value), PREVIEW_WIDTH)
 
 
 # --- one key
@@ -222,52 +207,49 @@ def make_key_page(servers: Sequence[RedisReader], name: str) -> Page:
     """One key with its whole value, from the first server that has it. Raises UsageError if none
     has.
     """
-    server = next(iter(servers), None)
-    key = None if server is None else next(describe_keys(server, [name]), None)
-    if server is None or key is None:
-        raise UsageError(f"there is no key {sanitize(name)}; es-status --keys lists the keys")
-    value, note = read_value(server, key)
-    expiry = "never expires" if key.expires is None else f"expires in {key.expiry}"
-    parts: list[PagePart] = [Text(sanitize(name), STRONG)]
-    parts += [
-        Text(f"  {line}", FAINT) for line in (f"{key.type}, {key.size}, {expiry}", note) if line
-    ]
-    data = {**key.to_json(), "note": note or None, "value": value}
-    return Page(data, (*parts, Text(""), *value_parts(value)))
+    for server in servers:
+        for key in describe_keys(server, [name]):
+            value, note = read_value(server, key)
+            expires = key.expires
+            life = "never expires" if expires is None else f"expires in {format_duration(expires)}"
+            about = [f"{key.type}, {key.size}, {life}", *filter(None, [note])]
+            lines = [Text(key.name, STRONG), *(Text(f"  {one}", FAINT) for one in about), Text("")]
+            data = {**key.to_json(), "note": note or None, "value": value}
+            return Page(data, (*lines, *value_parts(value)))
+    raise UsageError(f"there is no key {sanitize(name)}; es-status --keys lists the keys")
 
 
 def read_value(server: RedisReader, key: Key) -> tuple[Any, str]:
     """The decoded value, and what was left out."""
-    question = question_of(key, MOST_ITEMS, MOST_BYTES)
+    what = key.part("what")
+    is_long = key.type == "string" and key.count > MOST_BYTES and what != "results"
+    question = key.question(MOST_ITEMS, FIRST_BYTES if is_long else MOST_BYTES)
     if question is None:
         return None, f"takes {key.memory:,} bytes, more than es-status reads ({MOST_BYTES:,})"
-    if key.type != "string":
-        (answer,) = server.ask([question])
-        end = "newest" if key.type == "stream" else "first"
-        note = f"the {end} {MOST_ITEMS:,} of {key.count:,}" if key.count > MOST_ITEMS else ""
-        return decode_items(key, answer or ()), note
-    if key.count > MOST_BYTES and key.what != "results":
-        (data,) = server.ask([("getrange", key.name, 0, FIRST_BYTES - 1)])
-        is_vector = key.what == "parameters"
-        first = summarize_floats(data)["first"] if is_vector else escape_bytes(data or b"")
+    (answer,) = server.ask([question])
+    if key.type == "string" and what == "results":
+        (header,) = server.ask([("get", RunKeys(key.part("run")).task)])
+        return decode_results(answer or b"", header or b""), ""
+    if is_long:
+        is_vector = what == "parameters"
+        values = summarize_floats(answer)["first"] if is_vector else escape_bytes(answer or b"")
         note = f"more than es-status reads ({MOST_BYTES:,} bytes): only its beginning"
-        return {"first": first}, note
-    (data,) = server.ask([question])
-    if key.what == "results":
-        (header,) = server.ask([("get", RunKeys(key.run).task)])
-        return decode_results(data or b"", header or b""), ""
-    return decode_string(key, data or b""), ""
+        return {"first": values}, note
+    end = "newest" if key.type == "stream" else "first"
+    is_cut = key.type != "string" and key.count > MOST_ITEMS
+    note = f"the {end} {MOST_ITEMS:,} of {key.count:,}" if is_cut else ""
+    return decode(key, answer or b""), note
 
 
 def value_parts(value: Any) -> list[PagePart]:
     if isinstance(value, dict):
         return [page_fields(flatten(value))]
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        rows = ((number, dict(item)) for number, item in enumerate(value))
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    if items and all(isinstance(item, dict) for item in items):
+        rows = ((number, dict(item)) for number, item in enumerate(items))
         return [
             page_fields([(str(one.pop("id", number)), format_value(one)) for number, one in rows])
         ]
-    items = value if isinstance(value, list) else [] if value is None else [value]
     return [Text(f"  {format_value(item)}") for item in items]
 
 
@@ -304,44 +286,75 @@ def to_plain_json(value: Any, depth: int = 0) -> Any:
     """Decoded JSON or msgpack as JSON that is escaped, finite and not too deep; long lists are cut,
     with a remark.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) <= LARGEST_INTEGER else "a number that is too large"
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes):
-        return escape_bytes(value)
     if isinstance(value, Mapping) and depth < MOST_DEPTH:
-        kept = list(value.items())[:MOST_ITEMS]
-        rest = len(value) - len(kept)
-        plain = {sanitize(name, 200): to_plain_json(inner, depth + 1) for name, inner in kept}
-        return plain | ({"…": f"{rest:,} more"} if rest else {})
+        kept = islice(value.items(), MOST_ITEMS)
+        return {sanitize(name, 200): to_plain_json(inner, depth + 1) for name, inner in kept}
     if isinstance(value, (list, tuple)) and depth < MOST_DEPTH:
         items = [to_plain_json(inner, depth + 1) for inner in value[:LONGEST_LIST]]
         rest = len(value) - len(items)
         return [*items, f"… {rest:,} more"] if rest else items
-    return sanitize(value) if isinstance(value, str) else "…"
+    if isinstance(value, bytes):
+        return escape_bytes(value)
+    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return value if value is None or is_number else sanitize(value)
 
 
-def decode_string(key: Key, data: bytes) -> Any:
-    decoders: dict[str, Callable[[bytes], Any]] = {
-        "config": lambda data: to_plain_json(parse_json(data, LONGEST_JSON, finite=False)),
-        "task": decode_task,
-        "parameters": lambda data: {**summarize_floats(data), "digest": bytes_digest(data)},
-        "checkpoint": decode_checkpoint,
-    }
+def decode(key: Key, answer: Any) -> Any:
+    """What the server has answered, as plain JSON."""
+    what = key.part("what")
+    if key.type == "string":
+        decoders: dict[str, Callable[[bytes], Any]] = {
+            "config": decode_json,
+            "task": decode_task,
+            "parameters": lambda data: {**summarize_floats(data), "digest": bytes_digest(data)},
+            "checkpoint": decode_checkpoint,
+        }
+        return attempt(decoders.get(what, escape_bytes), answer)
+    if key.type in ("list", "set"):
+        decoders = {"todo": decode_block, "claims": decode_block}
+        decoders |= dict.fromkeys(("errors", "commands"), decode_json)
+        items = sorted(answer) if key.type == "set" else answer
+        return [attempt(decoders.get(what, escape_bytes), item) for item in items[:MOST_ITEMS]]
+    if key.type == "zset":
+        return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
+    if key.type == "stream":  # newest first
+        return [
+            {"id": to_text(name), **decode_fields(values or {})}
+            for name, values in reversed(answer)
+        ]
+    order = {name.encode(): place for place, name in enumerate(FIGURES)}
+    names = sorted(answer, key=lambda name: (order.get(name, len(order)), name))
+    return decode_fields({name: answer[name] for name in names}, 4000)
+
+
+def attempt(decode_value: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy warns of odd archives on the terminal
-            return decoders.get(key.what, escape_bytes)(data)
+            return decode_value(data)
     except Exception as error:  # zipfile and numpy raise many kinds for damaged data
         reason = sanitize(error, 200) or type(error).__name__
         return {"cannot be decoded": reason, "bytes": escape_bytes(data)}
 
 
+def decode_fields(values: Mapping[bytes, bytes], longest: int = FIRST_BYTES) -> dict[str, str]:
+    kept = islice(values.items(), MOST_ITEMS)
+    return {escape_bytes(name, 200): escape_bytes(value, longest) for name, value in kept}
+
+
+def decode_json(data: bytes) -> Any:
+    return to_plain_json(parse_json(data, LONGEST_JSON, finite=False))
+
+
+def decode_block(data: bytes) -> dict[str, Any]:
+    block = Block.decode(data)
+    last = "" if block.stop - block.start == 1 else f"-{block.stop - 1}"
+    about = {"publication": block.publication, "kind": KINDS[block.kind]}
+    return {**about, "slots": f"{block.start}{last}"}
+
+
 def decode_task(data: bytes) -> dict[str, Any]:
-    """The header of a publication; its spans in words. Raises DecodeError."""
+    """The header of a publication; its spans in words."""
     task = Task.decode(data)
     spans = [
         f"{KINDS[kind]} {start}-{stop - 1}" if 0 <= kind < len(KINDS) else f"{kind} {start} {stop}"
@@ -352,7 +365,7 @@ def decode_task(data: bytes) -> dict[str, Any]:
 
 
 def summarize_floats(data: bytes) -> dict[str, Any]:
-    """Figures of little-endian float32. Raises ValueError for invalid bytes."""
+    """Figures of little-endian float32."""
     # start-up: numpy, for keys that hold arrays
     import numpy as np
 
@@ -373,7 +386,7 @@ def six_digits(value: float) -> float:
 
 def decode_checkpoint(data: bytes) -> dict[str, Any]:
     """Names, types and shapes of an archive's arrays, and its meta without long lists; no other
-    array is loaded. Raises RunFolderError, or ValueError, for a damaged archive.
+    array is loaded.
     """
     _, meta = read_npz(data, ())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -409,42 +422,3 @@ def decode_results(data: bytes, header: bytes) -> dict[str, Any]:
         "fitness": [to_plain_json(six_digits(value)) for value in newest["fitness"].tolist()],
         "seconds": six_digits(float(records["seconds"].mean())) if len(records) else None,
     }
-
-
-def decode_items(key: Key, answer: Any) -> Any:
-    """The value of any type but a string."""
-    if key.type == "stream":  # newest first
-        return [
-            {"id": to_text(name), **decode_fields((values or {}).items())}
-            for name, values in reversed(answer)
-        ]
-    if key.type == "hash":
-        order = {name: place for place, name in enumerate(FIGURES)}
-        known = sorted(answer.items(), key=lambda item: (order.get(to_text(item[0]), 999), item[0]))
-        return decode_fields(known, 4000)
-    if key.type == "zset":
-        return {escape_bytes(member, 200): to_plain_json(score) for member, score in answer}
-    items = sorted(answer) if key.type == "set" else answer
-    return [decode_element(key, item) for item in items[:MOST_ITEMS]]
-
-
-def decode_fields(
-    fields: Iterable[tuple[bytes, bytes]], longest: int = FIRST_BYTES
-) -> dict[str, str]:
-    kept = islice(fields, MOST_ITEMS)
-    return {escape_bytes(name, 200): escape_bytes(value, longest) for name, value in kept}
-
-
-def decode_element(key: Key, data: bytes) -> Any:
-    try:
-        if key.what in ("todo", "claims"):
-            block = Block.decode(data)
-            last = "" if block.stop - block.start == 1 else f"-{block.stop - 1}"
-            about = {"publication": block.publication, "kind": KINDS[block.kind]}
-            return {**about, "slots": f"{block.start}{last}"}
-        if key.what in ("errors", "commands"):
-            report = to_plain_json(parse_json(data, LONGEST_JSON, finite=False))
-            return report if isinstance(report, dict) else {"value": report}
-    except DecodeError:
-        return {"not readable": escape_bytes(data)}
-    return escape_bytes(data)

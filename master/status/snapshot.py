@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,11 +57,10 @@ from es_queue.text import sanitize, to_text
 from master.services.leader import leader_of
 from master.status.curve import MOST_LINES, Curve, file_stamp, modification_time
 from master.status.figures import (
-    FIGURES,
+    PROGRESS,
     TEXT,
     WORKER_FIGURES,
     Value,
-    drawable_or_none,
     finite_or_none,
     format_duration,
     format_idle_workers,
@@ -76,19 +75,16 @@ EXIT_CODES = {HEALTHY: 0, UNREACHABLE: 3, DONE: 10, STALLED: 11, ORPHANED: 12, F
 #: A run in which nothing counted for so long, and for so many usual generations, is stalled.
 STALLED_SECONDS, STALLED_GENERATIONS = 60.0, 10.0
 #: More of anything than this is not shown; nothing that es-queue writes comes near.
-MOST_RUNS, MOST_WORKERS, MOST_REASONS, MOST_REPORTS = 200, 1000, 50, 20
+MOST_RUNS, MOST_WORKERS, MOST_REASONS, MOST_REPORTS, MOST_SETTINGS = 200, 1000, 50, 20, 300
 LONGEST_VALUE, LONGEST_NAME, LONGEST_CONFIG = 1000, 200, 2**20
 LONGEST_REPORT, LONGEST_TRACE, MOST_REPORT_BYTES = 2**16, 100, 2**22
-#: Settings of a run's folder.
-MOST_SETTINGS_BYTES, MOST_SETTINGS, MOST_ITEMS = 2**16, 300, 100
-#: The end of metrics.jsonl, for a list of runs.
-END_BYTES = 2**20
+#: Bytes of the settings in a run's folder, and of the end of metrics.jsonl for a list of runs.
+MOST_SETTINGS_BYTES, END_BYTES = 2**16, 2**20
 BUDGETS = {"generations": "generation", "max_steps": "env_steps", "max_seconds": "seconds"}
 #: The fix for a server that does not respond.
 START_SERVER = "start it, or correct RQ_REDIS_URL or --redis-url"
 
 Fields = dict[str, Value]
-PROGRESS = {name: figure.unit for name, figure in FIGURES.items() if "json" in figure.places}
 WORKER = {name: unit for name, (unit, _) in WORKER_FIGURES.items()}
 REPORT_FIELDS = ("time", "worker", "environment", "seed", "kind", "slot", "generation", "reason")
 # Another attempt cannot succeed either: the whole look at the server fails.
@@ -135,12 +131,17 @@ class Run:
     is_configured: bool = True
     is_detailed: bool = False
     source: Any = None  # its RedisReader or RunFolder
+    folder: NamedRun | None = None  # if it is known
     is_suspended: bool = False  # whether RQ's workers take no jobs
     unreachable: str = ""  # why its server could not be asked whether a master leads it
 
     @property
     def code(self) -> int:
         return EXIT_CODES[self.health]
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (FINISHED, STOPPED, FAILED)
 
     @property
     def is_asked(self) -> bool:
@@ -164,9 +165,8 @@ def clean(values: Mapping[str, object], units: Mapping[str, str]) -> Fields:
     found: Fields = {}
     for name, unit in units.items():
         value = values.get(name)
-        if isinstance(value, bytes):
-            value = value[: LONGEST_VALUE + 1].decode("utf-8", "replace")
-        if value is None or (isinstance(value, str) and len(value) > LONGEST_VALUE):
+        value = to_text(value) if isinstance(value, bytes) else value
+        if value in (None, "") or (isinstance(value, str) and len(value) > LONGEST_VALUE):
             continue
         if unit != TEXT:
             found[name] = parse_number(value)
@@ -178,13 +178,13 @@ def clean(values: Mapping[str, object], units: Mapping[str, str]) -> Fields:
 # --- health
 
 
-def judge(run: Run, usual: float | None = None) -> Run:
-    """Fill in the state, the budget and the health. usual: seconds that a generation usually waits
-    for its results. Ages are differences on the master's own clock.
+def judge(run: Run, curve: Curve | None = None) -> Run:
+    """Fill in what follows from the rest: state, budget, health, and evaluations if the curve was
+    read. Ages are differences on the master's own clock.
     """
     run.stored_state = run.figures.get("state")
     run.state = str(run.figures.get("state", "unknown"))
-    if run.state in (FINISHED, STOPPED, FAILED) or run.on_disk:
+    if run.is_over or run.on_disk:
         for name in ("stage", "workers", "busy", "starting", "eta"):  # as it was when it ended
             run.figures.pop(name, None)
     if run.state in ACTIVE_STATES and not run.leased:
@@ -193,16 +193,22 @@ def judge(run: Run, usual: float | None = None) -> Run:
         limit, used = finite_or_none(run.config.get(name)) or 0.0, run.number(figure) or 0.0
         if limit > 0:
             run.budget[name] = {"limit": limit, "spent": used, "left": max(0.0, limit - used)}
+    usual = run.number("seconds_wait")
+    if curve is not None:
+        usual = usual if curve.usual_wait is None else curve.usual_wait
+        run.evaluations = [
+            {"generation": int(number), "eval_mean": mean}
+            for number, mean in curve.evaluation.points("generation")
+        ]
     run.health, run.health_why = _health(run, usual)
     return run
 
 
 def _health(run: Run, usual: float | None) -> tuple[str, str]:
+    """The health and its reason. usual: seconds that a generation usually waits for its results."""
     why = str(run.figures.get("why", ""))
-    if run.state == FAILED:
-        return FAILED, why
-    if run.state in (FINISHED, STOPPED):
-        return DONE, why
+    if run.is_over:
+        return FAILED if run.state == FAILED else DONE, why
     if run.state == "unknown" and run.unreachable:
         return UNREACHABLE, run.unreachable
     if run.state == ORPHANED:
@@ -218,18 +224,13 @@ def _health(run: Run, usual: float | None) -> tuple[str, str]:
     if run.stored_state is not None and run.state not in (RUNNING, STOPPING):
         strange = f"its state is {sanitize(run.state, 40)}, which no master writes"
         return STALLED, f"{strange}: see es-status --keys"
-    return _running_health(run, usual)
-
-
-def _running_health(run: Run, usual: float | None) -> tuple[str, str]:
-    """A reason for missing results is reported at once, and is a stall if it lasts."""
+    # A reason for missing results is reported at once, and is a stall if it lasts.
     updated, answered = run.number("updated"), run.number("answered_at")
     age = 0.0 if updated is None or answered is None else max(0.0, updated - answered)
-    usual = run.number("seconds_wait") if usual is None else usual
     cause = no_workers(run)
     patience = 0.0 if cause else STALLED_GENERATIONS * (usual or 0.0)
     if age <= max(STALLED_SECONDS, patience):
-        return HEALTHY, cause or idle_workers(run.figures)
+        return HEALTHY, cause or idle_workers(run)
     since = f"no result counted for {format_duration(age)}"
     if cause:
         return STALLED, f"{since}: {cause}"
@@ -239,14 +240,11 @@ def _running_health(run: Run, usual: float | None) -> tuple[str, str]:
     return STALLED, f"{since}, though a generation usually waits {wait}"
 
 
-def idle_workers(figures: Mapping[str, Value]) -> str:
+def idle_workers(run: Run) -> str:
     """A remark if workers have too little work, else empty."""
-    workers, slots = (drawable_or_none(figures.get(name)) for name in ("workers", "training_slots"))
-    busy, scale = (finite_or_none(figures.get(name)) for name in ("busy", "scale"))
-    if not workers or workers < 0:
-        return ""
-    most = None if slots is None else int(slots)
-    return format_idle_workers(int(workers), most, busy, max(1.0, scale or 1.0))
+    names = ("workers", "training_slots", "busy", "scale")
+    workers, slots, busy, scale = map(run.number, names)
+    return format_idle_workers(workers or 0, slots, busy, max(1.0, scale or 1.0))
 
 
 def no_workers(run: Run) -> str:
@@ -255,8 +253,8 @@ def no_workers(run: Run) -> str:
     if len(refusing) < len(run.living) or (not run.living and (run.number("workers") or 0) > 0):
         return ""
     if refusing:
-        what = f"all {len(refusing)} workers refuse"
-        what = what if len(refusing) > 1 else "the only worker refuses"
+        all_of = f"all {len(refusing)} workers refuse"
+        what = all_of if len(refusing) > 1 else "the only worker refuses"
         host = sanitize(refusing[0].get("host", "one"), 60)
         return f"{what}; {host} reports: {refusing[0]['refuses']}"
     if run.number("workers") is None:  # its master has not looked yet
@@ -271,16 +269,10 @@ def no_workers(run: Run) -> str:
     return f"no worker has joined; start rq worker on the same Redis, queue {queue}"
 
 
-def finish(run: Run, curve: Curve | None) -> Run:
-    """A run with all details, judged by its curve if that was read."""
-    run.is_detailed = True
-    if curve is None:
-        return judge(run)
-    run.evaluations = [
-        {"generation": int(number), "eval_mean": mean}
-        for number, mean in curve.evaluation.points("generation")
-    ]
-    return judge(run, curve.usual_wait)
+def commands(word: str) -> dict[str, Any]:
+    """The commands that continue and remove the run of this word."""
+    command = format_command("es-master")
+    return {"resume": f"{command} --resume {word}", "purge": f"{command} --purge {word}"}
 
 
 # --- Redis
@@ -299,12 +291,6 @@ class RedisReader:
         self.folders: list[Path] = []
         self._url_flag = url_flag
 
-    @cached_property
-    def members(self) -> dict[str, NamedRun]:
-        """The runs whose folders are known."""
-        found = [find_run(folder) for folder in self.folders]
-        return {member.run: member for run in found for member in run.members}
-
     def list_runs(self) -> list[Run]:
         """The newest runs, newest first."""
         listed, kind = self.ask([("zrevrange", RUNS, 0, MOST_RUNS - 1, True), ("type", RUNS)])
@@ -321,51 +307,40 @@ class RedisReader:
 
     def _read(self, started: Mapping[str, float | None]) -> list[Run]:
         keys = [RunKeys(run) for run in started]
-        answers = self.ask(
-            question
-            for one in keys
-            for question in (
-                ("getrange", one.master, 0, LONGEST_NAME - 1),
-                ("exists", one.config),
-            )
-        )
+        holders = self.ask(("getrange", one.master, 0, LONGEST_NAME - 1) for one in keys)
+        configured = self.ask(("exists", one.config) for one in keys)
         progress = self.read_hashes([one.progress for one in keys], PROGRESS)
-        command, runs = format_command("es-master"), []
+        folders = {member.run: member for path in self.folders for member in find_run(path).members}
+        runs = []
         for (run, at), holder, is_configured, figures in zip(
-            started.items(), answers[::2], answers[1::2], progress, strict=True
+            started.items(), holders, configured, progress, strict=True
         ):
-            flags = f"{self.members[run].word if run in self.members else run}{self._url_flag}"
+            folder = folders.get(run)
+            if self.is_private and folder:  # its server is as young as this session
+                at = first_start(folder.folder) or at
             master = sanitize(to_text(holder or b"").rpartition(" ")[0], 100)
-            if self.is_private and run in self.members:  # its server is as young as this session
-                at = first_start(self.members[run].folder) or at
-            runs.append(
-                judge(
-                    Run(
-                        run,
-                        sanitize(self.name),
-                        at,
-                        bool(holder),
-                        master=master or None,
-                        resume=f"{command} --resume {flags}",
-                        purge=f"{command} --purge {flags}",
-                        figures=figures,
-                        is_configured=bool(is_configured),
-                        source=self,
-                    )
-                )
+            found = Run(
+                *(run, sanitize(self.name), at, bool(holder)),
+                master=master or None,
+                **commands(f"{folder.word if folder else run}{self._url_flag}"),
+                figures=figures,
+                is_configured=bool(is_configured),
+                source=self,
+                folder=folder,
             )
+            runs.append(judge(found))
         return runs
 
     def read_details(self, run: Run, curve: Curve | None = None) -> Run:
         """The run with its details, and with its evaluations if there is a curve."""
-        keys = RunKeys(run.run)
-        member = self.members.get(run.run)
-        # A folder of a named server's run may be older than the run.
-        path = None if member is None or not self.is_private else member.folder / METRICS
-        if curve is not None and path is not None and path.is_file():
-            curve.read_file(path)  # a quarter of the time that Redis takes
-        elif curve is not None:
-            curve.read_redis(self.ask, run.run)
+        keys, run.is_detailed = RunKeys(run.run), True
+        if curve is not None:
+            # A quarter of the time; a folder of a named server's run may be older than the run.
+            path = run.folder.folder / METRICS if run.folder and self.is_private else None
+            if path is not None and path.is_file():
+                curve.read_file(path)
+            else:
+                curve.read_redis(self.ask, run.run)
         known, errors, refused, requests, config = self.ask(
             [
                 ("smembers", keys.workers),
@@ -392,10 +367,8 @@ class RedisReader:
             for reason, count in islice((refused or {}).items(), MOST_REASONS)
             if len(count) <= LONGEST_NAME and (number := finite_or_none(to_text(count))) is not None
         }
-        run.config = (
-            parse_json_object(config or b"") if len(config or b"") <= LONGEST_CONFIG else {}
-        )
-        return finish(run, curve)
+        run.config = parse_object(config or b"") if len(config or b"") <= LONGEST_CONFIG else {}
+        return judge(run, curve)
 
     def read_reports(self, run: str) -> list[bytes]:
         """The newest reports of its workers, newest last."""
@@ -447,24 +420,17 @@ class RedisReader:
 
 
 class RunFolder:
-    """The folder of a run whose server has ended, does not answer, or does not know the run."""
+    """The folder of a run whose server has ended, does not answer, or does not know the run.
+
+    run: its stored id, else the folder's name; empty if neither is valid
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.config = read_settings(folder / "config.json")
-        self._summary = clean(read_object(folder / "summary.json"), PROGRESS)
-        self._started = first_start(folder)
+        self.folder, self.config = folder, read_settings(folder / "config.json")
+        self.folder_name = folder.name if RUN_ID.fullmatch(folder.name) else ""
         self._named, self._leader = read_stored_name(folder), leader_of(NamedRun("", folder))
-
-    @property
-    def run(self) -> str:
-        """The stored id, else the folder's name; empty if neither is valid."""
-        return self._named or self.folder_name
-
-    @property
-    def folder_name(self) -> str:
-        """The folder's name; empty if it is no valid id."""
-        return self.folder.name if RUN_ID.fullmatch(self.folder.name) else ""
+        self.run = self._named or self.folder_name
+        self._started, self._figures = first_start(folder), self._read_figures()
 
     def can_be_run(self, run: str) -> bool:
         """Whether the folder can be that run's: a folder of another name can, unless its summary
@@ -476,9 +442,7 @@ class RunFolder:
         """The run, from the folder, under the given id if any. silent: its server, if that does not
         answer
         """
-        run = run or self.run
-        command, word = format_command("es-master"), NamedRun(self._named or run, self.folder).word
-        leader = self._leader
+        run, leader = run or self.run, self._leader
         where, why = "its server has ended", ""
         if leader is not None and not leader.ended and not (leader.url or leader.is_here):
             where, why = f"its server is on {leader.host}", f"{leader}: look there"
@@ -488,31 +452,23 @@ class RunFolder:
             where = why = f"{leader.server} was not asked: give --redis-url"
         elif leader is not None and leader.url:
             where = f"{leader.server} has no such run"
-        return judge(
-            Run(
-                run,
-                sanitize(f"{self.folder} ({where})"),
-                self._started,
-                on_disk=True,
-                resume=f"{command} --resume {word}",
-                purge=f"{command} --purge {word}",
-                figures=dict(self._figures),
-                config=self.config,
-                unreachable=sanitize(why, 300),
-                source=self,
-            )
+        found = Run(
+            *(run, sanitize(f"{self.folder} ({where})"), self._started),
+            on_disk=True,
+            **commands(NamedRun(self._named or run, self.folder).word),
+            figures=dict(self._figures),
+            config=self.config,
+            unreachable=sanitize(why, 300),
+            source=self,
+            folder=NamedRun(run, self.folder),
         )
-
-    @property
-    def members(self) -> dict[str, NamedRun]:
-        """The run of the folder."""
-        return {member.run: member for member in find_run(self.folder).members}
+        return judge(found)
 
     def read_details(self, run: Run, curve: Curve | None = None) -> Run:
         if curve is not None:
             curve.read_file(self.folder / METRICS)
-        run.errors = len(self._report_lines())
-        return finish(run, curve)
+        run.errors, run.is_detailed = len(self._report_lines()), True
+        return judge(run, curve)
 
     def read_reports(self, run: str) -> list[bytes]:
         return self._report_lines()[-MOST_REPORTS:]
@@ -524,20 +480,20 @@ class RunFolder:
         except OSError:
             return []
 
-    @cached_property
-    def _figures(self) -> Fields:
+    def _read_figures(self) -> Fields:
         """As Redis would hold them: settings, the last generation's record, then the summary."""
+        summary = clean(read_object(self.folder / "summary.json"), PROGRESS)
+        is_finished = summary.get("state") == FINISHED
         last, evaluated = dict[str, Any](), dict[str, Any]()
         with suppress(OSError):
             for record in read_json_lines(self.folder / METRICS, MOST_LINES, END_BYTES):
                 last = clean(record, PROGRESS)
                 if last.get("eval_mean") is not None:
                     evaluated = {name: last.get(name) for name in ("eval_mean", "eval_info")}
-        is_finished = self._summary.get("state") == FINISHED
         env = self.config.get("env") or self.config.get("objective")
         known = clean({**self.config, "env": env}, {"env": TEXT, "strategy": TEXT})
-        for more in (evaluated, last, self._summary if is_finished else {}):
-            known |= {name: value for name, value in more.items() if value not in (None, "")}
+        for more in (evaluated, last, summary if is_finished else {}):
+            known |= {name: value for name, value in more.items() if value is not None}
         recorded = modification_time(self.folder / METRICS)
         if (failure := self.folder / FAILURE_FILE).is_file():
             known |= {"why": "", **clean(read_object(failure), {"why": TEXT}), "state": FAILED}
@@ -579,32 +535,37 @@ def _read_folder(folder: Path, *_: object) -> RunFolder:
     return RunFolder(folder)
 
 
+def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
+    """Empty for anything but a JSON object of plausible size."""
+    try:
+        return parse_object(read_file(path, most))
+    except OSError:
+        return {}
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Empty for anything but a JSON object."""
+    return next(parse_json_lines([data]), {})
+
+
+# --- settings
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """The short values of a run's config.json."""
     settings = read_object(path, MOST_SETTINGS_BYTES).items()
-    return dict(
-        islice(((name, value) for name, value in settings if is_kept(value)), MOST_SETTINGS)
-    )
-
-
-def is_kept(value: object, depth: int = 2) -> bool:
-    """Whether a value can be a setting: short, or a few short ones."""
-    if isinstance(value, (dict, list)):
-        inner = list(value.values()) if isinstance(value, dict) else value
-        return (
-            depth > 0 and len(inner) <= MOST_ITEMS and all(is_kept(one, depth - 1) for one in inner)
-        )
-    return not isinstance(value, str) or len(value) <= LONGEST_VALUE
+    short = ((name, value) for name, value in settings if len(str(value)) <= LONGEST_VALUE)
+    return dict(islice(short, MOST_SETTINGS))
 
 
 def written_settings(config: Mapping[str, Any]) -> dict[str, str]:
     """The settings in words, of those that its strategy and its policy use."""
-    parts, known = {str(config.get("strategy")), str(config.get("policy"))}, every_setting()
+    parts = {str(config.get("strategy")), str(config.get("policy"))}
     is_own = any(":" in part for part in parts)  # a user's class, which is not imported
 
     def write(name: str, value: Any) -> str:
-        if name in known and (to_list(value) or None) == (to_list(known[name].default) or None):
-            return known[name].shown()
+        if is_default(name, value):
+            return every_setting()[name].shown()
         if isinstance(value, bool):
             return "on" if value else "off"
         if isinstance(value, list):
@@ -618,31 +579,13 @@ def written_settings(config: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def own_settings(config: Mapping[str, Any]) -> list[str]:
-    """The settings that differ from their default."""
-    known = every_setting()
-    return [
-        name
-        for name, value in config.items()
-        if name not in known or (to_list(value) or None) != (to_list(known[name].default) or None)
-    ]
-
-
-def to_list(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def read_object(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
-    """Empty for anything but a JSON object of plausible size."""
-    try:
-        return parse_json_object(read_file(path, most))
-    except OSError:
-        return {}
-
-
-def parse_json_object(data: bytes) -> dict[str, Any]:
-    """Empty for anything else."""
-    return next(parse_json_lines([data]), {})
+def is_default(name: str, value: object) -> bool:
+    """value: as JSON has it"""
+    setting = every_setting().get(name)
+    default = setting and (
+        list(setting.default) if isinstance(setting.default, tuple) else setting.default
+    )
+    return setting is not None and (value or None) == (default or None)
 
 
 # --- reports of failed episodes
@@ -658,7 +601,7 @@ def parse_report(data: bytes) -> dict[str, Any]:
     if len(data) > LONGEST_REPORT:
         size = f"{len(data):,} bytes is larger than {LONGEST_REPORT:,}"
         return {"trouble": f"a report of {size}: not shown"}
-    found = parse_json_object(data)
+    found = parse_object(data)
     if not found:
         return {"trouble": f"a report that is not a JSON object: {sanitize(to_text(data), 200)}"}
     report: dict[str, Any] = {}

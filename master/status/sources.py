@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from es_queue.credentials import password_of, with_password
 from es_queue.errors import NoRunError, RedisError, UsageError
@@ -28,19 +27,20 @@ from master.status.snapshot import RedisReader, Run, RunFolder, newest_folders
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class Sources:
-    """is_named: whether the user named the place; runs_dir: the value of --runs-dir; silent: the
-    named servers that did not answer the last question, by id
-    """
+    """is_named: whether the user named the place; runs_dir: the value of --runs-dir"""
 
-    servers: list[RedisReader]
-    folders: list[Path]
-    is_named: bool = True
-    runs_dir: str | None = None
-    silent: dict[int, str] = field(default_factory=dict)
+    def __init__(
+        self,
+        servers: list[RedisReader],
+        folders: list[Path],
+        is_named: bool = True,
+        runs_dir: str | None = None,
+    ) -> None:
+        self.servers, self.folders = servers, folders
+        self.is_named, self._runs_dir = is_named, runs_dir
 
-    def __enter__(self) -> Sources:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +56,7 @@ class Sources:
         if not runs and not self.servers:
             raise RedisError(
                 "no Redis is named and no private server runs in "
-                f"{runs_folder(self.runs_dir)}: give --redis-url, --run-dir or --runs-dir, or "
+                f"{runs_folder(self._runs_dir)}: give --redis-url, --run-dir or --runs-dir, or "
                 "set RQ_REDIS_URL"
             )
         return runs
@@ -70,10 +70,9 @@ class Sources:
         lists, folders = self.ask_servers(lambda server: server.list_runs())
         runs = [run for found in lists for run in found]
         on_servers = {(id(run.source), run.run) for run in runs}
-        for name, folder in name_folders(folders):
-            server = self.server_of(folder)
+        for name, folder, server, silent in folders:
             if name and (id(server), name) not in on_servers:
-                runs.append(folder.summarize(name, self.silent.get(id(server), "")))
+                runs.append(folder.summarize(name, silent))
         return sorted(runs, key=lambda run: -(run.started or 0.0))
 
     def find_run(self, name: str) -> Run:
@@ -84,52 +83,51 @@ class Sources:
         for run in answers:
             if run is not None:
                 return run
-        named_run = find_run(name, self.runs_dir)
-        for known, folder in name_folders(folders):
+        named_run = find_run(name, self._runs_dir)
+        for known, folder, _, silent in folders:
             is_meant = known == name or folder.folder == named_run.folder
             if is_meant or (self.is_named and folder.can_be_run(name)):
-                silent = self.silent.get(id(self.server_of(folder)), "")
                 return folder.summarize(name, silent)
         raise self.unknown_run_error(named_run)
-
-    def server_of(self, folder: RunFolder) -> RedisReader | None:
-        """The server that the folder's run remembers."""
-        return next((one for one in self.servers if folder.folder in one.folders), None)
 
     def unknown_run_error(self, run: NamedRun) -> NoRunError:
         """The error for an unknown run. Raises RedisError if nothing responds."""
         known = [one.run for one in self._collect_runs()]
         return no_run_error(run, [server.name for server in self.servers], known)
 
-    def ask_servers(self, question: Callable[[RedisReader], T]) -> tuple[list[T], list[RunFolder]]:
+    def ask_servers(
+        self, question: Callable[[RedisReader], T]
+    ) -> tuple[list[T], list[tuple[str, RunFolder, RedisReader | None, str]]]:
         """The servers' replies, and the folders of runs that no server or a silent one has, or that
-        their server may have. Raises RedisError if nothing responds.
+        their server may have: each with its run's name, the server that it remembers, and the name
+        of that server if the user named it and it was silent. Of two folders of one run, the copy
+        has the name of its folder, empty if that is no valid name.
+
+        Raises RedisError if nothing responds.
         """
         answers, troubles = list[T](), list[RedisError]()
-        self.silent.clear()
+        remembered: dict[Path, tuple[RedisReader | None, str]] = {}
         for server in self.servers:
+            silent, is_sure = "", server.is_private
             try:
                 answers.append(question(server))
             except RedisError as error:
                 troubles.append(error)
-                self.silent[id(server)] = "" if server.is_private else server.name
-        unsure = [one for one in self.servers if not one.is_private or id(one) in self.silent]
-        members = [folder for server in unsure for folder in member_folders(server.folders)]
-        folders = newest_folders([*self.folders, *members])
-        if troubles and not answers and not folders:
+                silent, is_sure = "" if server.is_private else server.name, False
+            for path in server.folders if not is_sure else ():
+                remembered |= dict.fromkeys(member_folders(path), (server, silent))
+        found = newest_folders([*self.folders, *remembered])
+        if troubles and not answers and not found:
             raise troubles[0]
-        return answers, folders
-
-
-def name_folders(folders: list[RunFolder]) -> list[tuple[str, RunFolder]]:
-    """Each folder with its run's name. A copy beside the original has the name of its folder, empty
-    if that is no valid name.
-    """
-    originals = {folder.run for folder in folders if folder.folder.name == folder.run}
-    return [
-        (folder.folder_name if folder.run in originals else folder.run, folder)
-        for folder in folders
-    ]
+        originals = {one.run for one in found if one.folder.name == one.run}
+        return answers, [
+            (
+                one.folder_name if one.run in originals else one.run,
+                one,
+                *remembered.get(one.folder, (None, "")),
+            )
+            for one in found
+        ]
 
 
 def unknown_run_error(run: NamedRun, url: str) -> NoRunError:
@@ -144,13 +142,9 @@ def find_sources(given: argparse.Namespace) -> Sources:
 
     Raises RedisError for a folder without a run, UsageError if it is not a folder.
     """
-    return replace(_choose_sources(given), runs_dir=given.runs_dir)
-
-
-def _choose_sources(given: argparse.Namespace) -> Sources:
     if given.redis_url is not None:
         named = add_password(given.redis_url, given)
-        return Sources([make_named_reader(named, given_by_flag=True)], [])
+        return Sources([make_named_reader(named, given_by_flag=True)], [], True, given.runs_dir)
     if given.run_dir is not None:
         refuse_links(given.run_dir)
         return sources_in([given.run_dir], given)
@@ -163,38 +157,14 @@ def _choose_sources(given: argparse.Namespace) -> Sources:
             folder for folder, one in leaders.items() if one and is_same_server(one.url, url)
         ]
         local = sources_in([one for one in folders if one not in server.folders], given, False)
-        return Sources([server, *local.servers], local.folders)
+        local.servers.insert(0, server)
+        local.is_named = True
+        return local
     if folders:
         return sources_in(folders, given)
     runs = runs_folder(given.runs_dir)
     found = {path.parent for name in ("redis", LEADER_FILE) for path in runs.glob(f"*/{name}")}
     return sources_in(sorted(found), given, named=False)
-
-
-def add_password(
-    url: str, given: argparse.Namespace, warn: Callable[[str], None] | None = None
-) -> str:
-    """The URL with its password. Raises UsageError if the password cannot be read."""
-    file = getattr(given, "redis_password_file", None)
-    return with_password(url, None if file is None else Path(file), warn)
-
-
-def password_warnings(given: argparse.Namespace) -> list[str]:
-    """Warnings about how the password was given. Raises UsageError, like ``add_password``."""
-    warnings: list[str] = []
-    url = given.redis_url or (None if given.run_dir else url_from_environment())
-    if url is not None:
-        add_password(url, given, warnings.append)
-    elif given.redis_password_file is not None:
-        raise UsageError(
-            "--redis-password-file belongs to a named Redis: give --redis-url or set RQ_REDIS_URL"
-        )
-    is_shown = given.redis_url and password_of(given.redis_url) is not None
-    return [SHOWN_PASSWORD, *warnings] if is_shown else warnings
-
-
-def member_folders(folders: Sequence[Path]) -> list[Path]:
-    return [run.folder for one in folders for run in NamedRun(one.name, one).members]
 
 
 def sources_in(folders: list[Path], given: argparse.Namespace, named: bool = True) -> Sources:
@@ -216,14 +186,18 @@ def sources_in(folders: list[Path], given: argparse.Namespace, named: bool = Tru
                 )
             servers.setdefault(reader.url, reader).folders.append(folder)
         except RedisError:
-            members = member_folders([folder])
+            members = member_folders(folder)
             if named and not any(RunFolder(path).config for path in members):
                 raise
             ended += members
         except UsageError:
             if named:
                 raise
-    return Sources([*servers.values()], ended, named)
+    return Sources([*servers.values()], ended, named, given.runs_dir)
+
+
+def member_folders(folder: Path) -> list[Path]:
+    return [run.folder for run in NamedRun(folder.name, folder).members]
 
 
 def make_named_reader(url: str, given_by_flag: bool) -> RedisReader:
@@ -242,11 +216,35 @@ def make_private_reader(run_dir: Path) -> RedisReader:
     """The private server of a run's folder. Raises RedisError if none runs."""
     if not run_dir.is_dir():
         raise UsageError(f"run-dir {run_dir} is not a folder")
-    folder = NamedRun("", run_dir).server_folder
-    url = PrivateServer(folder).running_url
+    url = PrivateServer(NamedRun("", run_dir).server_folder).running_url
     if url is None:
         raise RedisError(
             f"no private server runs in {run_dir}: its master has ended, is still starting, "
             "or uses another Redis (give --redis-url)"
         )
     return RedisReader(url, is_private=True)
+
+
+# --- passwords
+
+
+def add_password(
+    url: str, given: argparse.Namespace, warn: Callable[[str], None] | None = None
+) -> str:
+    """The URL with its password. Raises UsageError if the password cannot be read."""
+    file = given.redis_password_file
+    return with_password(url, None if file is None else Path(file), warn)
+
+
+def password_warnings(given: argparse.Namespace) -> list[str]:
+    """Warnings about how the password was given. Raises UsageError, like ``add_password``."""
+    warnings: list[str] = []
+    url = given.redis_url or (None if given.run_dir else url_from_environment())
+    if url is not None:
+        add_password(url, given, warnings.append)
+    elif given.redis_password_file is not None:
+        raise UsageError(
+            "--redis-password-file belongs to a named Redis: give --redis-url or set RQ_REDIS_URL"
+        )
+    is_shown = given.redis_url and password_of(given.redis_url) is not None
+    return [SHOWN_PASSWORD, *warnings] if is_shown else warnings

@@ -76,7 +76,7 @@ BUDGET_FORMATS: dict[str, tuple[Callable[[object], str], str]] = {
     "max_steps": (format_compact, " steps"),
     "max_seconds": (format_duration, ""),
 }
-PagePart = Text | Table
+PagePart = Text | Table | FittingTable
 
 
 @dataclass(frozen=True)
@@ -104,30 +104,20 @@ def make_runs_page(runs: Sequence[Run]) -> Page:
     if not runs:
         return Page(data, (Text("no runs"),))
     columns = [one for one in RUN_COLUMNS if any(one.name in run.figures for run in runs)]
-    heads = [figure.column for figure in columns]
-    headers = ("run", "state", "environment", *heads, "updated")
+    headers = ["run", "state", "environment", *(one.column for one in columns), "updated"]
     rows = [
-        (
+        [
             run.run,
             format_state(run),
             sanitize(run.figures.get("env", "-"), 28),
-            *(figure.write(run.figures.get(figure.name)) for figure in columns),
+            *(one.write(run.figures.get(one.name)) for one in columns),
             format_ago(run.figures.get("updated")),
-        )
+        ]
         for run in runs
     ]
     expendable = ("best", "environment", "updated", "workers", "steps")
     notes = TABLE_NOTES if any(run.number("eval_episodes") for run in runs) else {}
-    parts: list[PagePart] = [
-        FittingTable(
-            headers=headers,
-            rows=rows,
-            right=headers[3:],
-            expendable=[name for name in expendable if name in headers],
-            styles=STYLES,
-            notes=notes,
-        )
-    ]
+    parts: list[PagePart] = [FittingTable(headers, rows, headers[3:], expendable, STYLES, notes)]
     for run in runs:
         if run.health == ORPHANED:
             parts += [Text(""), Text(f"{run.run} has no master"), *command_lines(run)]
@@ -160,13 +150,10 @@ def make_run_page(run: Run, curve: Curve) -> Page:
     """One run with its details; ``code``: its health."""
     state = format_state(run)
     about = ", ".join(sanitize(run.figures.get(name, "-"), 60) for name in ("env", "strategy"))
-    parts: list[PagePart] = [
-        Text.assemble(
-            "run ", (run.run, STRONG), ": ", (state, STYLES.get(state, PLAIN)), f", {about}"
-        )
-    ]
+    head = Text.assemble("run ", (run.run, STRONG), ": ", (state, STYLES.get(state, PLAIN)))
+    colour = {DONE: PLAIN, HEALTHY: WARNING, STALLED: WARNING}.get(run.health, BAD)
+    parts: list[PagePart] = [head.append(f", {about}")]
     if run.health_why:
-        colour = {DONE: PLAIN, HEALTHY: WARNING, STALLED: WARNING}.get(run.health, BAD)
         parts.append(page_fields([("why", run.health_why, colour)]))
     parts += [Text(""), page_fields(training_rows(run, curve))]
     parts += [Text(""), page_fields(control_rows(run))]
@@ -180,22 +167,17 @@ def make_run_page(run: Run, curve: Curve) -> Page:
 def shown_texts(run: Run) -> dict[str, Any]:
     """What the page shows, in the words of this terminal."""
     figures = {**run.figures, "target": target_of(run)}
-    written = {
-        name: FIGURES[name].write(value)
-        for name, value in figures.items()
-        if value not in (None, "")
-    }
+    known = {name: value for name, value in figures.items() if value not in (None, "")}
+    texts = {name: FIGURES[name].write(value) for name, value in known.items()}
     rows = worker_rows(run.living)[:MOST_PAGE_WORKERS]
-    same = not rows or len({row["print"] for row in rows}) < 2
+    hidden = {"print"} if len({row["print"] for row in rows}) < 2 else set()
     return {
-        **{name: text for name, text in written.items() if text != "-"},
+        **{name: text for name, text in texts.items() if text != "-"},
         "evaluation": fill(("{eval_mean±eval_std}",), run.figures),
         "results": results_of(run),
         "budget": format_budget(run)[1],
         "recoveries": format_recoveries(run.figures),
-        "living": [
-            {name: row[name] for name in row if name != "print" or not same} for row in rows
-        ],
+        "living": [{name: row[name] for name in row if name not in hidden} for row in rows],
     }
 
 
@@ -210,14 +192,15 @@ def results_of(run: Run) -> str:
 
 
 def training_rows(run: Run, curve: Curve) -> list[tuple[str, str]]:
-    figures, results = run.figures, results_of(run)
-    stage = STAGES.get(str(figures.get("stage")), "")
+    figures = run.figures
+    generation = (
+        f"{format_whole(figures.get('generation'))}{STAGES.get(str(figures.get('stage')), '')}"
+    )
     means = [mean for _, mean in curve.evaluation.points("generation")]
     of_sample = "a sample of " if curve.is_sample else ""
     among = f" in {of_sample}{curve.evaluation.count:,} evaluations"
-    generation = f"{format_whole(figures.get('generation'))}{stage}"
     return [
-        ("generation", ", ".join(filter(None, (generation, results)))),
+        ("generation", ", ".join(filter(None, (generation, results_of(run))))),
         ("budget", "  ".join(filter(None, format_budget(run)))),
         ("steps", fill(STEPS_LINE, figures)),
         *figure_rows({**figures, "aim": target_of(run)}, means, among),
@@ -228,32 +211,27 @@ def format_budget(run: Run) -> tuple[str, str]:
     """A bar of the budget that ends first, and the remaining budgets, or those used by a run that
     has ended. Empty if the settings are unknown.
     """
-    if not run.config:
-        return "", ""
     if not run.budget:
         is_endless = run.config.get("target_reward") == "none"
         end = "is stopped" if is_endless else "reaches its target"
-        return "", f"none: it trains until it {end}"
-    is_over = run.state in (FINISHED, STOPPED, FAILED)
-    shown = []
-    for name, budget in run.budget.items():
-        form, unit = BUDGET_FORMATS[name]
-        shown.append(
-            f"{form(budget['spent' if is_over else 'left'])} of {form(budget['limit'])}{unit}"
-        )
+        return "", f"none: it trains until it {end}" if run.config else ""
+    what = "spent" if run.is_over else "left"
+    shown = ", ".join(
+        "{0} of {1}{unit}".format(*map(form, (budget[what], budget["limit"])), unit=unit)
+        for form, unit, budget in ((*BUDGET_FORMATS[name], one) for name, one in run.budget.items())
+    )
     nearest = max(run.budget.values(), key=lambda budget: budget["spent"] / budget["limit"])
-    bar = format_bar(nearest["spent"], nearest["limit"], BAR_WIDTH)
     eta = run.number("eta")
-    about = "" if is_over or eta is None or eta < 0 else f", about {format_duration(eta)}"
-    return bar, f"{', '.join(shown)} {'used' if is_over else 'left'}{about}"
+    about = "" if run.is_over or eta is None or eta < 0 else f", about {format_duration(eta)}"
+    bar = format_bar(nearest["spent"], nearest["limit"], BAR_WIDTH)
+    return bar, f"{shown} {'used' if run.is_over else 'left'}{about}"
 
 
 def control_rows(run: Run) -> list[tuple[str, str]]:
     queue, audited = str(run.figures.get("queue") or "default"), run.number("audited")
-    kinds = {worker["numerics"] for worker in run.living if worker.get("numerics")}
-    more = " or more" if run.ever > MOST_WORKERS else ""
-    mixed = ", a mixed fleet" if len(kinds) > 1 else ""
-    known = f"{len(run.living):,}{more} living of {run.ever:,} known{mixed}"
+    mixed = len({worker["numerics"] for worker in run.living if worker.get("numerics")}) > 1
+    known = f"{len(run.living):,}{' or more' if run.ever > MOST_WORKERS else ''} living"
+    fleet = f"{known} of {run.ever:,} known{', a mixed fleet' if mixed else ''}"
     requests = f"{run.requests:,} that the master has not answered yet"
     errors = f"{run.errors:,} reports of workers; es-status {run.run} --errors shows them"
     equal = f"{format_whole(audited)} results equal to the master's own"
@@ -262,7 +240,7 @@ def control_rows(run: Run) -> list[tuple[str, str]]:
         ("folder" if run.on_disk else "redis", run.redis),
         ("master", run.master or ""),
         ("queue", "" if queue == "default" else sanitize(queue, 60)),
-        ("workers", "" if run.on_disk else known),
+        ("workers", "" if run.on_disk else fleet),
         ("changed", sanitize(run.figures.get("changed") or "", 200)),
         ("requests", requests if run.requests else ""),
         ("refused", ", ".join(refused)),
@@ -282,46 +260,35 @@ def make_worker_table(living: Sequence[Fields]) -> FittingTable:
     headers = [name for name in rows[0] if name not in hidden]
     right = ("pid", "steps/s", "busy", "gen", "late", "joined", "seen")
     expendable = ("joined", "late", "gen", "print", "pid", "busy", "block", "back end")
-    return FittingTable(
-        headers,
-        [[row[name] for name in headers] for row in rows],
-        right,
-        [name for name in expendable if name not in hidden],
-        {"refuses": BAD},
-    )
+    texts = [[row[name] for name in headers] for row in rows]
+    return FittingTable(headers, texts, right, expendable, {"refuses": BAD})
 
 
 def worker_rows(living: Sequence[Fields]) -> list[dict[str, str]]:
     """The text of each column, for each worker, by host and pid."""
-    return [
-        worker_row(worker)
-        for worker in sorted(
-            living,
-            key=lambda one: (str(one.get("host", "")), finite_or_none(one.get("pid")) or 0.0),
-        )
-    ]
-
-
-def worker_row(worker: Fields) -> dict[str, str]:
-    get = worker.get
-    seen, pid, busy = get("seen"), get("pid"), get("busy")
-    age = max(1.0, time.time() - (finite_or_none(get("joined")) or time.time()))
-    speed = finite_or_none(get("steps_per_second")) or (finite_or_none(get("steps")) or 0.0) / age
-    doing = get("block") or ("-" if get("generation") else "joining")
-    generation = str(get("generation") or "-").removeprefix("generation ")
-    return {
-        "host": sanitize(get("host", "-"), 40),
-        "pid": "-" if pid is None else sanitize(pid, 10),
-        "back end": sanitize(get("backend") or "-", 12),
-        "steps/s": format_whole(speed),
-        "busy": format_percent(busy),
-        "gen": sanitize(generation, 12),
-        "block": "refuses" if get("refuses") else sanitize(doing, 24),
-        "late": format_whole(get("late")),
-        "print": str(get("numerics") or "")[:8],
-        "joined": format_ago(get("joined")),
-        "seen": "-" if seen is None else f"{format_duration(seen)} ago",
-    }
+    order = [(str(one.get("host", "")), finite_or_none(one.get("pid")) or 0.0) for one in living]
+    rows = []
+    for _, worker in sorted(zip(order, living, strict=True), key=lambda pair: pair[0]):
+        get, now = worker.get, time.time()
+        age = max(1.0, now - (finite_or_none(get("joined")) or now))
+        since_joined = (finite_or_none(get("steps")) or 0.0) / age
+        doing = get("block") or ("-" if get("generation") else "joining")
+        generation = str(get("generation") or "-").removeprefix("generation ")
+        row = {
+            "host": sanitize(get("host", "-"), 40),
+            "pid": "-" if get("pid") is None else sanitize(get("pid"), 10),
+            "back end": sanitize(get("backend") or "-", 12),
+            "steps/s": format_whole(finite_or_none(get("steps_per_second")) or since_joined),
+            "busy": format_percent(get("busy")),
+            "gen": sanitize(generation, 12),
+            "block": "refuses" if get("refuses") else sanitize(doing, 24),
+            "late": format_whole(get("late")),
+            "print": str(get("numerics") or "")[:8],
+            "joined": format_ago(get("joined")),
+            "seen": "-" if get("seen") is None else f"{format_duration(get('seen'))} ago",
+        }
+        rows.append(row)
+    return rows
 
 
 def refusal_lines(living: Sequence[Fields]) -> list[Text]:
@@ -331,11 +298,14 @@ def refusal_lines(living: Sequence[Fields]) -> list[Text]:
         if "refuses" in worker:
             host = str(worker.get("host", "an unknown host"))
             hosts.setdefault(worker["refuses"], []).append(host)
-    lines = []
-    for reason, found in list(hosts.items())[:MOST_REFUSALS]:
-        who = f"{len(found)} worker{'' if len(found) == 1 else 's'} on {format_hosts(found)}"
-        lines.append(Text(f"{who} cannot join: {reason}", BAD))
-    return lines
+    return [
+        Text(
+            f"{len(found)} worker{'s' * (len(found) != 1)} on {format_hosts(found)} cannot join: "
+            f"{reason}",
+            BAD,
+        )
+        for reason, found in list(hosts.items())[:MOST_REFUSALS]
+    ]
 
 
 # --- reports of failed episodes
@@ -350,43 +320,34 @@ def make_errors_page(run: Run) -> Page:
         return Page(data, (Text(f"run {run.run}: no worker has reported an error"),))
     count = max(run.errors, len(reports))
     head = f"run {run.run}: {len(reports):,} of {count:,} reports, newest first"
-    parts: list[PagePart] = [Text(head, STRONG)]
-    former = None
+    parts, former = [Text(head, STRONG)], None
     for report in reports:
         trace = report.get("trace")
-        is_repeated = trace is not None and trace == former
-        parts += report_parts(report | {"trace": [SAME_TRACE]} if is_repeated else report)
+        parts += report_lines(report, [SAME_TRACE] if trace and trace == former else trace or [])
         former = trace
     return Page(data, tuple(parts))
 
 
-def report_parts(report: dict[str, Any]) -> list[PagePart]:
+def report_lines(report: dict[str, Any], trace: Sequence[str]) -> list[Text]:
     if "trouble" in report:
         return [Text(""), Text(report["trouble"], FAINT)]
-    labels = {"worker": "worker ", "environment": "", "seed": "seed ", "generation": "generation "}
-    labels["slot"] = f"{report.get('kind', '')} slot ".lstrip()
+    labels = {"worker": "worker ", "environment": "", "seed": "seed "}
+    labels |= {"slot": f"{report.get('kind', '')} slot ".lstrip(), "generation": "generation "}
     about = [
-        f"{labels[name]}{report[name]}"
-        for name in ("worker", "environment", "seed", "slot", "generation")
-        if report.get(name) is not None
+        f"{label}{report[name]}" for name, label in labels.items() if report.get(name) is not None
     ]
-    head = Text.assemble((f"{format_local_time(report.get('time'))}  ", STRONG), ", ".join(about))
-    reason = Text(f"  {report.get('reason') or 'no reason given'}", BAD)
+    try:
+        moment = time.localtime(finite_or_none(report.get("time")))
+        when = f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)} ({format_ago(report.get('time'))})"
+    except (ValueError, OverflowError, OSError):
+        when = ""
+    known = when if finite_or_none(report.get("time")) is not None else ""
     return [
         Text(""),
-        head,
-        reason,
-        *(Text(f"    {line}", FAINT) for line in report.get("trace", ())),
+        Text.assemble((f"{known or 'at an unknown time'}  ", STRONG), ", ".join(about)),
+        Text(f"  {report.get('reason') or 'no reason given'}", BAD),
+        *(Text(f"    {line}", FAINT) for line in trace),
     ]
-
-
-def format_local_time(seconds: object) -> str:
-    then = finite_or_none(seconds)
-    try:
-        text = "" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
-    except (ValueError, OverflowError, OSError):
-        text = ""
-    return f"{text} ({format_ago(then)})" if text else "at an unknown time"
 
 
 # --- printing
@@ -418,10 +379,24 @@ def watch_page(
     The first query must succeed. If a later one fails, the page says so, and the query is repeated.
     Raises KeyboardInterrupt, also for SIGTERM and SIGHUP, so that the terminal is restored.
     """
-    pages, page = iterate_pages(query, out, every, wait), None
+
+    def pages() -> Iterator[Page]:
+        page = last = query()
+        seen = time.monotonic()
+        yield page
+        while not page.is_over and not out.is_silent:
+            wait(every)
+            try:
+                page = last = query()
+                seen = time.monotonic()
+            except EsQueueError as error:
+                page = with_trouble(last, error, time.monotonic() - seen, every)
+            yield page
+
+    page = None
     with signals_as_interrupts():
         if not out.is_terminal or as_json:
-            for number, page in enumerate(pages):
+            for number, page in enumerate(pages()):
                 if number and not as_json:
                     out.write_line("")
                 print_page(page, out, as_json=as_json)
@@ -435,28 +410,12 @@ def watch_page(
                 redirect_stdout=False,
                 redirect_stderr=False,
             ) as live:
-                for page in pages:
+                for page in pages():
                     live.update(Group(*page.parts), refresh=True)
         finally:  # the last page stays
             if page is not None:
                 print_page(page, out, as_json=False)
     return 0 if page is None else page.code
-
-
-def iterate_pages(
-    query: Callable[[], Page], out: SafeStream, every: float, wait: Callable[[float], None]
-) -> Iterator[Page]:
-    page = last = query()
-    seen = time.monotonic()
-    yield page
-    while not page.is_over and not out.is_silent:
-        wait(every)
-        try:
-            page = last = query()
-            seen = time.monotonic()
-        except EsQueueError as error:
-            page = with_trouble(last, error, time.monotonic() - seen, every)
-        yield page
 
 
 def with_trouble(last: Page, error: EsQueueError, seconds: float, every: float) -> Page:

@@ -50,7 +50,7 @@ from master.services.tcp_access import Address, is_address, parse_address
 from master.status.curve import AXES, FIGURE_NAME, Curve, file_stamp
 from master.status.figures import FIGURES, drawable_or_none, finite_or_none
 from master.status.keyspace import to_plain_json
-from master.status.snapshot import HEALTHY, own_settings, written_settings
+from master.status.snapshot import HEALTHY, is_default, written_settings
 from master.status.sources import Sources, find_sources
 from master.status.texts import make_errors_page, shown_texts, signals_as_interrupts
 
@@ -400,7 +400,7 @@ class Looks:
                 "shown": shown_texts(run),
                 "config": to_plain_json(run.config),
                 "settings": written_settings(run.config),
-                "own": own_settings(run.config),
+                "own": [name for name, value in run.config.items() if not is_default(name, value)],
                 "recorded": [
                     (name, FIGURES[name].sentence if name in FIGURES else "")
                     for name in curve.recorded
@@ -424,8 +424,7 @@ class Looks:
         """The elites of map_elites, from the newest checkpoint in the run's folder."""
 
         def query(sources: Sources, _: Curve) -> Data:
-            named = find_run(name, self._given.runs_dir)
-            one = sources.find_run(name).source.members.get(name, named)
+            one = sources.find_run(name).folder or find_run(name, self._given.runs_dir)
             if one.folder.is_dir():
                 return archive_data(one)
             raise UsageError(f"the archive of {name} is in its folder, which is not on this host")

@@ -18,14 +18,13 @@ from master.display.log_view import SafeStream
 from master.display.panel import format_plain
 from master.status.command import main
 from master.status.curve import Curve
+from master.status.figures import PROGRESS
 from master.status.snapshot import (
     ORPHANED,
-    PROGRESS,
     WORKER,
     RedisReader,
     Run,
     clean,
-    finish,
     judge,
 )
 from master.status.sources import Sources
@@ -91,7 +90,8 @@ def seen(run: str = "walker-1", *, leased: bool = True, **progress: str) -> Run:
 def page_of(run: Run, **details: Any) -> Page:
     for name, value in details.items():
         setattr(run, name, value)
-    return make_run_page(finish(run, curve := Curve()), curve)
+    run.is_detailed = True
+    return make_run_page(judge(run, curve := Curve()), curve)
 
 
 def said(page: Page) -> str:

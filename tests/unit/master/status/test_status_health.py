@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from master.status.snapshot import EXIT_CODES, PROGRESS, Run, clean, judge
+from master.status.figures import PROGRESS
+from master.status.snapshot import EXIT_CODES, Run, clean, judge
 from master.status.snapshot import WORKER as UNITS
 from tests.cases import each_case
 
@@ -27,7 +28,8 @@ def run(
 
 def fares(seen: Run, *workers: dict[str, str], usual: float | None = 1.0) -> Run:
     seen.living = [clean(about, UNITS) for about in workers]
-    return judge(seen, usual)
+    seen.figures["seconds_wait"] = usual
+    return judge(seen)
 
 
 def test_the_exit_codes_are_those_of_the_help() -> None:
