@@ -177,7 +177,7 @@ def show_status(given: argparse.Namespace, out: SafeStream) -> int:
         # start-up: only what is asked for
         from master.status.doctor import run_doctor
 
-        return run_doctor(given, lambda: find_sources(given).servers, out, as_json=given.json)
+        return run_doctor(given, out)
     if given.web is not None:
         # start-up: only what is asked for
         from master.status.web import serve

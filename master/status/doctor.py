@@ -16,7 +16,7 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,7 @@ from master.status.snapshot import (
     RunFolder,
     idle_workers,
 )
+from master.status.sources import Sources, find_sources
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SERVER_CHECKS = {"redis", "server", "memory", "writes", "connections", "open"}
@@ -95,28 +96,22 @@ class Finding:
     fix: str = ""
 
 
-def run_doctor(
-    given: argparse.Namespace,
-    choose: Callable[[], list[RedisReader]],
-    out: SafeStream,
-    *,
-    as_json: bool,
-) -> int:
-    """Returns the exit code. ``choose`` returns the servers, or raises."""
+def run_doctor(given: argparse.Namespace, out: SafeStream) -> int:
+    """Returns the exit code."""
     findings = []
-    for finding in examine(given, choose):
+    for finding in examine(given):
         findings.append(finding)
-        if not as_json:
+        if not given.json:
             print_finding(finding, out)
     count = Counter(finding.state for finding in findings)
-    if as_json:
+    if given.json:
         checks = [{**asdict(one), "fix": one.fix.replace("\n", " ")} for one in findings]
         summary = {"checks": checks, "failed": count[FAILED], "warnings": count[WARNING]}
         out.write_line(json.dumps(summary, allow_nan=False))
     else:
         out.write_line(
-            f"{len(findings)} checks: {count[OK]} ok, {count[WARNING]} "
-            f"{pluralize('warning', count[WARNING])}, {count[FAILED]} failed"
+            f"{len(findings)} checks: {count[OK]} ok, {pluralize(count[WARNING], 'warning')}, "
+            f"{count[FAILED]} failed"
         )
     failed = {finding.name for finding in findings if finding.state == FAILED}
     if failed & SERVER_CHECKS:
@@ -128,19 +123,18 @@ def run_doctor(
     return UsageError.exit_code if failed else EXIT_DONE
 
 
-def examine(
-    given: argparse.Namespace, choose: Callable[[], list[RedisReader]]
-) -> Iterator[Finding]:
-    servers: list[RedisReader] = []
+def examine(given: argparse.Namespace) -> Iterator[Finding]:
+    sources = Sources([], [])
     try:
-        try:
-            servers = choose()[:MOST_SERVERS]
-            if not servers:
-                server_binary()
-                text = "no Redis is named and no private server runs; es-master starts one per run"
-                yield Finding("redis", OK, text)
-        except EsQueueError as error:
-            yield Finding("redis", FAILED, str(error))
+        sources = find_sources(given)
+        if not sources.servers:
+            server_binary()
+            text = "no Redis is named and no private server runs; es-master starts one per run"
+            yield Finding("redis", OK, text)
+    except EsQueueError as error:
+        yield Finding("redis", FAILED, str(error))
+    with sources:
+        servers, is_read = sources.servers[:MOST_SERVERS], True
         runs: dict[RedisReader, list[Run]] = {}
         unread: dict[RedisReader, RedisError] = {}
         for server in servers:
@@ -148,13 +142,12 @@ def examine(
                 if given.run is None:
                     runs[server] = [run for run in server.list_runs() if run.leased]
                 else:
-                    found = server.find_run(given.run)
-                    runs[server] = [] if found is None else [found]
+                    runs[server] = [run for run in [server.find_run(given.run)] if run]
             except RedisError as error:
-                unread[server] = error
+                unread[server], is_read = error, False
         # A run's name chooses among the servers, if one of them has it.
-        named = [server for server in servers if given.run is not None and runs.get(server)]
-        for server in named or servers:
+        chosen = [server for server in servers if given.run and runs.get(server)] or servers
+        for server in chosen:
             findings = list(check_server(server))
             yield from findings
             if any((one.name, one.state) == ("redis", FAILED) for one in findings):
@@ -164,18 +157,30 @@ def examine(
         yield from check_packages()
         yield check_box2d(host.box2d_versions())
         yield check_disks(given.run_dir or given.run_folder or runs_folder(given.runs_dir))
-        is_unknown = not unread and not any(runs.values())
-        yield from examine_runs(given, {one: runs[one] for one in named or runs}, is_unknown)
-    finally:
-        for server in servers:
-            server.close()
+        found = {server: runs[server] for server in chosen if server in runs}
+        if given.run is None or not any(found.values()):
+            yield from check_environments(USUAL_ENVIRONMENTS)
+            if given.run_folder is not None:
+                yield check_run(RunFolder(given.run_folder).summarize(given.run))
+            elif given.run is not None and is_read:
+                places = f" at {', '.join(server.name for server in found)}" if found else ""
+                text = f"there is no run {given.run}{places}"
+                yield Finding(UNKNOWN_RUN, FAILED, text, "es-status lists the runs")
+        for server, each in found.items():
+            if not each:
+                yield check_listening(server, None)
+            for run in each:
+                try:
+                    yield from examine_run(server, run, given.run is not None)
+                except RedisError as error:
+                    fix = "run the doctor as a user that can read es:* (+@read)"
+                    yield Finding("run", WARNING, f"unknown: {error}", fix)
 
 
 def redis_failure(error: RedisError) -> Finding:
     """The sentence has its own fix: about a password, TLS, rights, or a server that is away."""
-    text = str(error)
-    what = text.removesuffix(f"; {START_SERVER}")
-    return Finding("redis", FAILED, what, START_SERVER if what != text else "")
+    what = str(error).removesuffix(f"; {START_SERVER}")
+    return Finding("redis", FAILED, what, START_SERVER if what != str(error) else "")
 
 
 # --- Redis
@@ -189,17 +194,15 @@ def check_server(server: RedisReader) -> Iterator[Finding]:
         client.ping()
         milliseconds = 1000 * (time.perf_counter() - began)
         yield Finding("redis", OK, f"{server.name} answers a PING in {milliseconds:,.1f} ms")
+        on_socket, is_here = is_local(client)
         try:
-            information = client.info()
+            yield from check_information(client.info(), is_private=is_here)
         except redis.exceptions.ResponseError as error:
             why = sanitize(first_line(error))
             yield Finding("server", WARNING, f"unknown: {why}", "let an administrator grant +info")
-        else:
-            yield from check_information(information, is_private=is_local(client)[1])
         problems = network_problems(client, server.name)  # es-master warns about them
         for problem, fix in problems:
             yield Finding("open", WARNING, problem, fix)
-        on_socket, is_here = is_local(client)
         text = "only this machine reaches it" if is_here else "a password is required"
         if not problems:
             yield Finding("open", OK, f"a Unix socket: {text}" if on_socket else text)
@@ -225,18 +228,16 @@ def check_information(information: Mapping[str, Any], is_private: bool) -> Itera
     if not reasons:
         yield Finding("server", OK, f"{kind} {version}, a single server that evicts nothing")
 
-    used, limit, machine = map(number, ("used_memory", "maxmemory", "total_system_memory"))
-    whole = limit if limit > 0 else machine
+    used, limit = number("used_memory"), number("maxmemory")
+    whole = limit or number("total_system_memory")
     left = max(0.0, whole - used)
     text = f"{decimal(int(used))} used"
     if whole > 0:
         place = "left of its limit" if limit > 0 else "left of the machine's"
         text += f", {decimal(int(left))} {place} {decimal(int(whole))}"
     if whole > 0 and left < max(LEAST_LEFT_BYTES, LEAST_LEFT_FRACTION * whole):
-        fix = (
-            "raise maxmemory, or remove runs (es-master --purge RUN); a full server refuses writes"
-        )
-        yield Finding("memory", WARNING, text, fix)
+        fix = "raise maxmemory, or remove runs (es-master --purge RUN)"
+        yield Finding("memory", WARNING, text, f"{fix}; a full server refuses writes")
     elif limit <= 0 and not is_private:
         yield Finding(
             "memory",
@@ -266,13 +267,11 @@ def check_information(information: Mapping[str, Any], is_private: bool) -> Itera
     clients, most = number("connected_clients"), number("maxclients")
     room = int(max(0.0, most - clients) // CONNECTIONS_PER_WORKER)
     text = f"{clients:,.0f} of {most:,.0f}, room for about {room:,} more workers"
-    if most <= 0:
-        yield Finding("connections", OK, f"{clients:,.0f} now")
-    elif room >= LEAST_WORKERS:
-        yield Finding("connections", OK, text)
-    else:
+    if most > 0 and room < LEAST_WORKERS:
         fix = "raise maxclients in redis.conf (a worker uses five or six of them)"
         yield Finding("connections", WARNING, text, fix)
+    else:
+        yield Finding("connections", OK, text if most > 0 else f"{clients:,.0f} now")
 
 
 # --- this host
@@ -391,33 +390,6 @@ def check_environment(child: Child) -> Finding:
 # --- runs and their workers
 
 
-def examine_runs(
-    given: argparse.Namespace,
-    runs: Mapping[RedisReader, list[Run]],
-    is_unknown: bool,
-) -> Iterator[Finding]:
-    """The named run, else those with a master and the environments that most runs use.
-    is_unknown: all servers were read, and none has a run
-    """
-    if given.run is None or not any(runs.values()):
-        yield from check_environments(USUAL_ENVIRONMENTS)
-        if given.run_folder is not None:
-            yield check_run(RunFolder(given.run_folder).summarize(given.run))
-        elif given.run is not None and is_unknown:
-            places = f" at {', '.join(server.name for server in runs)}" if runs else ""
-            text = f"there is no run {given.run}{places}"
-            yield Finding(UNKNOWN_RUN, FAILED, text, "es-status lists the runs")
-    for server, found in runs.items():
-        if not found:
-            yield check_listening(server, None)
-        for run in found:
-            try:
-                yield from examine_run(server, run, given.run is not None)
-            except RedisError as error:
-                fix = "run the doctor as a user that can read es:* (+@read)"
-                yield Finding("run", WARNING, f"unknown: {error}", fix)
-
-
 def examine_run(server: RedisReader, run: Run, is_named: bool) -> Iterator[Finding]:
     if is_named:
         try:
@@ -477,38 +449,35 @@ def check_listening(server: RedisReader, run: Run | None) -> Finding:
         )
         names = sorted(to_text(name) for name in registered or () if len(name) <= LONGEST_NAME)
         names = [name for name in names if name.startswith(keys.rq_worker(""))][:MOST_LISTENERS]
-        fields = {"hostname": TEXT, "queues": TEXT}
-        living = dict(zip(names, server.read_hashes(names, fields), strict=True))
+        about = server.read_hashes(names, {"hostname": TEXT, "queues": TEXT})
     except RedisError as error:
         text = f"unknown: {error}"
         return Finding("listening", WARNING, text, "run the doctor as a user that can read rq:*")
+    living = {name.encode(): each for name, each in zip(names, about, strict=True) if each}
     listeners = [
-        str(about.get("hostname", "a host"))
-        for name, about in living.items()
-        if about and name.encode() in (members or ())
-    ]
-    seats = [
-        seat
-        for job in waiting or ()
-        if keys.is_seat_id(seat := job.decode("ascii", "replace"))
-        and (run is None or keys.parse_seat_id(seat)[0] == run.run)
+        str(each.get("hostname", "a host"))
+        for name, each in living.items()
+        if name in (members or ())
     ]
     if suspended:
         fix = format_rq_fix("resume it with", server, "resume")
         return Finding("listening", FAILED, "RQ is suspended: no worker takes a seat", fix)
     if listeners:
+        seats = [job.decode("ascii", "replace") for job in waiting or ()]
+        runs = [keys.parse_seat_id(seat)[0] for seat in seats if keys.is_seat_id(seat)]
+        count = len(runs) if run is None else runs.count(run.run)
         return Finding(
             "listening",
             OK,
-            f"{len(listeners)} RQ {pluralize('worker', len(listeners))} on queue {shown} "
-            f"({format_hosts(listeners)}); {len(seats)} open {pluralize('seat', len(seats))}",
+            f"{pluralize(len(listeners), 'RQ worker')} on queue {shown} "
+            f"({format_hosts(listeners)}); {pluralize(count, 'open seat')}",
         )
-    if run is not None and any("refuses" not in about for about in run.living):
+    if run is not None and any("refuses" not in worker for worker in run.living):
         text = f"no RQ worker listens on queue {shown}, but es-workers serve the run"
         return Finding("listening", OK, text)
-    others = {name for about in living.values() for name in str(about.get("queues", "")).split(",")}
+    others = {name for each in living.values() for name in str(each.get("queues", "")).split(",")}
     elsewhere = sanitize(", ".join(sorted(others - {"", queue})), 60)
-    aside = f" ({sum(map(bool, living.values()))} listen on {elsewhere})" if elsewhere else ""
+    aside = f" ({len(living)} listen on {elsewhere})" if elsewhere else ""
     where = "this machine" if is_local(server.client)[1] else "any host"
     state = FAILED if run is not None and is_working(run) else WARNING
     fix = format_rq_fix(f"start one on {where}:", server, "worker", queue)
@@ -551,14 +520,12 @@ def check_fleet(workers: Sequence[Mapping[str, str]], here: str) -> Finding:
     differences = "; ".join(f"{what} on {format_hosts(on)}" for what, on in sorted(others.items()))
     if len(kinds) > 1:
         shown = "; ".join(f"{bits} on {format_hosts(on)}" for bits, on in sorted(kinds.items())[:4])
-        return Finding(
-            "fleet",
-            WARNING,
-            f"mixed fleet, {len(kinds)} kinds of arithmetic: {shown}"
-            + (f"; {differences}" if differences else ""),
+        mixed = f"mixed fleet, {len(kinds)} kinds of arithmetic: {shown}"
+        fix = (
             "the run learns equally well, but cannot be repeated to the bit: use one processor "
-            "type and the same packages, or move the other workers to another --queue",
+            "type and the same packages, or move the other workers to another --queue"
         )
+        return Finding("fleet", WARNING, "; ".join(filter(None, (mixed, differences))), fix)
     if differences:
         same = " ".join(f"{name}=={ours[name]}" for name in COMPARED_PACKAGES[1:] if name in ours)
         fix = "install the same release of es-queue on all hosts, and the same packages:"
@@ -615,5 +582,5 @@ def parse_versions(versions: str) -> dict[str, str]:
     return dict(re.findall(r"([a-z0-9_-]{1,40}) ([^\s,]{1,40})", sanitize(versions)))
 
 
-def pluralize(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+def pluralize(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
